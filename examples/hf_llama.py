@@ -1,4 +1,4 @@
-"""Decode with Hugging Face transformers' Llama, once eagerly and once through a CUDA graph; compare the tokens.
+"""Decode with Hugging Face transformers' Llama, eagerly and through a CUDA graph, and compare the tokens.
 
 An ordinary program for a GPU that knows nothing of gfxgraph. The weights are random, from a fixed seed, so
 nothing is downloaded; the size is that of a small real model.

@@ -75,10 +75,8 @@ def main() -> None:
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True
     )
     dead = dead_links([ROOT / line for line in listed.splitlines()])
-    print(
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder
     print(f"docs: {', '.join(pages)} written to {shown}")
-    )
     if dead:
         sys.exit("docs: links that lead nowhere:\n  " + "\n  ".join(dead))
 

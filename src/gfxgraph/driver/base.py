@@ -56,5 +56,8 @@ class GraphDriver(Protocol):
         ...
 
     def abandon_capture(self, stream: int) -> None:
-        """End a dead capture so that ``stream`` can be used again; never touches the graph handle it returns."""
+        """End a capture nobody wants, so that ``stream`` can be used again.
+
+        The handle that a refused end returns is garbage and is never touched.
+        """
         ...

@@ -42,7 +42,6 @@ def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None)
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be
             base.capture_end(graph)
-            base.reset(graph)
     except (DriverError, RuntimeError) as error:
         process.log.error("could not clean up after a failed capture: %s", error)
         return False

@@ -195,12 +195,14 @@ class Session:
             self.state.report("fallback", "capture could not be ended; its tape runs instead", "capture_end", "")
             process.log.debug("capture_end failed: %s", error)
             graph = None
+        if self.pool_id is None:
+            self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
         self.program.layouts.update(live)
         for opaque in tape.opaque:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
-        step = SegmentStep(graph, tape, live, tuple(recorder.mutated.values()))
+        step = SegmentStep(graph, tape, live, tuple(recorder.mutated.values()), keeper=self.segment_graph)
         if graph is not None:
             if not self._instantiate(step, is_users):
                 step.graph = None
@@ -538,6 +540,22 @@ class Session:
     def replay_inside(self, graph: Any) -> None:
         """A graph replayed inside this capture becomes a step of the program."""
         self.host_call("torch.cuda.CUDAGraph.replay", graph.replay)
+
+    def captures(self, stream: Any) -> bool:
+        """True if ``stream`` is part of this capture."""
+        handle = stream.cuda_stream
+        return handle == self.stream.cuda_stream or handle in self.side_streams
+
+    def generator_state(self, read: Callable[[], Tensor]) -> Tensor:
+        """The generator's state, read again at each replay into the same host tensor."""
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            out = read()
+            self.taint(out)
+            return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
+
+        return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
 
     def note_side_stream(self, stream: Any) -> None:
         if stream.cuda_stream != self.stream.cuda_stream:

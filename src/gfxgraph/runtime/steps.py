@@ -51,7 +51,8 @@ class SegmentStep(Step):
     """Values that outlive the segment, at the addresses where others will look for them."""
     mutated: tuple[Tensor, ...] = ()
     n_nodes: int = 0
-    has_launched: bool = False
+    keeper: Any = None
+    """The torch object that owns the memory where ``graph`` itself could not be made."""
 
     def run(self, program: Program) -> None:
         if self.graph is None:
@@ -59,7 +60,6 @@ class SegmentStep(Step):
             return
         try:
             program.base.replay(self.graph)
-            self.has_launched = True
         except RuntimeError as error:
             program.launch_failed(self, error)
 

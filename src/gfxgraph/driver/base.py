@@ -51,7 +51,7 @@ class GraphDriver(Protocol):
 
     def synchronize_stream(self, stream: int) -> None: ...
 
-    def begin_capture(self, stream: int, relaxed: bool = True) -> None:
+    def begin_capture(self, stream: int) -> None:
         """Begin a bare capture on ``stream``, without an allocator or generators attached to it."""
         ...
 

@@ -35,6 +35,8 @@ class Process:
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
     fresh_stream_after_failure: bool = False
+    decisions: Any = None
+    """The defect table's answers for this machine (hardware.defects.Decisions)."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

@@ -24,7 +24,13 @@ class Event:
     n_times: int = 1
 
     def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "reason": self.reason, "op": self.op, "where": self.where, "count": self.n_times}
+        return {
+            "kind": self.kind,
+            "reason": self.reason,
+            "op": self.op,
+            "where": self.where,
+            "count": self.n_times,
+        }
 
 
 @dataclass(slots=True)

@@ -51,7 +51,14 @@ class Entry:
     __slots__ = ("args", "code", "func", "kwargs", "lasti", "node_end", "outputs")
 
     def __init__(
-        self, func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any, code: Any, lasti: int, node_end: int
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        outputs: Any,
+        code: Any,
+        lasti: int,
+        node_end: int,
     ) -> None:
         self.func = func
         self.args = args

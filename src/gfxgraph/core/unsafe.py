@@ -142,7 +142,7 @@ TABLE: tuple[UnsafeOp, ...] = (
         Kind.NOT_RECORDED,
         "HIP has runtime calls that return success in a capture and record nothing (peer copies, "
         "cooperative launches before 7.2, stream memory operations before 10.0)",
-        "any operation",
+        "any-operation",
         When.RECORDED_NOTHING,
     ),
 )

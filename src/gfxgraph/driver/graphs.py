@@ -88,9 +88,7 @@ class RuntimeDriver(ABC):
 
     def _capture_info(self, stream: int, first: Any, count: Any) -> CaptureInfo:
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
-        answer = self.table.raw("capture_info")(
-            stream, byref(status), byref(capture_id), byref(graph), first, count
-        )
+        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
         if answer != SUCCESS:
             if self._asked_about_legacy_stream(answer, stream):
                 return CaptureInfo(CaptureStatus.NONE, 0, 0)

@@ -111,9 +111,7 @@ class HipDriver(RuntimeDriver):
             self.table.forget_last_error()
             status = self._end_and_discard(stream)
         if self._state(stream) is not CaptureStatus.NONE:
-            raise DriverError(
-                "capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status)
-            )
+            raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))
 
     def join_forks(self, info: CaptureInfo) -> bool:
         """Tie the loose ends of an active capture together; True when there were several.

@@ -161,9 +161,7 @@ def _platform(torch: Any, settings: Config) -> str:
                 "not_rocm_cuda_torch", torch_version=torch.__version__, cuda_version=torch.version.cuda
             )
     if not torch.cuda.is_available():
-        raise ActivationError(
-            "no_gpu", torch_version=torch.__version__, hip_version=torch.version.hip or "none"
-        )
+        raise ActivationError("no_gpu", torch_version=torch.__version__, hip_version=torch.version.hip or "none")
     return "rocm" if torch.version.hip is not None else "cuda"
 
 

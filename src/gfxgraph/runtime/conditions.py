@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.core.unsafe import When
-
-Tensor = torch.Tensor
 
 
 def always(args: Any, kwargs: Any) -> bool:

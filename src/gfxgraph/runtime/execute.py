@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.core.tape import Entry, Tape, Value, leaves, substitute
 
-Tensor = torch.Tensor
 Env = dict[Value, Any]
 
 

@@ -28,8 +28,7 @@ from gfxgraph.runtime.session import Session
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
-    "This CUDAGraph instance already owns a captured graph. "
-    "To capture a new graph, create a new instance."
+    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
 )
 STOCK_DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
@@ -83,7 +82,9 @@ def bridged_class(base: type) -> type:
             """
             self._refuse_in_child("capture_begin")
             if self._session is not None:
-                raise CaptureError("overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place()))
+                raise CaptureError(
+                    "overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place())
+                )
             if self._program is not None:
                 raise RuntimeError(STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
@@ -332,7 +333,9 @@ def _checked_pool(pool: Any) -> Any:
     if pool is None or hasattr(pool, "id"):
         return pool
     if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) for part in pool)):
-        raise CaptureError("wrong_pool", pool=pool, problem="a pool is what graph.pool() or graph_pool_handle() gives")
+        raise CaptureError(
+            "wrong_pool", pool=pool, problem="a pool is what graph.pool() or graph_pool_handle() gives"
+        )
     if pool[0] and pool[1]:
         raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
     return pool

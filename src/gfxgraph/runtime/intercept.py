@@ -16,11 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.runtime import process
 from gfxgraph.runtime.numbers import TrackedNumber
-
-Tensor = torch.Tensor
 
 _lock = threading.Lock()
 _depth = 0

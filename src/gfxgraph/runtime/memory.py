@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ It is not a subclass of float: C code reads a float subclass directly, unseen, s
 from __future__ import annotations
 
 import dis
-import opcode
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -220,8 +219,7 @@ def _formats_text(frame: FrameType | None) -> bool:
     if frame is None or frame.f_lasti < 0:
         return False
     code = frame.f_code.co_code
-    opcode = dis.opname[code[frame.f_lasti]]
-    if not opcode.startswith("BINARY_OP"):
+    if not dis.opname[code[frame.f_lasti]].startswith("BINARY_OP"):
         return False
     # NB_REMAINDER and NB_INPLACE_REMAINDER; number % number would arrive at __rmod__ instead.
-    return opcode._nb_ops[code[frame.f_lasti + 1]][0] in ("NB_REMAINDER", "NB_INPLACE_REMAINDER")  # type: ignore[attr-defined]
+    return opcodes._nb_ops[code[frame.f_lasti + 1]][0] in ("NB_REMAINDER", "NB_INPLACE_REMAINDER")  # type: ignore[attr-defined]

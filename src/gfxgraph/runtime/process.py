@@ -29,7 +29,7 @@ class Process:
     platform: str
     """"rocm", "cuda" or "simulator"."""
     driver: GraphDriver | None
-    base: type
+    base: Any
     """The class that ``torch.cuda.CUDAGraph`` was before it was replaced."""
     validate_replays: int = 0
     capture_error_mode: str | None = None

@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from gfxgraph.core.tape import Value
 from gfxgraph.runtime import process
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.runtime.walk import can_walk, walk
-
-Tensor = torch.Tensor
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import Entry, Opaque, Tape, Value
@@ -31,8 +32,6 @@ from gfxgraph.runtime.conditions import CONDITIONS
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
-
-Tensor = torch.Tensor
 
 
 class OpInfo:
@@ -198,7 +197,15 @@ class Recorder(TorchDispatchMode):
         frame = user_frame(sys._getframe(1))
         code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
         entries.append(
-            Entry(func, spec_args, spec_kwargs, spec_out, code, lasti, after if type(after) is int else after[-1])
+            Entry(
+                func,
+                spec_args,
+                spec_kwargs,
+                spec_out,
+                code,
+                lasti,
+                after if type(after) is int else after[-1],
+            )
         )
         if info.mutates:
             self._note_mutation(info, args, kwargs)
@@ -311,5 +318,7 @@ def storage_address(tensor: Tensor) -> int:
 
 _EXTERNAL_ROOT = Value(-1, -1, -1, 0, None)
 _FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
-_NOT_RECORDED = BY_NAME["any operation"]
-_TAINTED = UnsafeOp("host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS)
+_NOT_RECORDED = BY_NAME["any-operation"]
+_TAINTED = UnsafeOp(
+    "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
+)

@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -37,8 +38,6 @@ from gfxgraph.runtime.recorder import Recorder, place
 from gfxgraph.runtime.recovery import heal_capture
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
-
-Tensor = torch.Tensor
 
 # torch's own refusals that leave the capture alive: the operation can be split out.
 _REFUSALS = (
@@ -408,7 +407,9 @@ class Session:
             )
             self.abort(failure)
             raise failure from error
-        self.state.report("fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where)
+        self.state.report(
+            "fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where
+        )
         process.log.debug("capture died: %s", error)
         row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
         try:
@@ -585,7 +586,9 @@ class Session:
 
             if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
                 self._saved_debug = torch.cuda.get_sync_debug_mode()
-                torch._C._cuda_set_sync_debug_mode(2)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that the mode is a prototype
+                    torch._C._cuda_set_sync_debug_mode(2)
         elif getattr(self, "_saved_debug", None) is not None:
             torch._C._cuda_set_sync_debug_mode(self._saved_debug)
             self._saved_debug = None
@@ -596,7 +599,9 @@ class Session:
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
-        own = tuple(self.state.base.pool(self.graph_ref())) if program.segments and program.segments[0].graph else None
+        own = (
+            tuple(self.state.base.pool(self.graph_ref())) if program.segments and program.segments[0].graph else None
+        )
         ranges: list[tuple[int, int]] = []
         if own is not None:
             known = self.state.pools

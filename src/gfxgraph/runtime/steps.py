@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
@@ -23,8 +24,6 @@ from gfxgraph.runtime.memory import Layout
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
-
-Tensor = torch.Tensor
 
 
 class Step:

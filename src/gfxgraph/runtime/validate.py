@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
@@ -30,8 +31,6 @@ from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
-
-Tensor = torch.Tensor
 
 # Relative to the largest magnitude: a few hundred units in the last place, as sums of a thousand
 # terms in another order give.
@@ -75,7 +74,10 @@ def compare(replayed: Tensor, eager: Tensor, exact: bool) -> Difference:
     if replayed.numel() == 0:
         return Difference(0.0, 0.0)
     if replayed.is_complex():
-        replayed, eager = torch.view_as_real(replayed.resolve_conj()), torch.view_as_real(eager.resolve_conj())
+        replayed, eager = (
+            torch.view_as_real(replayed.resolve_conj()),
+            torch.view_as_real(eager.resolve_conj()),
+        )
     if replayed.dtype not in RELATIVE or not replayed.is_floating_point():
         differs = bool(intercepted_any(replayed != eager))
         return Difference(1.0 if differs else 0.0, 0.0)
@@ -156,7 +158,9 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         rng_after = [g.get_state() for g in generators]
     except (RuntimeError, TypeError) as error:
         put_back()
-        state.report("validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO)
+        state.report(
+            "validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO
+        )
         step.run(program)
         return None
     put_back()
@@ -181,8 +185,8 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     for generator, saved_state in zip(generators, rng_after):
         generator.set_state(saved_state)
     state.counters.add("validation_failed")
-    error = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
-    process.log.error("%s", error)
+    mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
+    process.log.error("%s", mismatch)
     note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
     return False
 
@@ -303,7 +307,9 @@ def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     with torch.inference_mode():
         for value, layout in step.live:
             if value in reference and value.made_by < len(step.tape.entries):
-                difference = compare(layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1]))
+                difference = compare(
+                    layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
+                )
                 if not difference.is_match:
                     by_position[value.made_by] = difference
     for position in sorted(by_position):

@@ -48,9 +48,7 @@ def can_walk(segment: SegmentStep) -> bool:
         return False
 
 
-def walk(
-    segment: SegmentStep, program: Program, after: Callable[[int, int], bool] | None = None
-) -> None:
+def walk(segment: SegmentStep, program: Program, after: Callable[[int, int], bool] | None = None) -> None:
     """Run the segment node by node.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
-from gfxgraph.runtime import process
+from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session
@@ -234,7 +234,7 @@ def bridged_class(base: type) -> type:
             assert self._program is not None
             for segment in self._program.segments:
                 if segment.tape.is_complete:
-                    segment.keeper, segment.graph = segment.graph or segment.keeper, None
+                    segment.is_launchable = False
             self._mask = 0
 
         def _choose_path(self) -> None:
@@ -286,6 +286,9 @@ def bridged_class(base: type) -> type:
             state = getattr(self, "_state", None)
             if state is not None:
                 state.counters.add("replay", self._replays)
+                self._replays = 0
+            if intercept.keep_until_captures_end(self):
+                return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()

@@ -10,6 +10,7 @@ Invariant: ``stock(name)`` is always torch's own, whatever is installed.
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from torch import Tensor
 from gfxgraph.runtime import process
 from gfxgraph.runtime.numbers import TrackedNumber
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
+_collects = False
+_graveyard: list[Any] = []
 
 
 def stock(name: str) -> Any:
@@ -38,11 +41,14 @@ def stock(name: str) -> Any:
 
 def enter() -> None:
     """A capture begins in some thread."""
-    global _depth
+    global _depth, _collects
     with _lock:
         _depth += 1
         if _depth == 1:
             _install()
+            # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
+            _collects = gc.isenabled()
+            gc.disable()
 
 
 def leave() -> None:
@@ -50,11 +56,24 @@ def leave() -> None:
     global _depth
     with _lock:
         _depth -= 1
-        if _depth == 0:
-            for undo in reversed(_undo):
-                undo()
-            _undo.clear()
-            _stock.clear()
+        if _depth:
+            return
+        for undo in reversed(_undo):
+            undo()
+        _undo.clear()
+        _stock.clear()
+        if _collects:
+            gc.enable()
+        dead, _graveyard[:] = list(_graveyard), []
+    del dead
+
+
+def keep_until_captures_end(graph: Any) -> bool:
+    """Hold a graph that is being dropped while a capture is underway; False where none is."""
+    with _lock:
+        if _depth:
+            _graveyard.append(graph)
+        return _depth > 0
 
 
 def _install() -> None:

@@ -121,6 +121,13 @@ class Recorder(TorchDispatchMode):
         self.reader_stream = 0
         self.frontiers = {0}
 
+    def let_go(self) -> None:
+        """The session is over: hold nothing that would keep its graphs and tensors alive."""
+        self.session = None  # type: ignore[assignment]
+        self.readers.clear()
+        self.reader = None
+        self.paused = True
+
     def _frontier(self) -> int | tuple[int, ...]:
         stream = self.raw_stream(self.device_index)
         if stream != self.reader_stream or self.reader is None:

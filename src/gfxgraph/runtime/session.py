@@ -76,6 +76,7 @@ class Session:
         self.n_reads = 0
         self.reads: dict[int, ReadStep] = {}
         self.error: BaseException | None = None
+        self.died_of: BaseException | None = None
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -109,7 +110,8 @@ class Session:
         finally:
             self._close()
         self._finish_program()
-        return self.program
+        program, self.program = self.program, Program(self.state.base)
+        return program
 
     def abort(self, error: BaseException | None) -> None:
         """Leave the process as it was before the capture. The error is raised by the caller."""
@@ -136,6 +138,7 @@ class Session:
         try:
             self._undo()
         finally:
+            self.recorder.let_go()
             if self.outer is not None:
                 self.outer.resume()
 
@@ -191,7 +194,8 @@ class Session:
             heal_capture(base, graph, self.stream, self.state.driver)
             if not recorder.tape.is_complete or (final and not recorder.tape.entries):
                 raise self._end_error(error) from error
-            self.state.report("fallback", "capture could not be ended; its tape runs instead", "capture_end", "")
+            if self.died_of is None:
+                self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
             process.log.debug("capture_end failed: %s", error)
             graph = None
         if self.pool_id is None:
@@ -201,22 +205,22 @@ class Session:
         for opaque in tape.opaque:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
-        step = SegmentStep(graph, tape, live, tuple(recorder.mutated.values()), keeper=self.segment_graph)
-        if graph is not None:
-            if not self._instantiate(step, is_users):
-                step.graph = None
-        if step.graph is None or tape.entries or tape.opaque or (final and self.n_segments == 1):
+        step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
+        step.is_launchable = graph is not None and self._instantiate(step, is_users)
+        if not step.is_launchable or tape.entries or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
-        graph = step.graph
+        graph = self.segment_graph
+        if self.state.driver is not None:
+            step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
         if is_users and graph._keeps_graph and self.n_segments == 1:
             return True  # the user instantiates, or the first replay does
         try:
             self.state.base.instantiate(graph)
         except RuntimeError as error:
             if not step.tape.is_complete:
-                raise CaptureError("instantiate_failed", status=str(error), n_nodes=step.n_nodes) from error
+                raise CaptureError("instantiate_failed", status=first_line(error), n_nodes=step.n_nodes) from error
             self.state.report("fallback", "the graph could not be instantiated; its tape runs instead", "instantiate")
             process.log.debug("instantiate failed: %s", error)
             return False
@@ -412,12 +416,11 @@ class Session:
         )
         process.log.debug("capture died: %s", error)
         row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
+        self.died_of = error
         try:
             return again(row)
-        except CaptureError:
-            raise
-        except RuntimeError as second:
-            raise second from error
+        finally:
+            self.died_of = None
 
     def escaped_recording(self, out: Any, info: Any) -> bool:
         """HIP only: device work that returned success and left no node behind."""

@@ -8,6 +8,7 @@ it means and what it changes outside the graph.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,19 +40,34 @@ class Step:
         return type(self).__name__
 
 
-@dataclass(slots=True, eq=False)
 class SegmentStep(Step):
-    """A stretch of recorded work: launched as a graph, or run from its tape when that failed."""
+    """A stretch of recorded work: launched as a graph, or run from its tape when that failed.
 
-    graph: Any
-    """The torch graph object (the user's for the first segment), None once it is retired."""
-    tape: Tape
-    live: list[tuple[Value, Layout]]
-    """Values that outlive the segment, at the addresses where others will look for them."""
-    mutated: tuple[Tensor, ...] = ()
-    n_nodes: int = 0
-    keeper: Any = None
-    """The torch object that owns the memory where ``graph`` itself could not be made."""
+    Args:
+        owner: the torch graph object. The user's own is held weakly: it holds this step.
+        is_users: whether ``owner`` is the user's.
+        live: values that outlive the segment, at the addresses where others will look for them.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        is_users: bool,
+        tape: Tape,
+        live: list[tuple[Value, Layout]],
+        mutated: tuple[Tensor, ...],
+    ) -> None:
+        self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_launchable = False
+        self.tape = tape
+        self.live = live
+        self.mutated = mutated
+        self.n_nodes = 0
+
+    @property
+    def graph(self) -> Any:
+        """The torch graph object, None where it could not be made or has been retired."""
+        return self._owner() if self.is_launchable else None
 
     def run(self, program: Program) -> None:
         if self.graph is None:

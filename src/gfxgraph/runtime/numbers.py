@@ -13,6 +13,7 @@ It is not a subclass of float: C code reads a float subclass directly, unseen, s
 from __future__ import annotations
 
 import dis
+import opcode as opcodes
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,7 +37,7 @@ class TrackedNumber:
         object.__setattr__(self, "_reference", reference)
 
     @property
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:  # type: ignore[override, misc]
         return type(self._value)
 
     # -- asked and answered: guarded ------------------------------------------------------------

@@ -215,9 +215,11 @@ def _driver(platform: str) -> Any:
     from gfxgraph.runtime import process
 
     if platform == "simulator":
-        from gfxgraph.runtime.simulator.driver import SimDriver
+        from gfxgraph.runtime import simulator
 
-        return SimDriver()
+        simulation = simulator.active()
+        assert simulation is not None
+        return simulator.SimDriver(simulation)
     from gfxgraph.driver import locate
 
     try:

@@ -24,7 +24,7 @@ from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session
+from gfxgraph.runtime.session import Session, leave_modes
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
@@ -103,6 +103,7 @@ def bridged_class(base: type) -> type:
                 CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or what
                     made the capture fail, unless that error is on its way to the caller already.
             """
+            leave_modes()
             session = self._session
             if session is None:
                 self._refuse_in_child("capture_end")
@@ -197,6 +198,7 @@ def bridged_class(base: type) -> type:
         def _checked_replay(self) -> None:
             """Every replay of a graph that has something to check, and the sampled ones of the others."""
             program = self._program
+            leave_modes()
             if program is None:
                 self._replays -= 1
                 raise self._nothing_to_replay()
@@ -283,6 +285,7 @@ def bridged_class(base: type) -> type:
             session = getattr(self, "_session", None)
             if session is not None and session.error is None:
                 session.abort(None)
+            leave_modes()
             state = getattr(self, "_state", None)
             if state is not None:
                 state.counters.add("replay", self._replays)

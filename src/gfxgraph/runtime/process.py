@@ -81,6 +81,15 @@ def sessions() -> list[Session]:
     return stack
 
 
+def leftover_modes() -> list[Any]:
+    """Recorders of this thread whose sessions are over and that could not be popped yet."""
+    try:
+        modes: list[Any] = _local.modes
+    except AttributeError:
+        modes = _local.modes = []
+    return modes
+
+
 def active_session() -> Session | None:
     """The innermost capture of this thread, or None."""
     stack = getattr(_local, "sessions", None)

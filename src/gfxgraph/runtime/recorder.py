@@ -176,6 +176,11 @@ class Recorder(TorchDispatchMode):
                 return session.unsafe_op(_FOREIGN_GENERATOR, func, args, kwargs)
         if session.tainted and session.reads_tainted(args, kwargs):
             return session.unsafe_op(_TAINTED, func, args, kwargs)
+        try:
+            spec_args = tuple([self._spec(a) for a in args])
+            spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else {}
+        except NoStorage:
+            return session.unsafe_op(_SPARSE, func, args, kwargs)
         frontier = self._frontier()
         if frontier not in self.frontiers:
             self.note_opaque()
@@ -183,15 +188,10 @@ class Recorder(TorchDispatchMode):
             out = func(*args, **kwargs)
         except RuntimeError as error:
             return session.op_failed(info, func, args, kwargs, error)
-        return self._record(info, func, args, kwargs, out)
-
-    def _record(self, info: OpInfo, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         after = self._frontier()
         launched = after not in self.frontiers and self._new_nodes(after)
         entries = self.tape.entries
         position = len(entries)
-        spec_args = tuple([self._spec(a) for a in args])
-        spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else {}
         kind = type(out)
         if kind is Tensor or isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
@@ -241,7 +241,13 @@ class Recorder(TorchDispatchMode):
         return self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> Value:
-        """A tensor that no recorded operation made: an input, or another view of captured memory."""
+        """A tensor that no recorded operation made: an input, or another view of captured memory.
+
+        Raises:
+            NoStorage: it is sparse, and has no memory of its own that an address could name.
+        """
+        if tensor.layout is not torch.strided:
+            raise NoStorage
         if not tensor.is_cuda:
             return self._external(tensor)
         base = self.storages.get(storage_address(tensor))
@@ -270,16 +276,11 @@ class Recorder(TorchDispatchMode):
         entry = self.known.get(id(tensor))
         if entry is not None and entry[1]() is tensor:
             return entry[0]  # in-place: the same value, changed
-        address = tensor.data_ptr()
+        address = tensor.data_ptr() if tensor.layout is torch.strided else 0
         root = None
-        if info.makes_memory:
-            pass
-        else:
+        if not info.makes_memory:
             base = self.storages.get(storage_address(tensor))
-            if base is not None:
-                root = base.root
-            else:
-                root = _EXTERNAL_ROOT
+            root = base.root if base is not None else _EXTERNAL_ROOT
         value = Value(self.n_values, position, self.tape.segment, address, root)
         self.n_values += 1
         if root is None:
@@ -313,9 +314,13 @@ class Recorder(TorchDispatchMode):
         for value, ref in self.known.values():
             if value.segment == segment and not value.is_external:
                 tensor = ref()
-                if tensor is not None:
+                if tensor is not None and tensor.layout is torch.strided:
                     alive.append((value, tensor))
         return alive
+
+
+class NoStorage(Exception):
+    """The tensor has no strided memory."""
 
 
 def storage_address(tensor: Tensor) -> int:
@@ -326,6 +331,7 @@ def storage_address(tensor: Tensor) -> int:
 _EXTERNAL_ROOT = Value(-1, -1, -1, 0, None)
 _FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
 _NOT_RECORDED = BY_NAME["any-operation"]
+_SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )

@@ -86,6 +86,7 @@ class Session:
 
     def begin(self) -> None:
         """Begin the first segment on the user's graph object."""
+        leave_modes()
         outer = process.active_session()
         if outer is not None:
             outer.suspend()
@@ -129,7 +130,9 @@ class Session:
         if not self._has_entered:
             return
         self._has_entered = False
-        leave_mode(self.recorder)
+        self.recorder.paused = True
+        process.leftover_modes().append(self.recorder)
+        leave_modes()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
         stack = process.sessions()
@@ -631,20 +634,29 @@ _NO_NODE = frozenset(
 )
 
 
-def leave_mode(mode: Any) -> None:
-    """Pop the mode wherever it is on the stack; others may have been pushed after it and stay."""
+def leave_modes() -> None:
+    """Pop the recorders whose sessions are over, wherever they are on the stack of modes.
+
+    Modes pushed after them stay. One that ended its session while it handled an operation is off
+    the stack just then and comes back when the operation returns; it stays on the list, passes
+    everything through, and goes with the next call.
+    """
     from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-    above = []
-    while True:
-        top = _get_current_dispatch_mode()
-        if top is None or top is mode:
-            break
-        above.append(_pop_mode())
-    if top is mode:
-        mode.__exit__(None, None, None)
-    for other in reversed(above):
-        _push_mode(other)
+    over = process.leftover_modes()
+    if not over:
+        return
+    others = []
+    while (top := _get_current_dispatch_mode()) is not None:
+        if top in over:
+            over.remove(top)
+            top.__exit__(None, None, None)
+            if not over:
+                break
+        else:
+            others.append(_pop_mode())
+    for mode in reversed(others):
+        _push_mode(mode)
 
 
 def flat(*items: Any) -> list[Tensor]:

@@ -42,9 +42,7 @@ def test_help_imports_nothing_heavy():
         "heavy = {'torch', 'rich', 'numpy', 'subprocess', 'gfxgraph.cli.run', 'gfxgraph.runtime'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert "heavy: []" in done.stdout, done.stderr
 
 
@@ -55,9 +53,7 @@ def test_help_is_fast():
         times = []
         for _ in range(5):
             began = time.perf_counter()
-            subprocess.run(
-                [sys.executable, *command], env=ENVIRONMENT, capture_output=True, check=True, timeout=60
-            )
+            subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, check=True, timeout=60)
             times.append(time.perf_counter() - began)
         return min(times)
 

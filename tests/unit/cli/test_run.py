@@ -28,9 +28,7 @@ def test_script_without_torch_is_left_alone(sandbox):
 def test_script_sees_what_python_would_show_it(sandbox):
     """Arguments, __main__ and sys.path are those of ``python script.py``."""
     script = sandbox.script(
-        "import sys, json\n"
-        "x = [sys.argv, __name__, __file__, sys.path[:2], sys.orig_argv[1:]]\n"
-        "print(json.dumps(x))",
+        "import sys, json\nx = [sys.argv, __name__, __file__, sys.path[:2], sys.orig_argv[1:]]\nprint(json.dumps(x))",
         "elsewhere/program.py",
     )
     plain = sandbox.python(script, "--debug", "-m", "x", "--", "y").stdout
@@ -102,9 +100,7 @@ def test_an_error_in_their_sitecustomize_is_reported_as_python_reports_it(sandbo
 
 def test_python_without_gfxgraph_borrows_ours(sandbox):
     """A Python whose environment lacks gfxgraph finds the one that started it, and nothing else of its."""
-    script = sandbox.script(
-        "import torch, sys\nprint(torch.switched_on, any('lib' == p[-3:] for p in sys.path))\n"
-    )
+    script = sandbox.script("import torch, sys\nprint(torch.switched_on, any('lib' == p[-3:] for p in sys.path))\n")
     (sandbox.folder / "other").mkdir()
     (sandbox.folder / "other" / "torch").symlink_to(sandbox.folder / "lib" / "torch")
     inner = f"PYTHONPATH=$(echo $PYTHONPATH | cut -d: -f1):{sandbox.folder}/other python '{script}'"
@@ -180,9 +176,7 @@ def test_debug_shows_the_traceback_of_a_refusal(sandbox):
 def test_what_is_not_there_is_refused(sandbox):
     """A script or command that does not exist is refused in our words; so is a bad setting."""
     done = sandbox.gfxgraph("run", "nothing.py")
-    assert (
-        done.returncode == 2 and done.stderr.startswith("script_not_found: ") and "nothing.py" in done.stderr
-    )
+    assert done.returncode == 2 and done.stderr.startswith("script_not_found: ") and "nothing.py" in done.stderr
     done = sandbox.gfxgraph("run", "--", "no-such-command-here")
     assert done.returncode == 2 and "no-such-command-here" in done.stderr
     done = sandbox.gfxgraph("run", sandbox.script(""), GFXGRAPH_GUARD="9")

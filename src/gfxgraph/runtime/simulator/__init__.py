@@ -20,7 +20,7 @@ from gfxgraph.errors import SimulatorError
 from gfxgraph.runtime.simulator.core import Simulator
 from gfxgraph.runtime.simulator.driver import SimDriver
 from gfxgraph.runtime.simulator.faults import Faults, WrongReplay
-from gfxgraph.runtime.simulator.install import Undo, active, install
+from gfxgraph.runtime.simulator.installation import Undo, active, install
 from gfxgraph.runtime.simulator.profiles import names as profile_names
 
 __all__ = [

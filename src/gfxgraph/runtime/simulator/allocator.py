@@ -32,7 +32,7 @@ _GRANULE = 2 << 20
 
 
 class OutOfDeviceMemory(Exception):
-    """No segment fits any more; install.py words it as torch does."""
+    """No segment fits any more; installation.py words it as torch does."""
 
     def __init__(self, requested: int) -> None:
         super().__init__(requested)
@@ -232,7 +232,9 @@ class Allocator:
 
     def _list(self, block: Block) -> None:
         key = (block.stream, block.segment.small)
-        insort(block.segment.pool.free.setdefault(key, []), (*block.key(), block), key=lambda entry: entry[:2])
+        insort(
+            block.segment.pool.free.setdefault(key, []), (*block.key(), block), key=lambda entry: entry[:2]
+        )
 
     def _unlist(self, block: Block) -> None:
         free = block.segment.pool.free[(block.stream, block.segment.small)]

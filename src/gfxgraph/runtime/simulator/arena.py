@@ -14,6 +14,7 @@ import atexit
 import ctypes
 import mmap
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -77,6 +78,10 @@ class _Slab:
         """Forget all deleters: C++ statics may free tensors after Python is gone."""
         for address in list(self.on_free):
             ctypes.c_uint64.from_address(address + _DELETER_AT).value = 0
+        # A thread of autograd's engine may be about to call one: it must get the lock of a living
+        # interpreter, or the process ends in std::terminate.
+        for _ in range(5):
+            time.sleep(0.002)
 
     def _deleted(self, address: int) -> None:
         finish = self.on_free.pop(address, None)
@@ -131,7 +136,9 @@ class Arena:
             twin = torch._neg_view(twin)
         return twin
 
-    def twin_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def twin_at(
+        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
         """CPU tensor over device bytes, without a device tensor."""
         if dtype not in self._flat:
             self._add_dtype(dtype)

@@ -1,7 +1,7 @@
 """The simulator object: one card, its memory, its runtime, and the plan of failures.
 
 Enters: what kernels and torch's patched names ask of the card.
-Stays out: patching (install.py).
+Stays out: patching (installation.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 
 class Simulator:
-    """The simulated card that is installed; ``install.active()`` returns it."""
+    """The simulated card that is installed; ``installation.active()`` returns it."""
 
     def __init__(self, profile: Profile, total_nbytes: int) -> None:
         self.profile = profile
@@ -117,8 +117,8 @@ class Simulator:
         """Give ``out=`` the shape of the result, warning as torch does when it was not empty."""
         if out.numel():
             warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(out.size())}, which "
-                f"does not match the required output shape {list(like.size())}.",
+                "An output with one or more elements was resized since it had shape "
+                f"{list(out.size())}, which does not match the required output shape {list(like.size())}.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -167,7 +167,9 @@ class Simulator:
 
     # ---- for tests and for work below the dispatcher -----------------------------------------------------
 
-    def tensor_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def tensor_at(
+        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
         """Device tensor over memory that it does not own."""
         return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 

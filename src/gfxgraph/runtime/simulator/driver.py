@@ -43,17 +43,6 @@ class SimDriver:
         nodes = self._graph(graph).nodes
         return nodes.__len__
 
-    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
-        found = self._stream(stream)
-
-        def frontier() -> int | tuple[int, ...]:
-            last = found.frontier
-            if not last:
-                return 0
-            return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)
-
-        return frontier
-
     def nodes(self, graph: int) -> Sequence[int]:
         return [node.handle for node in self._graph(graph).nodes]
 
@@ -90,12 +79,6 @@ class SimDriver:
         except Refused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
 
-    def begin_capture(self, stream: int) -> None:
-        try:
-            self._device.begin_capture(self._stream(stream), "relaxed")
-        except Refused as refused:
-            raise self._error("hipStreamBeginCapture", refused.code) from None
-
     def abandon_capture(self, stream: int) -> None:
         self._device.abandon_capture(self._stream(stream))
 
@@ -107,7 +90,7 @@ class SimDriver:
         return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.outputs]
 
     def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Let input ``index`` of ``node`` be ``tensor`` from the next launch on, in every exec that has it."""
+        """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
         container, key = self._node(node).input_slots[index]
         container[key] = self._sim.arena.twin(tensor)
 

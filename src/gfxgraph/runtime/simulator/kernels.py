@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from gfxgraph.runtime.simulator import op_table
 from gfxgraph.runtime.simulator.arena import span_nbytes
@@ -28,9 +29,10 @@ from gfxgraph.types import NodeKind
 if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
 
-Tensor = torch.Tensor
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+_MIXED: Final = (
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+)
 _DRY_RUNS_KEPT: Final = 8192
 
 
@@ -196,7 +198,9 @@ class Kernels:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(plan, args, kwargs, result)
 
-    def twins(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def twins(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
         for at in plan.tensors:
@@ -275,7 +279,9 @@ class Kernels:
             if 0 <= shift < storage.nbytes() and twin.dtype == owner.dtype:
                 as_strided = torch.ops.aten.as_strided.default
                 at = shift // twin.dtype.itemsize
-                view: Tensor = as_strided.redispatch(_CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at)
+                view: Tensor = as_strided.redispatch(
+                    _CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at
+                )
                 return view
         made = self.sim.allocate(twin.size(), twin.stride(), twin.dtype)
         self.arena.twin(made).copy_(twin)
@@ -376,7 +382,7 @@ class Kernels:
 
     def _dry_run(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
         """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
-        key = (plan.name, _describe(call), _describe(keywords))
+        key: Any = (plan.name, _describe(call), _describe(keywords))
         try:
             known = self._dry_runs.get(key)
         except TypeError:  # an unhashable argument

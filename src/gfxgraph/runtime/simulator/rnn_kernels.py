@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.kernels import Kernels
-
-Tensor = torch.Tensor
 
 
 def rnn_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:

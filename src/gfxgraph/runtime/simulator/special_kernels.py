@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from gfxgraph.runtime.simulator.arena import span_nbytes
 from gfxgraph.runtime.simulator.graphs import Node
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
     from gfxgraph.runtime.simulator.kernels import Kernels
 
-Tensor = torch.Tensor
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _UNPINNED: Final = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
@@ -168,7 +168,9 @@ def _foreach_copy(kernels: Kernels) -> Callable[..., None]:
 
 
 def _resize(sim: Simulator) -> Callable[..., Tensor]:
-    def resize_(self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
+    def resize_(
+        self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None
+    ) -> Tensor:
         stride = _strides(size, memory_format)
         room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
         need = span_nbytes(size, stride, self.dtype)

@@ -1,7 +1,7 @@
 """Bases for torch's own Python classes: streams, events, memory pools and the pybind CUDAGraph.
 
 Enters: calls as torch's Python layer of the installed version makes them.
-Stays out: what they mean (device.py, allocator.py); where the bases are put (install.py).
+Stays out: what they mean (device.py, allocator.py); where the bases are put (installation.py).
 
 torch.cuda.Stream, Event, MemPool and CUDAGraph keep their Python code; only what they call with ``super()``
 is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGraph.cpp of 2.9.1 to 2.11
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1
 
-_OWNED = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+_OWNED = (
+    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+)
 _DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
     "on the default stream.)"

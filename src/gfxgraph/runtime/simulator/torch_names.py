@@ -1,7 +1,7 @@
 """The functions that torch's Python calls in ``torch._C`` on a CUDA build, as the simulated card answers.
 
 Enters: arguments as torch passes them.
-Stays out: putting them in place (install.py).
+Stays out: putting them in place (installation.py).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _pool_names(sim: Simulator) -> dict[str, Any]:
 
     def begin_for_thread(index: int, pool: PoolId) -> None:
         me = threading.get_ident()
-        memory.begin_route(tuple(pool), lambda stream: threading.get_ident() == me)
+        memory.begin_route((pool[0], pool[1]), lambda stream: threading.get_ident() == me)
 
     return {
         "_cuda_beginAllocateCurrentThreadToPool": begin_for_thread,
@@ -210,7 +210,7 @@ def memory_snapshot(sim: Simulator, request: Any = None) -> Any:
     pool = tuple(request[:2]) if request else (0, 0)
     segments = []
     for segment in sim.allocator.all_segments(None if pool == (0, 0) else pool):
-        blocks = [
+        blocks: list[dict[str, Any]] = [
             {
                 "address": block.address,
                 "size": block.nbytes,
@@ -287,7 +287,9 @@ def cudart_module(sim: Simulator) -> Any:
         cudaMemGetInfo=lambda index: mem_get_info(sim),
         cudaProfilerStart=lambda: 0,
         cudaProfilerStop=lambda: 0,
-        cudaStreamSynchronize=wrapped(lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])),
+        cudaStreamSynchronize=wrapped(
+            lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])
+        ),
         cudaHostRegister=lambda pointer, nbytes, flags: 0,
         cudaHostUnregister=lambda pointer: 0,
     )

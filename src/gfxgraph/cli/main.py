@@ -47,7 +47,8 @@ def summary(name: str) -> str:
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)
     text = ast.literal_eval(f'"""{body[1]}"""') if len(body) == 3 else ""
-    return str(text).strip().split("\n")[0]
+    line = str(text).strip().split("\n")[0].removeprefix(f"gfxgraph {name}: ")
+    return line[:1].upper() + line[1:]
 
 
 def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

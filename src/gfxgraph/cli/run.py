@@ -17,13 +17,12 @@ from pathlib import Path
 
 import click
 
-from gfxgraph import config
-from gfxgraph.errors import ActivationError, check_settings
+from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
+from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import OnUnsafe
 
-STARTUP_PATH = Path(__file__).parent.parent / "startup" / "path"
 DEFAULT_PROFILE = "hip"
 DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
@@ -117,11 +116,7 @@ def command(
     if allow_cuda and simulate:
         raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
     asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
-    environment = dict(os.environ) | asked  # noqa: TID251  (handed on whole to the program)
-    settings = config.load(environment)
-    check_settings(settings)
-    environment["GFXGRAPH"] = environment["GFXGRAPH"] if settings.is_on else "1"
-    environment["PYTHONPATH"] = first_on_path(STARTUP_PATH, environment.get("PYTHONPATH", ""))
+    environment, settings = program_environment(asked)
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
@@ -152,15 +147,6 @@ def wanted(
         is_file = stats != stats_file.TO_STDERR
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
     return result
-
-
-def first_on_path(folder: Path, search_path: str) -> str:
-    """Put ``folder`` first on ``search_path``, unless it is there already."""
-    if not search_path:
-        return str(folder)
-    if search_path.split(os.pathsep)[0] == str(folder):
-        return search_path
-    return f"{folder}{os.pathsep}{search_path}"
 
 
 def command_line(program: Program) -> list[str]:

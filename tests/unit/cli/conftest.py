@@ -25,6 +25,8 @@ TORCH = {
 }
 INIT = """
 from gfxgraph.startup.hook import install_if_asked
+def is_enabled():
+    return True
 def stats():
     return {"replay_count": 7}
 install_if_asked()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph.cli.run import Program, first_on_path, split, wanted
+from gfxgraph.cli.run import Program, split, wanted
+from gfxgraph.startup.environment import first_on_path
 
 SHOW = "import torch; print('on', getattr(torch, 'switched_on', 0))\n"
 

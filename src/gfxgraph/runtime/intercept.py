@@ -217,7 +217,7 @@ def _event_synchronize(self: Any) -> Any:
     session = process.active_session()
     if session is None or session.recorder.paused:
         return _stock["event_synchronize"](self)
-    if self in session.events:  # recorded in this capture: everything up to here has to be done
+    if session.recorded_in(self) is not None:  # recorded in this capture: everything up to here has to be done
         synchronize, stream = _stock["stream_synchronize"], session.stream
         return session.host_call("torch.cuda.Event.synchronize", lambda: synchronize(stream))
     event_synchronize = _stock["event_synchronize"]
@@ -228,7 +228,7 @@ def _event_query(self: Any) -> bool:
     session = process.active_session()
     if session is None or session.recorder.paused:
         return _stock["event_query"](self)  # type: ignore[no-any-return]
-    if self in session.events:
+    if session.recorded_in(self) is not None:
         synchronize, stream = _stock["stream_synchronize"], session.stream
         session.host_call("torch.cuda.Event.query", lambda: synchronize(stream), repeat=False)
         return True
@@ -247,7 +247,7 @@ def _event_elapsed(self: Any, other: Any) -> float:
 def _record(self: Any, stream: Any = None) -> Any:
     session = process.active_session()
     if session is not None and not session.recorder.paused:
-        session.events[self] = session.n_segments
+        session.note_event(self)
     return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
 
 
@@ -257,7 +257,7 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     if session is None or session.recorder.paused:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
-    segment = session.events.get(self)
+    segment = session.recorded_in(self)
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture

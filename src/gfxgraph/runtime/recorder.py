@@ -278,7 +278,7 @@ class Recorder(TorchDispatchMode):
             return entry[0]  # in-place: the same value, changed
         address = tensor.data_ptr() if tensor.layout is torch.strided else 0
         root = None
-        if not info.makes_memory:
+        if not info.makes_memory and address:
             base = self.storages.get(storage_address(tensor))
             root = base.root if base is not None else _EXTERNAL_ROOT
         value = Value(self.n_values, position, self.tape.segment, address, root)

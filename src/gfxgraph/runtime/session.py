@@ -71,7 +71,8 @@ class Session:
         self.snapshots: list[tuple[Tensor, Tensor]] = []
         self.saved_rng: list[tuple[Any, Tensor]] = []
         self.side_streams: dict[int, Any] = {}
-        self.events: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # Held, not weakly: torch's event type does not clear weak references when it dies.
+        self.events: dict[int, tuple[Any, int]] = {}
         self.tainted: dict[int, weakref.ref[Tensor]] = {}
         self.n_reads = 0
         self.reads: dict[int, ReadStep] = {}
@@ -142,6 +143,8 @@ class Session:
             self._undo()
         finally:
             self.recorder.let_go()
+            self.events.clear()
+            self.side_streams.clear()
             if self.outer is not None:
                 self.outer.resume()
 
@@ -563,6 +566,14 @@ class Session:
             return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
 
         return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
+
+    def note_event(self, event: Any) -> None:
+        self.events[id(event)] = (event, self.n_segments)
+
+    def recorded_in(self, event: Any) -> int | None:
+        """The segment in which the event was last recorded, None where it was not recorded here."""
+        found = self.events.get(id(event))
+        return found[1] if found is not None else None
 
     def note_side_stream(self, stream: Any) -> None:
         if stream.cuda_stream != self.stream.cuda_stream:

@@ -43,6 +43,17 @@ class SimDriver:
         nodes = self._graph(graph).nodes
         return nodes.__len__
 
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        found = self._stream(stream)
+
+        def frontier() -> int | tuple[int, ...]:
+            last = found.frontier
+            if not last:
+                return 0
+            return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)
+
+        return frontier
+
     def nodes(self, graph: int) -> Sequence[int]:
         return [node.handle for node in self._graph(graph).nodes]
 
@@ -78,6 +89,12 @@ class SimDriver:
             self._device.synchronize_stream(self._stream(stream))
         except Refused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
+
+    def begin_capture(self, stream: int) -> None:
+        try:
+            self._device.begin_capture(self._stream(stream), "relaxed")
+        except Refused as refused:
+            raise self._error("hipStreamBeginCapture", refused.code) from None
 
     def abandon_capture(self, stream: int) -> None:
         self._device.abandon_capture(self._stream(stream))

@@ -14,9 +14,6 @@ from typing import Any
 
 import click
 
-from gfxgraph import config
-from gfxgraph.errors import GfxGraphError
-
 FOLDER = Path(__file__).parent
 STATUS_REFUSED = 2
 
@@ -82,8 +79,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what gfxgraph refuses is explained on stderr, with exit status 2."""
     try:
         status: Any = cli.main(arguments, prog_name="gfxgraph", standalone_mode=True)
-    except GfxGraphError as error:
-        if config.load().log_level is config.LogLevel.DEBUG:
+    except RuntimeError as error:
+        # Here, not above: --help needs neither, and importing them takes half its time.
+        from gfxgraph import config
+        from gfxgraph.errors import GfxGraphError
+
+        if not isinstance(error, GfxGraphError) or config.load().log_level is config.LogLevel.DEBUG:
             raise
         click.echo(str(error), err=True)
         status = STATUS_REFUSED

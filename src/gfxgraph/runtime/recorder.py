@@ -211,7 +211,7 @@ class Recorder(TorchDispatchMode):
                 spec_out,
                 code,
                 lasti,
-                after if type(after) is int else after[-1],
+                after if isinstance(after, int) else after[-1],
             )
         )
         if info.mutates:

@@ -37,9 +37,7 @@ def commands_page() -> str:
 
 def settings_page() -> str:
     """Every environment variable with the values it takes."""
-    rows = [
-        f"| `{name}` | {values.replace('|', chr(92) + '|')} |" for name, values in config.VARIABLES.items()
-    ]
+    rows = [f"| `{name}` | {values.replace('|', chr(92) + '|')} |" for name, values in config.VARIABLES.items()]
     return "\n".join(["# Settings\n", "| Variable | Values |", "| --- | --- |", *rows, ""])
 
 
@@ -71,9 +69,7 @@ def main() -> None:
     pages = {"commands.md": commands_page(), "settings.md": settings_page(), "errors.md": errors_page()}
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
-    listed = subprocess.check_output(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True
-    )
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
     dead = dead_links([ROOT / line for line in listed.splitlines()])
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder
     print(f"docs: {', '.join(pages)} written to {shown}")

@@ -136,9 +136,7 @@ class Arena:
             twin = torch._neg_view(twin)
         return twin
 
-    def twin_at(
-        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def twin_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """CPU tensor over device bytes, without a device tensor."""
         if dtype not in self._flat:
             self._add_dtype(dtype)

@@ -167,9 +167,7 @@ class Simulator:
 
     # ---- for tests and for work below the dispatcher -----------------------------------------------------
 
-    def tensor_at(
-        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def tensor_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Device tensor over memory that it does not own."""
         return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 

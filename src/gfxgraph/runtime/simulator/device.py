@@ -223,9 +223,7 @@ class Device:
             member.capture, member.frontier, member.stuck = None, (), None
         if code:
             if self.profile.after_failed_end.get(code) == "stays":
-                left = (
-                    CaptureStatus.INVALIDATED if code == codes.CAPTURE_INVALIDATED else CaptureStatus.ACTIVE
-                )
+                left = CaptureStatus.INVALIDATED if code == codes.CAPTURE_INVALIDATED else CaptureStatus.ACTIVE
                 for member in capture.streams:
                     member.stuck = left
             self._note_busy()

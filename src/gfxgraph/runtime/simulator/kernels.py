@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
-_MIXED: Final = (
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-)
+_MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 _DRY_RUNS_KEPT: Final = 8192
 
 
@@ -199,9 +197,7 @@ class Kernels:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(plan, args, kwargs, result)
 
-    def twins(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def twins(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
         for at in plan.tensors:
@@ -282,9 +278,7 @@ class Kernels:
             if 0 <= shift < storage.nbytes() and twin.dtype == owner.dtype:
                 as_strided = torch.ops.aten.as_strided.default
                 at = shift // twin.dtype.itemsize
-                view: Tensor = as_strided.redispatch(
-                    _CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at
-                )
+                view: Tensor = as_strided.redispatch(_CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at)
                 return view
         made = self.sim.allocate(twin.size(), twin.stride(), twin.dtype)
         self.arena.twin(made).copy_(twin)

@@ -168,9 +168,7 @@ def _foreach_copy(kernels: Kernels) -> Callable[..., None]:
 
 
 def _resize(sim: Simulator) -> Callable[..., Tensor]:
-    def resize_(
-        self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None
-    ) -> Tensor:
+    def resize_(self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
         stride = _strides(size, memory_format)
         room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
         need = span_nbytes(size, stride, self.dtype)

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1
 
-_OWNED = (
-    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
-)
+_OWNED = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
 _DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
     "on the default stream.)"

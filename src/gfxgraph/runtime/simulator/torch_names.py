@@ -287,9 +287,7 @@ def cudart_module(sim: Simulator) -> Any:
         cudaMemGetInfo=lambda index: mem_get_info(sim),
         cudaProfilerStart=lambda: 0,
         cudaProfilerStop=lambda: 0,
-        cudaStreamSynchronize=wrapped(
-            lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])
-        ),
+        cudaStreamSynchronize=wrapped(lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])),
         cudaHostRegister=lambda pointer, nbytes, flags: 0,
         cudaHostUnregister=lambda pointer: 0,
     )

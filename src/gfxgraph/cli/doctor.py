@@ -60,16 +60,13 @@ def report(environment: Environment, found: list[Finding]) -> dict[str, Any]:
     decisions = decide(environment)
     return {
         "environment": environment.as_dict(),
-        "findings": [
-            {"name": f.name, "state": f.state.value, "en": f.en, "zh": f.zh, "fix": f.fix} for f in found
-        ],
+        "findings": [{"name": f.name, "state": f.state.value, "en": f.en, "zh": f.zh, "fix": f.fix} for f in found],
         "defects": [
             {"id": row.id, "status": row.status, "sources": list(row.sources), "action": dict(row.action)}
             for row in applicable(environment)
         ],
         "decisions": {
-            reason.decision: {"value": reason.value, "because": list(reason.rows)}
-            for reason in decisions.reasons
+            reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
         },
     }
 

@@ -39,9 +39,7 @@ class Row:
     def where(self) -> str:
         """The row's range in words."""
         parts = [
-            f"{name} {spec}"
-            for name, spec in (("rocm", self.rocm), ("hip", self.hip), ("torch", self.torch))
-            if spec
+            f"{name} {spec}" for name, spec in (("rocm", self.rocm), ("hip", self.hip), ("torch", self.torch)) if spec
         ]
         if self.arch != "*":
             parts.append(self.arch)

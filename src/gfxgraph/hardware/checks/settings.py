@@ -129,9 +129,7 @@ def harmful_variables(site: Site) -> list[Finding]:
     """Variables left over from debugging or from CUDA that cost speed or break captures."""
     environ = site.machine.environ
     found = [
-        Finding(
-            "variables", State.AMBER, f"{name}={environ[name]}: {en}", f"{name}={environ[name]}：{zh}", fix
-        )
+        Finding("variables", State.AMBER, f"{name}={environ[name]}: {en}", f"{name}={environ[name]}：{zh}", fix)
         for name, hurts, en, zh, fix in _HURTS
         if name in environ and hurts(environ[name].strip())
     ]

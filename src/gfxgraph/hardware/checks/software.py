@@ -122,9 +122,7 @@ def wheels(site: Site) -> list[Finding]:
         text = f"two Tritons overwrite each other: {shown}", f"同时安装了多个 Triton，会互相覆盖：{shown}"
         fix = f"pip uninstall -y {' '.join(tritons)} && pip install --force-reinstall torch {_INDEX}"
         found.append(Finding("wheels", State.AMBER, *text, fix))
-    onnx = distribution_versions(
-        ["onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-migraphx"]
-    )
+    onnx = distribution_versions(["onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-migraphx"])
     if len(onnx) > 1 or "onnxruntime-gpu" in onnx:
         shown = ", ".join(onnx)
         text = f"{shown}: the CPU or CUDA one hides ROCm's", f"{shown}：CPU 或 CUDA 版会遮盖 ROCm 版"

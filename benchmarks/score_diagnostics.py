@@ -132,9 +132,7 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
             ),
             "false_alarms": sum(row[key] is not None for row in negatives),
         }
-    figures["facts_told_percent"] = share(
-        sum(row["told"] for row in errors), sum(row["facts"] for row in errors)
-    )
+    figures["facts_told_percent"] = share(sum(row["told"] for row in errors), sum(row["facts"] for row in errors))
     return figures
 
 

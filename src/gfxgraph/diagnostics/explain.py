@@ -19,9 +19,7 @@ _NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _MOST_TEXT = 4 << 20
 
 
-def explain(
-    subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None
-) -> Explanation:
+def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Explain ``subject``.
 
     Args:
@@ -62,9 +60,7 @@ def code_of(word: str) -> str:
     return slug if slug in index.ranks else index.aliases.get(slug, "")
 
 
-def conclude(
-    scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None
-) -> Explanation:
+def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     scanner.finish()
     matches = tuple(
@@ -102,9 +98,7 @@ def _number(number: int) -> tuple[Match, ...]:
     return tuple(Match(status.entry, status=status) for status in statuses.by_number(number))
 
 
-def _exception(
-    error: BaseException, lang: str, families: tuple[str, ...], family_of: FamilyOf | None
-) -> Explanation:
+def _exception(error: BaseException, lang: str, families: tuple[str, ...], family_of: FamilyOf | None) -> Explanation:
     code = code_of(str(getattr(error, "code", "")))
     if code:
         return Explanation((Match(code),), families, lang)

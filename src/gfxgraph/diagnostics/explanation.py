@@ -104,11 +104,13 @@ class Explanation:
         found = entry(match.code)
         words = found.text(lang)
         general = words.seen or words
+        # Our own errors speak of values; here none are at hand, so their names stand for them.
+        names = {name: f"<{name}>" for name in found.fields}
         return {
             "title": words.title,
-            "what": fill(general.what, found, {}, lang),
-            "why": fill(general.why, found, {}, lang),
-            "do": [fill(step, found, {}, lang) for step in general.do],
+            "what": fill(general.what, found, names, lang),
+            "why": fill(general.why, found, names, lang),
+            "do": [fill(step, found, names, lang) for step in general.do],
             "hints": [found.hints[number].words[lang] for number in match.hints],
             "notes": [f"{name}: {note}" for name, note in self._notes(found, lang)],
             "sources": list(found.sources),

@@ -94,7 +94,12 @@ def build() -> dict[str, Any]:
         rows += _split(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b")
         if status.text:
             text = re.escape(status.text).replace(r"\ ", " ")
-            rows += _split(status.entry, "status", 0, rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}")
+            rows += _split(
+                status.entry,
+                "status",
+                0,
+                rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}",
+            )
     # Our own errors, printed by a program and piped back to us, end with this line.
     rows += _split("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)")
     plain["items"] = [row[:5] for row in rows]

@@ -10,6 +10,7 @@ a form. The head of a stream is searched without triggers: hints about the progr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from gfxgraph.diagnostics import patterns
 from gfxgraph.diagnostics.index import Index, Item, load
 
 _HEX = patterns.HEX.encode()
+_ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 256 << 10
 _MOST_FORMS = 200_000  # memory stays fixed: when reached, all are forgotten and met anew
 _MOST_LINES_OF_A_FORM = 64
@@ -138,8 +140,7 @@ class Scanner:
                 self._parts.setdefault((item.code, item.number), (line, number))
             else:
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
-        if seen:
-            self._note_archs(lower)
+        self._note_archs(lower)
         for code, strength in seen.items():
             self._hit(code, line, number, strength)
             yield code
@@ -169,11 +170,9 @@ class Scanner:
                     self.hits[code].count = max(self.hits[code].count, 1)
 
     def _note_archs(self, lower: str) -> None:
-        start = lower.find("gfx")
-        while start >= 0:
-            end = start + 3
-            while end < len(lower) and lower[end] in "0123456789abcdef" and end - start < 7:
-                end += 1
-            if end - start >= 6:
-                self.archs[lower[start:end]] = self.archs.get(lower[start:end], 0) + 1
-            start = lower.find("gfx", end)
+        """Count the gfx targets that lines speak of; a line that lists many is a list of what is supported."""
+        if "gfx" in lower:
+            named = set(_ARCH.findall(lower))
+            if len(named) <= 2:
+                for arch in named:
+                    self.archs[arch] = self.archs.get(arch, 0) + 1

@@ -198,7 +198,8 @@ class Recorder(TorchDispatchMode):
         except NoStorage:
             return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
         if info.is_view:
-            after = launched = 0
+            after: int | tuple[int, ...] = 0
+            launched = 0
             out = info.call(*args, **kwargs) if kwargs else info.call(*args)
         else:
             stream = self.raw_stream(self.device_index)

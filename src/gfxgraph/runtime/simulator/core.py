@@ -65,7 +65,9 @@ class Simulator:
         try:
             return function(*args)
         except Refused as refused:
-            raise self.error(refused) from None
+            failure = self.error(refused)
+        # Out here its context is what the caller is handling, as with an exception from C++.
+        raise failure
 
     def assert_not_capturing(self, attempt: str) -> None:
         status = self.device.current().status
@@ -93,10 +95,13 @@ class Simulator:
                 raise OutOfDeviceMemory(nbytes)
             block = self.allocator.allocate(nbytes, stream)
         except OutOfDeviceMemory as full:
-            raise torch.OutOfMemoryError(self._oom_text(full.requested)) from None
+            failure: RuntimeError = torch.OutOfMemoryError(self._oom_text(full.requested))
         except Refused as refused:
-            raise self.error(refused) from None
-        return self.arena.tensor_at(block.address, size, stride, dtype, partial(self.allocator.free, block))
+            failure = self.error(refused)
+        else:
+            free = partial(self.allocator.free, block)
+            return self.arena.tensor_at(block.address, size, stride, dtype, free)
+        raise failure
 
     def _before_malloc(self) -> None:
         """A segment is about to be mapped: cudaMalloc, which captures may forbid."""

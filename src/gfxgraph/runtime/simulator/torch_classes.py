@@ -288,14 +288,20 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            raise sim.error(refused) from None
+            failure = sim.error(refused)
+        else:
+            self._captured(graph)
+            return
+        raise failure
+
+    def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
-        sim.allocator.end_route(self._pool)
+        self.sim.allocator.end_route(self._pool)
         self._graph = graph
         self._end_states()
         self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]
         if not graph.nodes:
-            warnings.warn(_EMPTY, UserWarning, stacklevel=3)
+            warnings.warn(_EMPTY, UserWarning, stacklevel=5)
 
     def capture_end_post(self) -> None:
         self._capture_ended = True

@@ -115,7 +115,7 @@ def bridged_class(base: type) -> type:
                 return
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream() != session.stream:
+            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
                     begun=f"{session.stream} at {_shown(session.begun_at)}",

@@ -29,6 +29,8 @@ _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
+EXTERNAL = "_gfxgraph_external"
+"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
 
 
@@ -39,6 +41,18 @@ def stock(name: str) -> Any:
         owner, attribute, _ = _targets()[name]
         found = getattr(owner, attribute)
     return found
+
+
+def event_new(original: Any) -> Any:
+    """Event.__new__ that remembers ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
 
 
 def enter() -> None:
@@ -256,7 +270,7 @@ def _event_elapsed(self: Any, other: Any) -> float:
 
 def _record(self: Any, stream: Any = None) -> Any:
     session = _session()
-    if session is not None:
+    if session is not None and not getattr(self, EXTERNAL, False):
         session.note_event(self)
     return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
 
@@ -268,6 +282,8 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture

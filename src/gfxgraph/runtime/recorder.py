@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = ("applies", "call", "generator", "is_view", "is_watched", "makes_memory", "mutates", "name", "unsafe")
+    __slots__ = ("applies", "call", "is_view", "is_watched", "makes_memory", "mutates", "name", "unsafe")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -48,10 +48,7 @@ class OpInfo:
         self.mutates: tuple[tuple[int, str], ...] = tuple(
             (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
         )
-        self.generator: tuple[int, str] | None = next(
-            ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
-        )
-        self.is_watched = self.unsafe is not None or self.generator is not None
+        self.is_watched = self.unsafe is not None
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
         # A view launches nothing, so the graph need not be asked about it.
@@ -249,8 +246,6 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if info.generator is not None and session.foreign_generator(info.generator, args, kwargs):
-            return _FOREIGN_GENERATOR
         if session.tainted and session.reads_tainted(args, kwargs):
             return _TAINTED
         return None
@@ -380,7 +375,6 @@ _EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
-_FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -45,8 +45,10 @@ _REFUSALS = (
     "called a synchronizing CUDA operation",
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
     "not permitted when stream is capturing",
-    "not in capture mode",
 )
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
 
 
 class Session:
@@ -312,9 +314,7 @@ class Session:
         where = where or place()
         shown = where_of(*where)
         if self.policy is OnUnsafe.RAISE:
-            error = CaptureError("unsafe_op_in_capture", op=name, where=shown, reason=row.reason, quote=STOCK_TEXT)
-            self.abort(error)
-            raise error
+            return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         self.recorder.paused = True
         try:
@@ -331,6 +331,22 @@ class Session:
         finally:
             self.recorder.paused = False
         return out
+
+    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
+        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        said = STOCK_TEXT
+        self.recorder.paused = True
+        try:
+            out, _ = make()
+            if row.kind is Kind.GENERATOR:
+                return out  # torch lets some of these pass
+        except RuntimeError as error:
+            said = str(error)
+        finally:
+            self.recorder.paused = False
+        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
+        self.abort(failure)
+        raise failure
 
     def execute_pending(self) -> None:
         """Launch what was recorded and not yet run, so that real values exist."""
@@ -395,6 +411,8 @@ class Session:
         status = self._status(self.stream)
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if _UNREGISTERED in text:
+                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
@@ -436,15 +454,6 @@ class Session:
         if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
-
-    def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
-        position, name = slot
-        generator = args[position] if position < len(args) else kwargs.get(name)
-        if generator is None or generator.device.type == "cpu":
-            return False
-        if generator is torch.cuda.default_generators[self.device_index]:
-            return False
-        return not any(generator is known for known in self.user_generators)
 
     # -- host values ---------------------------------------------------------------------------------
 
@@ -625,6 +634,9 @@ class Session:
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
             )
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        for step in program.segments:
+            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]

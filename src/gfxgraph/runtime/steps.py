@@ -55,7 +55,7 @@ class SegmentStep(Step):
         is_users: bool,
         tape: Tape,
         live: list[tuple[Value, Layout]],
-        mutated: tuple[Tensor, ...],
+        mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
         self.is_launchable = False

@@ -140,7 +140,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    mutated = list(step.mutated)
+    mutated = [layout.tensor() for layout in step.mutated]
     before = [t.clone() for t in mutated]
     generators = _generators()
     rng = [g.get_state() for g in generators]
@@ -240,7 +240,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     generators = _generators()
     rng = [g.get_state() for g in generators]
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = list(step.mutated)
+    mutated = [layout.tensor() for layout in step.mutated]
     before = [t.clone() for t in mutated]
 
     def keep(position: int, entry: Entry, env: Env) -> None:

@@ -181,9 +181,7 @@ class Simulator:
 
     # ---- for tests and for work below the dispatcher -----------------------------------------------------
 
-    def tensor_at(
-        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def tensor_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Device tensor over memory that it does not own."""
         with below_the_dispatcher():
             return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
@@ -202,9 +200,7 @@ class Simulator:
             def make() -> Node:
                 slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
                 # What it writes is not known; by custom the result comes last.
-                return Node(
-                    NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:]
-                )
+                return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
             self.call(self.device.submit, self.device.current(), make)
 

@@ -73,7 +73,9 @@ def bridged_class(base: type) -> type:
 
         # -- capture ----------------------------------------------------------------------------------
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
+        ) -> None:
             """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
 
             Raises:
@@ -91,7 +93,8 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            extra = (args, kwargs)
+            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             session.begin()
             self._session = session
             self._was_reset = False

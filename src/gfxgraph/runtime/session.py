@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -52,7 +53,13 @@ class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     def __init__(
-        self, graph: Any, pool: Any, mode: str, extra: dict[str, Any], generators: list[Any], policy: OnUnsafe
+        self,
+        graph: Any,
+        pool: Any,
+        mode: str,
+        extra: tuple[tuple[Any, ...], dict[str, Any]],
+        generators: list[Any],
+        policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
@@ -151,11 +158,11 @@ class Session:
 
     # -- segments -----------------------------------------------------------------------------------
 
-    def _open(self, graph: Any, extra: dict[str, Any] | None = None) -> None:
+    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         try:
             if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, **extra)
+                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
             else:
                 for generator in self.user_generators:
                     base.register_generator_state(graph, generator)
@@ -196,7 +203,7 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                base.capture_end(graph)
+                self._base_capture_end(graph)
         except RuntimeError as error:
             heal_capture(base, graph, self.stream, self.state.driver)
             if not recorder.tape.is_complete or (final and not recorder.tape.rows):
@@ -216,6 +223,14 @@ class Session:
         step.is_launchable = graph is not None and self._instantiate(step, is_users)
         if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+
+    def _base_capture_end(self, graph: Any) -> None:
+        if getattr(graph, "_tracker", None) is None:
+            self.state.base.capture_end(graph)
+            return
+        # check_input_liveness: torch takes its own mode off the stack here, and takes what is on top.
+        with set_aside(self.recorder):
+            self.state.base.capture_end(graph)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
         graph = self.segment_graph
@@ -252,7 +267,7 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-                self.state.base.capture_end(graph)
+                self._base_capture_end(graph)
             except (RuntimeError, DriverError):
                 heal_capture(self.state.base, graph, self.stream, self.state.driver)
         with suppress(RuntimeError):
@@ -640,6 +655,24 @@ _NO_NODE = frozenset(
 )
 
 
+@contextmanager
+def set_aside(mode: Any) -> Iterator[None]:
+    """Take ``mode`` and what was pushed after it off the stack of modes; put them back at the end."""
+    taken: list[Any] = []
+    while _get_current_dispatch_mode() is not None and (not taken or taken[-1] is not mode):
+        taken.append(_pop_mode())
+    on_stack = bool(taken) and taken[-1] is mode
+    if not on_stack:  # it is handling an operation, and off the stack while it does
+        for other in reversed(taken):
+            _push_mode(other)
+    try:
+        yield
+    finally:
+        if on_stack:
+            for other in reversed(taken):
+                _push_mode(other)
+
+
 def leave_modes() -> None:
     """Pop the recorders whose sessions are over, wherever they are on the stack of modes.
 
@@ -647,8 +680,6 @@ def leave_modes() -> None:
     the stack just then and comes back when the operation returns; it stays on the list, passes
     everything through, and goes with the next call.
     """
-    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-
     over = process.leftover_modes()
     if not over:
         return

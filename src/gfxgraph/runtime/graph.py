@@ -62,7 +62,8 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
-            self._generators: list[Any] = []
+            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+            self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
             self._left = self._granted = self._counted = 0
             self._unvalidated = 0
@@ -173,7 +174,7 @@ def bridged_class(base: type) -> type:
 
         def register_generator_state(self, generator: Any) -> None:
             super().register_generator_state(generator)
-            self._generators.append(generator)
+            self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
             self._debug_mode = True

@@ -72,6 +72,8 @@ class Session:
         self.pool_id = pool
         self.has_users_pool = pool is not None
         self.user_generators = generators
+        self.default_generator = torch.cuda.default_generators[self.device_index]
+        self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(self.state.base)
         self.segment_graph: Any = None
         self.n_segments = 0
@@ -164,8 +166,8 @@ class Session:
             if extra is not None:
                 base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
             else:
-                for generator in self.user_generators:
-                    base.register_generator_state(graph, generator)
+                for state in self._generator_states():
+                    base.register_generator_state(graph, state)
                 base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
             heal_capture(base, graph, self.stream, self.state.driver)
@@ -374,8 +376,12 @@ class Session:
         self.n_executed = len(steps)
 
     def _save_generators(self) -> None:
-        for generator in (torch.cuda.default_generators[self.device_index], *self.user_generators):
-            self.saved_rng.append((generator, generator.get_state()))
+        for state in self._generator_states():
+            self.saved_rng.append((state, state.get_state()))
+
+    def _generator_states(self) -> list[Any]:
+        """Handles on the states that this capture draws from, which programs may swap between generators."""
+        return [self.default_state, *(state for _, state in self.user_generators)]
 
     def _save(self, tensors: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
@@ -393,8 +399,8 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(self.snapshots):
                 tensor.copy_(saved)
-        for generator, saved_state in self.saved_rng:
-            generator.set_state(saved_state)
+        for state, saved_state in self.saved_rng:
+            state.set_state(saved_state)
         self.snapshots = []
         self.saved_rng = []
         intercept.stock("stream_synchronize")(self.stream)
@@ -452,13 +458,29 @@ class Session:
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
     def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
+        """True for a generator that the graph does not know."""
         position, name = slot
         generator = args[position] if position < len(args) else kwargs.get(name)
-        if generator is None or generator.device.type == "cpu":
-            return False
-        if generator is torch.cuda.default_generators[self.device_index]:
-            return False
-        return not any(generator is known for known in self.user_generators)
+        return generator is not None and self._known_generator(generator) is None and generator.device.type != "cpu"
+
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
+        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        generator = self.default_generator
+        if slot is not None:
+            position, name = slot
+            given = args[position] if position < len(args) else kwargs.get(name)
+            if given is not None:
+                generator = self._known_generator(given)
+        if generator is not None:
+            tape = self.recorder.tape
+            tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _known_generator(self, generator: Any) -> Any:
+        # The dispatcher wraps a generator anew each time: only what is inside can be compared.
+        for known in (self.default_generator, *(known for known, _ in self.user_generators)):
+            if generator._cdata == known._cdata:
+                return known
+        return None
 
     # -- host values ---------------------------------------------------------------------------------
 
@@ -632,6 +654,7 @@ class Session:
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
+        program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
         for value, tensor in self.recorder.externals.items():

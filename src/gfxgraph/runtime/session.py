@@ -648,6 +648,10 @@ class Session:
             torch._C._cuda_set_sync_debug_mode(self._saved_debug)
             self._saved_debug = None
 
+    def make_room_for_threads(self) -> None:
+        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        self._sync_debug(False)
+
     def _pin_externals(self) -> None:
         self.program.externals.update(self.recorder.externals)
 

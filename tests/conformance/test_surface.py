@@ -673,15 +673,25 @@ def test_captures_in_two_threads(surface):
 
 
 def test_another_thread_runs_eagerly_meanwhile(surface):
-    """While one thread captures in thread_local mode, reads and waits of another are its own business."""
+    """While one thread captures in thread_local mode, reads and waits of another are its own business.
+
+    HIP 6.4 to 7.14 refuse them all the same and end the capture: there the graph's work comes from
+    its tape, and is right (research on AMD's emulator, "streamsync, other thread").
+    """
+    on_hip = surface.name.startswith("hip")
+    if on_hip:
+        surface.allow("fallback", "split")
     x, graph, answers = arange(), torch.cuda.CUDAGraph(), []
 
     def other():
         with torch.cuda.stream(torch.cuda.Stream()):
             t = torch.ones(4, device="cuda")
-            answers.append((t * 2).sum().item())
-            answers.append(t.tolist())
-            answers.append(type((t * 3).max().item()) is float)
+            try:
+                answers.append((t * 2).sum().item())
+                answers.append(t.tolist())
+                answers.append(type((t * 3).max().item()) is float)
+            except RuntimeError as error:
+                answers.append(str(error))
 
     torch.ones(4, device="cuda")
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -690,9 +700,13 @@ def test_another_thread_runs_eagerly_meanwhile(surface):
         thread.start()
         thread.join()
         z = y * 2
+    x.fill_(7)
     graph.replay()
-    assert answers == [8.0, [1.0] * 4, True]
     assert torch.equal(z, (x + 1) * 2)
+    if on_hip:
+        assert "not permitted when stream is capturing" in answers[0]
+    else:
+        assert answers == [8.0, [1.0] * 4, True]
 
 
 # -- graphs from before and after ---------------------------------------------------------------------------

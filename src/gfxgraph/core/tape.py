@@ -77,7 +77,7 @@ class Entry:
     @property
     def last_nodes(self) -> tuple[int, ...]:
         """The capture's last nodes after the operation; several where streams had joined."""
-        return self.node_end if isinstance(self.node_end, tuple) else (self.node_end,)
+        return self.node_end if isinstance(self.node_end, tuple) else (self.node_end,)  # 0 for a view: no node
 
     @property
     def name(self) -> str:

@@ -37,7 +37,18 @@ if TYPE_CHECKING:
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = ("applies", "draws", "generator", "is_watched", "makes_memory", "mutates", "name", "unsafe")
+    __slots__ = (
+        "applies",
+        "call",
+        "draws",
+        "generator",
+        "is_view",
+        "is_watched",
+        "makes_memory",
+        "mutates",
+        "name",
+        "unsafe",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -55,20 +66,27 @@ class OpInfo:
         self.is_watched = self.unsafe is not None or self.generator is not None
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
+        # A view launches nothing, so the graph need not be asked about it.
+        self.is_view = (
+            bool(schema.returns)
+            and not self.mutates
+            and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        )
+        self.call = getattr(func, "_op", func)
 
 
 _OPS: dict[Any, OpInfo] = {}
-_SKIP: dict[CodeType, bool] = {}
+_SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 
 
 def is_library_code(code: CodeType) -> bool:
     """True for frames of torch and of this package, which are never the user's line."""
-    known = _SKIP.get(code)
+    name = code.co_filename
+    known = _SKIP.get(name)
     if known is None:
-        name = code.co_filename
-        known = _SKIP[code] = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = _SKIP[name] = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
     return known
 
 
@@ -191,24 +209,26 @@ class Recorder(TorchDispatchMode):
             spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else _NO_KWARGS
         except NoStorage:
             return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
-        stream = self.raw_stream(self.device_index)
-        reader = self.reader if stream == self.reader_stream else self._reader_of_current_stream()
-        if reader() not in self.frontiers:
-            self.note_opaque()
-        try:
-            out = func(*args, **kwargs) if kwargs else func(*args)
-        except RuntimeError as error:
-            return self.session.op_failed(info, func, args, kwargs or {}, error)
-        after = reader()
-        launched = after not in self.frontiers and self._new_nodes(after)
+        if info.is_view:
+            after = launched = 0
+            out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+        else:
+            stream = self.raw_stream(self.device_index)
+            reader = self.reader if stream == self.reader_stream else self._reader_of_current_stream()
+            if reader() not in self.frontiers:
+                self.note_opaque()
+            try:
+                out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+            except RuntimeError as error:
+                return self.session.op_failed(info, func, args, kwargs or {}, error)
+            after = reader()
+            launched = after not in self.frontiers and self._new_nodes(after)
         rows = self.tape.rows
         if type(out) is Tensor or isinstance(out, Tensor):
             value = known.get(id(out))
             if value is not None and value.ref() is out:
                 spec_out: Any = value  # in-place: the same value, changed
-            elif out.is_cuda:
-                spec_out = self._made(out, len(rows), info, spec_args)
-            elif self._on_device(spec_args, spec_kwargs):
+            elif out.is_cuda or self._on_device(spec_args, spec_kwargs):
                 spec_out = self._made(out, len(rows), info, spec_args)
             else:
                 return out  # host work that depends on nothing from the device: done once, as always
@@ -218,11 +238,16 @@ class Recorder(TorchDispatchMode):
             )
         else:
             spec_out = out
+        if info.is_view:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, 0))
+            return out
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (_SKIP.get(frame.f_code) or is_library_code(frame.f_code)):
+        while frame is not None and (_SKIP.get(frame.f_code.co_filename) or is_library_code(frame.f_code)):
             frame = frame.f_back
-        code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
-        rows.append((func, spec_args, spec_kwargs, spec_out, code, lasti, after))
+        if frame is not None:
+            rows.append((func, spec_args, spec_kwargs, spec_out, frame.f_code, frame.f_lasti, after))
+        else:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
         if info.mutates:
             self._note_mutation(info, args, kwargs or {})
         if info.draws:
@@ -335,6 +360,24 @@ class Recorder(TorchDispatchMode):
                 if tensor is not None and tensor.layout is torch.strided:
                     alive.append((value, tensor))
         return alive
+
+
+def _shield_from_dynamo() -> None:
+    """Have Dynamo skip the handler by marking its code, not by wrapping its every call.
+
+    torch wraps each mode's ``__torch_dispatch__``, which costs 4 us an operation (H200 host) and
+    imports Dynamo, seconds long, inside the first capture of a process.
+    """
+    plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
+    frames = torch._C._dynamo.eval_frame
+    if plain is None or not hasattr(frames, "set_code_exec_strategy"):
+        return
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(plain.__code__, skip)
+    Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
+
+
+_shield_from_dynamo()
 
 
 class NoStorage(Exception):

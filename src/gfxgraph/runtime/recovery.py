@@ -30,7 +30,9 @@ from gfxgraph.types import CaptureStatus
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
 
 
-def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None) -> bool:
+def heal_capture(
+    base: Any, graph: Any, stream: Any, driver: GraphDriver | None, *, end_was_refused: bool = False
+) -> bool:
     """End a dead or half-begun capture of ``graph`` so that nothing of it is left.
 
     Returns:
@@ -41,7 +43,7 @@ def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None)
     handle = stream.cuda_stream
     try:
         if driver.capture_info(handle).status is not CaptureStatus.NONE:
-            driver.abandon_capture(handle)
+            driver.abandon_capture(handle, end_was_refused=end_was_refused)
         driver.begin_capture(handle)
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be

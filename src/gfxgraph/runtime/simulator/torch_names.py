@@ -291,3 +291,21 @@ def cudart_module(sim: Simulator) -> Any:
         cudaHostRegister=lambda pointer, nbytes, flags: 0,
         cudaHostUnregister=lambda pointer: 0,
     )
+
+
+def nvtx_module() -> Any:
+    """Stands in for torch._C._nvtx: ranges nobody looks at."""
+
+    def nothing(*args: Any, **kwargs: Any) -> int:
+        return 0
+
+    names = (
+        "rangePushA",
+        "rangePop",
+        "rangeStartA",
+        "rangeEnd",
+        "markA",
+        "deviceRangeStart",
+        "deviceRangeEnd",
+    )
+    return types.SimpleNamespace(**{name: nothing for name in names})

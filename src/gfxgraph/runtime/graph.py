@@ -62,7 +62,8 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
-            self._generators: list[Any] = []
+            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+            self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
             self._left = self._granted = self._counted = 0
             self._unvalidated = 0
@@ -73,7 +74,9 @@ def bridged_class(base: type) -> type:
 
         # -- capture ----------------------------------------------------------------------------------
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
+        ) -> None:
             """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
 
             Raises:
@@ -91,7 +94,8 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            extra = (args, kwargs)
+            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             session.begin()
             self._session = session
             self._was_reset = False
@@ -170,7 +174,7 @@ def bridged_class(base: type) -> type:
 
         def register_generator_state(self, generator: Any) -> None:
             super().register_generator_state(generator)
-            self._generators.append(generator)
+            self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
             self._debug_mode = True

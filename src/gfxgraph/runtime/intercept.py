@@ -297,6 +297,12 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     return wait(fork, stream)
 
 
+def _start_thread(self: threading.Thread) -> None:
+    for session in process.sessions():
+        session.make_room_for_threads()
+    _stock["start_thread"](self)
+
+
 def _empty_cache() -> None:
     _wait_once("torch.cuda.empty_cache", "empty_cache")
 
@@ -436,6 +442,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
+        "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),

@@ -37,7 +37,18 @@ if TYPE_CHECKING:
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = ("applies", "call", "is_view", "is_watched", "makes_memory", "mutates", "name", "unsafe")
+    __slots__ = (
+        "applies",
+        "call",
+        "draws",
+        "generator",
+        "is_view",
+        "is_watched",
+        "makes_memory",
+        "mutates",
+        "name",
+        "unsafe",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -48,6 +59,10 @@ class OpInfo:
         self.mutates: tuple[tuple[int, str], ...] = tuple(
             (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
         )
+        self.generator: tuple[int, str] | None = next(
+            ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
+        )
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
         self.is_watched = self.unsafe is not None
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
@@ -236,6 +251,8 @@ class Recorder(TorchDispatchMode):
             rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
         if info.mutates:
             self._note_mutation(info, args, kwargs or {})
+        if info.draws:
+            self.session.note_draw(info.generator, args, kwargs or {})
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})

@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -55,7 +55,13 @@ class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     def __init__(
-        self, graph: Any, pool: Any, mode: str, extra: dict[str, Any], generators: list[Any], policy: OnUnsafe
+        self,
+        graph: Any,
+        pool: Any,
+        mode: str,
+        extra: tuple[tuple[Any, ...], dict[str, Any]],
+        generators: list[Any],
+        policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
@@ -68,6 +74,8 @@ class Session:
         self.pool_id = pool
         self.has_users_pool = pool is not None
         self.user_generators = generators
+        self.default_generator = torch.cuda.default_generators[self.device_index]
+        self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(self.state.base)
         self.segment_graph: Any = None
         self.n_segments = 0
@@ -154,14 +162,14 @@ class Session:
 
     # -- segments -----------------------------------------------------------------------------------
 
-    def _open(self, graph: Any, extra: dict[str, Any] | None = None) -> None:
+    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         try:
             if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, **extra)
+                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
             else:
-                for generator in self.user_generators:
-                    base.register_generator_state(graph, generator)
+                for state in self._generator_states():
+                    base.register_generator_state(graph, state)
                 base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
             heal_capture(base, graph, self.stream, self.state.driver)
@@ -199,7 +207,7 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                base.capture_end(graph)
+                self._base_capture_end(graph)
         except RuntimeError as error:
             heal_capture(base, graph, self.stream, self.state.driver, end_was_refused=True)
             if not recorder.tape.is_complete or (final and not recorder.tape.rows):
@@ -219,6 +227,14 @@ class Session:
         step.is_launchable = graph is not None and self._instantiate(step, is_users)
         if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+
+    def _base_capture_end(self, graph: Any) -> None:
+        if getattr(graph, "_tracker", None) is None:
+            self.state.base.capture_end(graph)
+            return
+        # check_input_liveness: torch takes its own mode off the stack here, and takes what is on top.
+        with set_aside(self.recorder):
+            self.state.base.capture_end(graph)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
         graph = self.segment_graph
@@ -255,7 +271,7 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-                self.state.base.capture_end(graph)
+                self._base_capture_end(graph)
             except (RuntimeError, DriverError):
                 heal_capture(self.state.base, graph, self.stream, self.state.driver, end_was_refused=True)
         with suppress(RuntimeError):
@@ -376,8 +392,12 @@ class Session:
         self.n_executed = len(steps)
 
     def _save_generators(self) -> None:
-        for generator in (torch.cuda.default_generators[self.device_index], *self.user_generators):
-            self.saved_rng.append((generator, generator.get_state()))
+        for state in self._generator_states():
+            self.saved_rng.append((state, state.get_state()))
+
+    def _generator_states(self) -> list[Any]:
+        """Handles on the states that this capture draws from, which programs may swap between generators."""
+        return [self.default_state, *(state for _, state in self.user_generators)]
 
     def _save(self, tensors: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
@@ -395,8 +415,8 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(self.snapshots):
                 tensor.copy_(saved)
-        for generator, saved_state in self.saved_rng:
-            generator.set_state(saved_state)
+        for state, saved_state in self.saved_rng:
+            state.set_state(saved_state)
         self.snapshots = []
         self.saved_rng = []
         intercept.stock("stream_synchronize")(self.stream)
@@ -454,6 +474,25 @@ class Session:
         if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
+        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        generator = self.default_generator
+        if slot is not None:
+            position, name = slot
+            given = args[position] if position < len(args) else kwargs.get(name)
+            if given is not None:
+                generator = self._known_generator(given)
+        if generator is not None:
+            tape = self.recorder.tape
+            tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _known_generator(self, generator: Any) -> Any:
+        # The dispatcher wraps a generator anew each time: only what is inside can be compared.
+        for known in (self.default_generator, *(known for known, _ in self.user_generators)):
+            if generator._cdata == known._cdata:
+                return known
+        return None
 
     # -- host values ---------------------------------------------------------------------------------
 
@@ -621,12 +660,17 @@ class Session:
             torch._C._cuda_set_sync_debug_mode(self._saved_debug)
             self._saved_debug = None
 
+    def make_room_for_threads(self) -> None:
+        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        self._sync_debug(False)
+
     def _pin_externals(self) -> None:
         self.program.externals.update(self.recorder.externals)
 
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
+        program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
         for value, tensor in self.recorder.externals.items():
@@ -651,6 +695,24 @@ _NO_NODE = frozenset(
     "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
 )
+
+
+@contextmanager
+def set_aside(mode: Any) -> Iterator[None]:
+    """Take ``mode`` and what was pushed after it off the stack of modes; put them back at the end."""
+    taken: list[Any] = []
+    while _get_current_dispatch_mode() is not None and (not taken or taken[-1] is not mode):
+        taken.append(_pop_mode())
+    on_stack = bool(taken) and taken[-1] is mode
+    if not on_stack:  # it is handling an operation, and off the stack while it does
+        for other in reversed(taken):
+            _push_mode(other)
+    try:
+        yield
+    finally:
+        if on_stack:
+            for other in reversed(taken):
+                _push_mode(other)
 
 
 def leave_modes() -> None:

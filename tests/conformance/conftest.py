@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+pytest.register_assert_rewrite("tests.conformance.bench")
+
 HAS_GPU = torch.cuda.is_available()
 PLATFORMS = ["gpu"] if HAS_GPU else ["cuda", "hip"]
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -652,8 +653,6 @@ def leave_modes() -> None:
     the stack just then and comes back when the operation returns; it stays on the list, passes
     everything through, and goes with the next call.
     """
-    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-
     over = process.leftover_modes()
     if not over:
         return

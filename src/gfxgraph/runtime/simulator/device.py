@@ -251,8 +251,13 @@ class Device:
 
     def submit(self, stream: Stream, make_node: Callable[[], Node], call: str = "launch") -> bool:
         """Run ``make_node()``'s work on ``stream`` or record it; return whether it was recorded."""
-        self.check("op")
         capture = stream.capture
+        try:
+            self.check("op")
+        except Refused as refused:
+            if capture is not None and refused.code in codes.CAPTURE_CODES:
+                capture.invalidated = True
+            raise
         if capture is None:
             if stream.stuck is not None:
                 if self.profile.stuck_launch.code:

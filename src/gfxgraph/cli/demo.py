@@ -161,9 +161,7 @@ def verdict(stats: dict[str, Any]) -> str:
     done, failed = stats.get("validations", 0), stats["validation_failures"]
     skipped = stats.get("validations_skipped", 0)
     if failed:
-        return (
-            f"[red]{failed} of {done or failed} replays differed from eager; eager's results were used[/red]"
-        )
+        return f"[red]{failed} of {done or failed} replays differed from eager; eager's results were used[/red]"
     if not done:
         return "none was made" + (f"; {skipped} could not be" if skipped else "")
     more = f"; {skipped} could not be compared" if skipped else ""

@@ -40,8 +40,8 @@ STOCK_NO_RAW_GRAPH = (
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
-# A replay whose count is a multiple of this is timed; the others take no clock.
-SAMPLE_MASK = 255
+# One replay in so many is timed; the others take no clock.
+SAMPLE_INTERVAL = 256
 
 
 def bridged_class(base: type) -> type:
@@ -63,8 +63,8 @@ def bridged_class(base: type) -> type:
             self._program: Program | None = None
             self._session: Session | None = None
             self._generators: list[Any] = []
-            self._replays = 0
-            self._mask = 0
+            # A replay on the fast path only counts down; see _grant.
+            self._left = self._granted = self._counted = 0
             self._unvalidated = 0
             self._is_instantiated = False
             self._was_reset = False
@@ -186,8 +186,9 @@ def bridged_class(base: type) -> type:
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
-            n = self._replays = self._replays + 1
-            if n & self._mask:
+            left = self._left - 1
+            if left >= 0:
+                self._left = left
                 try:
                     launch(self)
                 except RuntimeError as error:
@@ -200,13 +201,12 @@ def bridged_class(base: type) -> type:
             program = self._program
             leave_modes()
             if program is None:
-                self._replays -= 1
                 raise self._nothing_to_replay()
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
                 session.replay_inside(self)
                 return
+            self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
             if self._unvalidated > 0:
@@ -219,11 +219,12 @@ def bridged_class(base: type) -> type:
             begun = time.perf_counter()
             program.run()
             self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+            self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
+                self._counted -= 1
                 session.replay_inside(self)
                 return
             program = self._program
@@ -237,15 +238,30 @@ def bridged_class(base: type) -> type:
             for segment in self._program.segments:
                 if segment.tape.is_complete:
                     segment.is_launchable = False
-            self._mask = 0
+            self._grant(0)
 
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
-            self._mask = SAMPLE_MASK if plain and not self._unvalidated else 0
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+
+        def _grant(self, n: int) -> None:
+            """Let the next ``n`` replays go straight to torch; account for those that have."""
+            self._counted += self._granted - self._left
+            self._granted = self._left = n
+
+        @property
+        def n_replays(self) -> int:
+            """Replays since the capture."""
+            return self._counted + self._granted - self._left
+
+        def _take_count(self) -> int:
+            self._grant(0)
+            n, self._counted = self._counted, 0
+            return n
 
         def _forget_fast_path(self) -> None:
-            self._mask = 0
+            self._grant(0)
 
         def _nothing_to_replay(self) -> ReplayError:
             self._refuse_in_child("replay")
@@ -265,13 +281,19 @@ def bridged_class(base: type) -> type:
             if self._session is not None:
                 self._session.abort(None)
                 self._session = None
-            self._state.counters.add("replay", self._replays)
-            self._replays = 0
+            self._state.counters.add("replay", self._take_count())
             self._was_reset = self._program is not None or self._was_reset
-            self._program = None
-            self._mask = 0
+            self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
+
+        def _let_go_of_program(self) -> None:
+            program, self._program = self._program, None
+            if program is not None:
+                self._state.graph_memory.subtract(program.addresses)
+                for address in program.addresses:
+                    if self._state.graph_memory[address] <= 0:
+                        del self._state.graph_memory[address]
 
         def raw_cuda_graph(self) -> int:
             if self._program is not None and not self._keeps_graph:
@@ -288,8 +310,8 @@ def bridged_class(base: type) -> type:
             leave_modes()
             state = getattr(self, "_state", None)
             if state is not None:
-                state.counters.add("replay", self._replays)
-                self._replays = 0
+                state.counters.add("replay", self._take_count())
+                self._let_go_of_program()
             if intercept.keep_until_captures_end(self):
                 return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
@@ -306,7 +328,7 @@ def bridged_class(base: type) -> type:
                 raise self._nothing_to_replay()
             if not self._is_instantiated:
                 self.instantiate()
-            self._replays += 1
+            self._counted += 1
             verdict = replay_validated(self._program, self._retire)
             self._choose_path()
             return verdict

@@ -29,6 +29,8 @@ class Program:
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
     layouts: dict[Value, Layout] = field(default_factory=dict)
     values: dict[int, Any] = field(default_factory=dict)
+    addresses: set[int] = field(default_factory=set)
+    """Where this program's results lie, in the pool of its graph."""
 
     @property
     def segments(self) -> list[SegmentStep]:

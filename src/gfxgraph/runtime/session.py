@@ -35,7 +35,7 @@ from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.recorder import Recorder, place
+from gfxgraph.runtime.recorder import Recorder, place, storage_address
 from gfxgraph.runtime.recovery import heal_capture
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -64,6 +64,7 @@ class Session:
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
         self.pool_id = pool
+        self.has_users_pool = pool is not None
         self.user_generators = generators
         self.program = Program(self.state.base)
         self.segment_graph: Any = None
@@ -199,7 +200,7 @@ class Session:
                 base.capture_end(graph)
         except RuntimeError as error:
             heal_capture(base, graph, self.stream, self.state.driver)
-            if not recorder.tape.is_complete or (final and not recorder.tape.entries):
+            if not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
             if self.died_of is None:
                 self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
@@ -214,7 +215,7 @@ class Session:
             process.log.debug("opaque launch before %s", opaque.where)
         step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
         step.is_launchable = graph is not None and self._instantiate(step, is_users)
-        if not step.is_launchable or tape.entries or tape.opaque or (final and self.n_segments == 1):
+        if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
@@ -617,21 +618,15 @@ class Session:
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
-        own = (
-            tuple(self.state.base.pool(self.graph_ref())) if program.segments and program.segments[0].graph else None
-        )
-        ranges: list[tuple[int, int]] = []
-        if own is not None:
-            known = self.state.pools
-            if own in known or self.pool_id is not None:
-                for pool in {own, *known}:
-                    ranges += pool_ranges(pool)
-            known[own] = known.get(own, 0) + 1
+        graph_memory = self.state.graph_memory
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
         for value, tensor in self.recorder.externals.items():
-            if ranges and tensor.is_cuda and is_within(tensor.data_ptr(), ranges):
-                program.externals[value] = Layout.of(tensor)
-            else:
-                program.externals[value] = tensor
+            in_pool = tensor.is_cuda and (
+                storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
+            )
+            program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
+        graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
         self.recorder.externals = {}
         self.recorder.known.clear()

@@ -260,7 +260,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
         generator.set_state(saved_state)
 
     position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
-    ends = [position_of.get(entry.node_end, -1) for entry in step.tape.entries]
+    ends = [max((position_of.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
     at_node: dict[int, list[int]] = {}
     for index, end in enumerate(ends):
         at_node.setdefault(end, []).append(index)

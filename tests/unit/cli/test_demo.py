@@ -29,9 +29,7 @@ STATS = {
 
 
 def demo(sandbox, *, equal=True, simulate="hip", status=0, options=(), **stats):
-    sandbox.script(
-        PROGRAM.format(equal=equal, simulate=simulate, status=status), "lib/gfxgraph/examples/decode.py"
-    )
+    sandbox.script(PROGRAM.format(equal=equal, simulate=simulate, status=status), "lib/gfxgraph/examples/decode.py")
     init = sandbox.folder / "lib/gfxgraph/__init__.py"
     init.write_text(init.read_text().replace('{"replay_count": 7}', repr(STATS | stats)))
     return sandbox.gfxgraph("demo", "--prompt", "Alice ran", *options, COLUMNS="100")

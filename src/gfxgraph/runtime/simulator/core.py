@@ -37,7 +37,9 @@ class Simulator:
         self.allocator = Allocator(self.arena, total_nbytes)
         self.allocator.on_new_segment = self._before_malloc
         self.default_generator = generators.SimGenerator()
-        self.default_generator.guard(self._assert_not_capturing)
+        self.default_generator.guard(self.assert_not_capturing)
+        # What would have ended a real process from inside a destructor.
+        self.crashes: list[str] = []
         self._pinned: dict[int, weakref.ref[Any]] = {}
 
     # ---- failures -----------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ class Simulator:
         except Refused as refused:
             raise self.error(refused) from None
 
-    def _assert_not_capturing(self, attempt: str) -> None:
+    def assert_not_capturing(self, attempt: str) -> None:
         status = self.device.current().status
         if status is not CaptureStatus.NONE:
             raise RuntimeError(
@@ -149,27 +151,30 @@ class Simulator:
         elif mode == 2:
             raise RuntimeError(_SYNC_WARNING)
 
-    def host_read(self) -> None:
-        """memcpy_and_sync: an op needs a value on the host before it can go on."""
-        if self.device.sync_debug_mode:
+    def host_read(self, how: str = "memcpy_with_stream") -> None:
+        """An op waits for the device before it can go on: memcpy_and_sync, or thrust's synchronization."""
+        guarded = how == "memcpy_with_stream"
+        if self.device.sync_debug_mode and guarded:
             self.note_sync()
         if not self.device.busy:
             return
         stream = self.device.current()
         if stream.capture is None:
             self.call(self.device.synchronize_stream, stream)
-        elif self.profile.torch.guards_memcpy_and_sync:
+        elif guarded and self.profile.torch.guards_memcpy_and_sync:
             raise codes.torch_error(codes.CAPTURE_UNSUPPORTED, self.profile.platform)
         elif stream.capture.invalidated:
             raise codes.torch_error(codes.CAPTURE_INVALIDATED, self.profile.platform)
         else:
-            self.call(self.device.apply, "memcpy_with_stream", stream.capture)
+            self.call(self.device.apply, how, stream.capture)
+
+    def runtime_call(self, call: str) -> None:
+        """Make one call of the profile's table on behalf of a library that torch does not know of."""
+        self.call(self.device.runtime_call, call)
 
     # ---- for tests and for work below the dispatcher -----------------------------------------------------
 
-    def tensor_at(
-        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def tensor_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Device tensor over memory that it does not own."""
         return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 
@@ -185,7 +190,10 @@ class Simulator:
 
         def make() -> Node:
             slots = [(twins, at) for at in range(len(twins))]
-            return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots)
+            # What it writes is not known; by custom the result comes last.
+            return Node(
+                NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:]
+            )
 
         with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
             self.call(self.device.submit, self.device.current(), make)

@@ -97,14 +97,17 @@ class SimDriver:
             raise self._error("hipStreamBeginCapture", refused.code) from None
 
     def abandon_capture(self, stream: int) -> None:
-        self._device.abandon_capture(self._stream(stream))
+        try:
+            self._device.abandon_capture(self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipStreamEndCapture", refused.code) from None
 
     # ---- operands ---------------------------------------------------------------------------------------
 
     def node_operands(self, node: int) -> tuple[list[int], list[int]]:
-        """Addresses that ``node`` reads (in-place targets included), and those it only writes."""
+        """Addresses that ``node`` reads, and those it writes; in-place targets are among both."""
         found = self._node(node)
-        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.outputs]
+        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
 
     def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
         """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1
 
-_OWNED = (
-    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
-)
+_OWNED = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
 _DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
     "on the default stream.)"
@@ -192,7 +190,9 @@ class SimMemPoolBase:
 
     def __del__(self) -> None:
         if hasattr(self, "_id"):
-            # ~MemPool asserts that nobody else uses the pool; in C++ that assertion ends the process.
+            if self.use_count() != 1:
+                # ~MemPool asserts it, and an assertion that throws in a destructor ends the process.
+                self.sim.crashes.append(f"~MemPool{self._id}: use_count() == {self.use_count()}")
             self.sim.allocator.release_pool(self._id)
             self.sim.allocator.empty_cache(self._id)
 
@@ -341,6 +341,8 @@ class SimCUDAGraphBase:
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:
+        if self._exec is not None and self.sim.device.captures:
+            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
         if self._capture_ended and self._pool is not None:
             self.sim.allocator.release_pool(self._pool)
         for pool in self._pools_retained:
@@ -348,8 +350,12 @@ class SimCUDAGraphBase:
         self._reset_state(self._keep_graph)
 
     def __del__(self) -> None:
-        if hasattr(self, "_capture_ended"):
+        if not hasattr(self, "_capture_ended"):
+            return
+        try:
             SimCUDAGraphBase.reset(self)
+        except RuntimeError as error:
+            self.sim.crashes.append(f"~CUDAGraph: {error}")
 
     # ---- questions ----------------------------------------------------------------------------------
 
@@ -388,12 +394,10 @@ class SimCUDAGraphBase:
         return self._exec.handle
 
     def register_generator_state(self, generator: Any) -> None:
-        state = generator.state if isinstance(generator, SimGenerator) else generator
-        self._register(state)
-        if self._capture is not None and not self._capture_ended:
-            state.capturing, state.intragraph_offset = True, 0
+        self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
     def _register(self, state: State) -> None:
+        self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
         self._states.setdefault(state, 0)
 
     def enable_debug_mode(self) -> None:

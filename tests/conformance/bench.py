@@ -114,7 +114,7 @@ class Bench:
         self.count.add_(1)
         self.device_call()
         row = self.x * 3
-        self.cache.index_copy_(0, (self.count % 4).view(1), row.view(1, 8))
+        self.cache.index_copy_(0, self.count.clamp(max=3).view(1), row.view(1, 8))
         self.device_call()
         self.cache[0].add_(1)
         return (self.cache.sum(0), self.count + 1)
@@ -209,3 +209,13 @@ def reserved():
     gc.collect()
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved()
+
+
+def stripped(error):
+    """The error without the frames that it and its causes hold."""
+    seen = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    return seen[0]

@@ -10,7 +10,7 @@ import torch
 import gfxgraph
 from gfxgraph.runtime import simulator
 from gfxgraph.runtime.simulator import Faults
-from tests.conformance.bench import Bench, ProcessState, reserved, same
+from tests.conformance.bench import Bench, ProcessState, reserved, same, stripped
 
 PROFILES = ["cuda", "hip", "hip-6.4", "hip-7.14"]
 PROGRAMS = ["plain", "rng", "in_place", "forked", "split", "opaque_first", "opaque_last"]
@@ -43,7 +43,7 @@ def attempt(bench, body, plan, pool=None, graph=None):
         with torch.cuda.graph(graph, stream=bench.stream, pool=pool):
             outputs = body()
     except RuntimeError as caught:
-        error = caught.with_traceback(None)
+        error = stripped(caught)
     struck = not any(faults.fail.values()) and (
         faults.oom_at_allocation is None or faults.calls["allocate"] >= faults.oom_at_allocation
     )
@@ -62,9 +62,6 @@ def run(bench, program, plan, pool=None):
     graph, outputs, error, struck = attempt(bench, body, plan, pool)
     if error is None:
         bench.assert_replay_is_eager(graph, outputs, body)
-    else:
-        with pytest.raises(gfxgraph.ReplayError):
-            graph.replay()
     bench.assert_usable(pool=pool)
     # The very same object captures again once it is reset.
     graph.reset()

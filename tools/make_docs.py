@@ -2,7 +2,8 @@
 
     python tools/make_docs.py [FOLDER]     (build/docs)
 
-The pages are not kept in the repository: there they would differ from the code sooner or later.
+The pages are not kept in the repository: there they would differ from the code sooner or later. Only the
+errors are, in both languages, in docs/.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import click
 
 from gfxgraph import config
 from gfxgraph.cli.main import Commands, cli
-from gfxgraph.diagnostics import entries
+from gfxgraph.diagnostics.pages import document
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -37,20 +38,8 @@ def commands_page() -> str:
 
 def settings_page() -> str:
     """Every environment variable with the values it takes."""
-    rows = [
-        f"| `{name}` | {values.replace('|', chr(92) + '|')} |" for name, values in config.VARIABLES.items()
-    ]
+    rows = [f"| `{name}` | {values.replace('|', chr(92) + '|')} |" for name, values in config.VARIABLES.items()]
     return "\n".join(["# Settings\n", "| Variable | Values |", "| --- | --- |", *rows, ""])
-
-
-def errors_page() -> str:
-    """Every catalogued condition, in English."""
-    parts = ["# Errors\n"]
-    for code in entries.codes():
-        text = entries.entry(code).text("en")
-        steps = "\n".join(f"- {step}" for step in text.do)
-        parts.append(f"## {code}\n\n{text.title}\n\nWhat: {text.what}\n\nWhy: {text.why}\n\n{steps}\n")
-    return "\n".join(parts)
 
 
 def dead_links(pages: list[Path]) -> list[str]:
@@ -68,12 +57,13 @@ def dead_links(pages: list[Path]) -> list[str]:
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
     folder.mkdir(parents=True, exist_ok=True)
-    pages = {"commands.md": commands_page(), "settings.md": settings_page(), "errors.md": errors_page()}
+    pages = {"commands.md": commands_page(), "settings.md": settings_page()}
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
-    listed = subprocess.check_output(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True
-    )
+    # These two are kept in the repository: people search the web for an error's words.
+    for lang, name in (("en", "errors.md"), ("zh", "errors.zh.md")):
+        (ROOT / "docs" / name).write_text(document(lang), encoding="utf-8")
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
     dead = dead_links([ROOT / line for line in listed.splitlines()])
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder
     print(f"docs: {', '.join(pages)} written to {shown}")

@@ -1,4 +1,4 @@
-"""gfxgraph device: the GPU that decisions are made for."""
+"""Show the GPU that gfxgraph decides for."""
 
 from __future__ import annotations
 

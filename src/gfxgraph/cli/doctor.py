@@ -1,4 +1,4 @@
-"""gfxgraph doctor: one screen about this machine, each line with the command that mends it."""
+"""Check GPU, ROCm, PyTorch and settings; say what to mend."""
 
 from __future__ import annotations
 

@@ -226,11 +226,16 @@ class Recorder(TorchDispatchMode):
             )
         else:
             spec_out = out
+        if info.is_view:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, 0))
+            return out
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and (_SKIP.get(frame.f_code.co_filename) or is_library_code(frame.f_code)):
             frame = frame.f_back
-        code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
-        rows.append((func, spec_args, spec_kwargs, spec_out, code, lasti, after))
+        if frame is not None:
+            rows.append((func, spec_args, spec_kwargs, spec_out, frame.f_code, frame.f_lasti, after))
+        else:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
         if info.mutates:
             self._note_mutation(info, args, kwargs or {})
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):

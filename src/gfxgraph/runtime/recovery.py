@@ -26,7 +26,9 @@ from gfxgraph.runtime import process
 from gfxgraph.types import CaptureStatus
 
 
-def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None) -> bool:
+def heal_capture(
+    base: Any, graph: Any, stream: Any, driver: GraphDriver | None, *, end_was_refused: bool = False
+) -> bool:
     """End a dead or half-begun capture of ``graph`` so that nothing of it is left.
 
     Returns:
@@ -37,7 +39,7 @@ def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None)
     handle = stream.cuda_stream
     try:
         if driver.capture_info(handle).status is not CaptureStatus.NONE:
-            driver.abandon_capture(handle)
+            driver.abandon_capture(handle, end_was_refused=end_was_refused)
         driver.begin_capture(handle)
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be

@@ -199,7 +199,7 @@ class Session:
                     warnings.simplefilter("ignore")
                 base.capture_end(graph)
         except RuntimeError as error:
-            heal_capture(base, graph, self.stream, self.state.driver)
+            heal_capture(base, graph, self.stream, self.state.driver, end_was_refused=True)
             if not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
             if self.died_of is None:
@@ -255,7 +255,7 @@ class Session:
                 self._join_side_streams()
                 self.state.base.capture_end(graph)
             except (RuntimeError, DriverError):
-                heal_capture(self.state.base, graph, self.stream, self.state.driver)
+                heal_capture(self.state.base, graph, self.stream, self.state.driver, end_was_refused=True)
         with suppress(RuntimeError):
             self.state.base.reset(graph)
 

@@ -96,7 +96,7 @@ class SimDriver:
         except Refused as refused:
             raise self._error("hipStreamBeginCapture", refused.code) from None
 
-    def abandon_capture(self, stream: int) -> None:
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         try:
             self._device.abandon_capture(self._stream(stream))
         except Refused as refused:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from gfxgraph.startup.hook import install_if_asked as _install_if_asked
+
 __version__ = "2.0.0.dev0"
 
 _EXPORTS: dict[str, str] = {
@@ -51,3 +53,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_EXPORTS])
+
+
+# Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already.
+_install_if_asked()

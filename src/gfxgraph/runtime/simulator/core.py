@@ -191,9 +191,7 @@ class Simulator:
         def make() -> Node:
             slots = [(twins, at) for at in range(len(twins))]
             # What it writes is not known; by custom the result comes last.
-            return Node(
-                NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:]
-            )
+            return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
         with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
             self.call(self.device.submit, self.device.current(), make)

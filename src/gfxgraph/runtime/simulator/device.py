@@ -273,9 +273,7 @@ class Device:
     def _end_without_capture(self, stream: Stream) -> int:
         if stream.stuck is CaptureStatus.ACTIVE:
             # hip_facts.md 3.2: a second EndCapture after 904 segfaults.
-            raise SimulatedCrash(
-                "hipStreamEndCapture called twice after an unjoined fork: segmentation fault"
-            )
+            raise SimulatedCrash("hipStreamEndCapture called twice after an unjoined fork: segmentation fault")
         # emulator.md, stuck.py: EndCapture again gives 908 where the status stays, else 401.
         return codes.CAPTURE_WRONG_THREAD if stream.stuck is not None else codes.ILLEGAL_STATE
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
 _MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 _DRY_RUNS_KEPT: Final = 8192
 
@@ -230,7 +231,9 @@ class Kernels:
 
     def _twin(self, tensor: Any, plan: Plan) -> Any:
         if not isinstance(tensor, Tensor):
-            return tensor  # a Python number where the schema has a tensor
+            # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
+            # for arithmetic alone.
+            return tensor if plan.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
         if tensor.is_cuda:
             return self.arena.twin(tensor)
         if tensor.dim() and not plan.mixed_devices:

@@ -309,7 +309,7 @@ class Kernels:
         device = self.device
         stream = device.current()
         try:
-            device.check("op")
+            device.check_op(stream)
             capture = stream.capture
             if capture is not None and capture.invalidated:
                 raise Refused(901)

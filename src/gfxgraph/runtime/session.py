@@ -32,6 +32,7 @@ from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
@@ -74,7 +75,7 @@ class Session:
         self.user_generators = generators
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
-        self.program = Program(self.state.base)
+        self.program = Program(bare_launch(self.state.base))
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
@@ -122,7 +123,7 @@ class Session:
         finally:
             self._close()
         self._finish_program()
-        program, self.program = self.program, Program(self.state.base)
+        program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:

@@ -33,7 +33,7 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -70,8 +70,9 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
-        self.pool_id = pool
-        self.has_users_pool = pool is not None
+        self.pool = pool
+        self.pool_id: Any = pool_id(pool)
+        self.has_users_pool = self.pool_id is not None
         self.user_generators = generators
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
@@ -165,7 +166,7 @@ class Session:
         base = self.state.base
         try:
             if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
+                base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
             else:
                 for state in self._generator_states():
                     base.register_generator_state(graph, state)
@@ -661,7 +662,7 @@ class Session:
         program = self.program
         program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
-        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
             in_pool = tensor.is_cuda and (
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)

@@ -32,7 +32,8 @@ from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
-from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
+from gfxgraph.runtime.hooks import bare_launch
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -71,12 +72,13 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
-        self.pool_id = pool
-        self.has_users_pool = pool is not None
+        self.pool = pool
+        self.pool_id: Any = pool_id(pool)
+        self.has_users_pool = self.pool_id is not None
         self.user_generators = generators
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
-        self.program = Program(self.state.base)
+        self.program = Program(bare_launch(self.state.base))
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
@@ -124,7 +126,7 @@ class Session:
         finally:
             self._close()
         self._finish_program()
-        program, self.program = self.program, Program(self.state.base)
+        program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:
@@ -166,7 +168,7 @@ class Session:
         base = self.state.base
         try:
             if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
+                base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
             else:
                 for state in self._generator_states():
                     base.register_generator_state(graph, state)
@@ -672,7 +674,7 @@ class Session:
         program = self.program
         program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
-        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
             in_pool = tensor.is_cuda and (
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)

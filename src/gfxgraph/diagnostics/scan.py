@@ -29,7 +29,14 @@ from gfxgraph.diagnostics.index import Index, load
 _HEX = patterns.HEX.encode()
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
-_NEAR = 40
+_NEAR = 40  # lines
+# A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
+_CHANGELOG = re.compile(
+    r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
+    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow)(?:e?d|e?s|)\b"
+    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$",
+    re.IGNORECASE,
+)
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
 _MOST_FORMS = 200_000
 _MOST_WORDS = 200_000
@@ -171,6 +178,8 @@ class Scanner:
 
     def _search(self, raw: bytes, number: int, items: tuple[int, ...]) -> Iterator[str]:
         line = _text(raw)
+        if _CHANGELOG.search(line):
+            return
         lower = line.lower()
         seen: dict[str, int] = {}
         for item in (self.index.items[place] for place in items):

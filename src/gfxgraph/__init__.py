@@ -51,3 +51,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_EXPORTS])
+
+
+# Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already.
+import_module("gfxgraph.startup.hook").install_if_asked()

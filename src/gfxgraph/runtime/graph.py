@@ -40,8 +40,8 @@ STOCK_NO_RAW_GRAPH = (
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
-# A replay whose count is a multiple of this is timed; the others take no clock.
-SAMPLE_MASK = 255
+# One replay in so many is timed; the others take no clock.
+SAMPLE_INTERVAL = 256
 
 
 def bridged_class(base: type) -> type:
@@ -62,9 +62,10 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
-            self._generators: list[Any] = []
-            self._replays = 0
-            self._mask = 0
+            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+            self._generators: list[tuple[Any, Any]] = []
+            # A replay on the fast path only counts down; see _grant.
+            self._left = self._granted = self._counted = 0
             self._unvalidated = 0
             self._is_instantiated = False
             self._was_reset = False
@@ -73,7 +74,9 @@ def bridged_class(base: type) -> type:
 
         # -- capture ----------------------------------------------------------------------------------
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
+        ) -> None:
             """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
 
             Raises:
@@ -91,7 +94,8 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            extra = (args, kwargs)
+            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             session.begin()
             self._session = session
             self._was_reset = False
@@ -115,7 +119,7 @@ def bridged_class(base: type) -> type:
                 return
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream() != session.stream:
+            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
                     begun=f"{session.stream} at {_shown(session.begun_at)}",
@@ -170,7 +174,7 @@ def bridged_class(base: type) -> type:
 
         def register_generator_state(self, generator: Any) -> None:
             super().register_generator_state(generator)
-            self._generators.append(generator)
+            self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
             self._debug_mode = True
@@ -186,8 +190,9 @@ def bridged_class(base: type) -> type:
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
-            n = self._replays = self._replays + 1
-            if n & self._mask:
+            left = self._left - 1
+            if left >= 0:
+                self._left = left
                 try:
                     launch(self)
                 except RuntimeError as error:
@@ -200,13 +205,12 @@ def bridged_class(base: type) -> type:
             program = self._program
             leave_modes()
             if program is None:
-                self._replays -= 1
                 raise self._nothing_to_replay()
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
                 session.replay_inside(self)
                 return
+            self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
             if self._unvalidated > 0:
@@ -219,11 +223,12 @@ def bridged_class(base: type) -> type:
             begun = time.perf_counter()
             program.run()
             self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+            self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
+                self._counted -= 1
                 session.replay_inside(self)
                 return
             program = self._program
@@ -237,15 +242,30 @@ def bridged_class(base: type) -> type:
             for segment in self._program.segments:
                 if segment.tape.is_complete:
                     segment.is_launchable = False
-            self._mask = 0
+            self._grant(0)
 
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
-            self._mask = SAMPLE_MASK if plain and not self._unvalidated else 0
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+
+        def _grant(self, n: int) -> None:
+            """Let the next ``n`` replays go straight to torch; account for those that have."""
+            self._counted += self._granted - self._left
+            self._granted = self._left = n
+
+        @property
+        def n_replays(self) -> int:
+            """Replays since the capture."""
+            return self._counted + self._granted - self._left
+
+        def _take_count(self) -> int:
+            self._grant(0)
+            n, self._counted = self._counted, 0
+            return n
 
         def _forget_fast_path(self) -> None:
-            self._mask = 0
+            self._grant(0)
 
         def _nothing_to_replay(self) -> ReplayError:
             self._refuse_in_child("replay")
@@ -265,13 +285,19 @@ def bridged_class(base: type) -> type:
             if self._session is not None:
                 self._session.abort(None)
                 self._session = None
-            self._state.counters.add("replay", self._replays)
-            self._replays = 0
+            self._state.counters.add("replay", self._take_count())
             self._was_reset = self._program is not None or self._was_reset
-            self._program = None
-            self._mask = 0
+            self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
+
+        def _let_go_of_program(self) -> None:
+            program, self._program = self._program, None
+            if program is not None:
+                self._state.graph_memory.subtract(program.addresses)
+                for address in program.addresses:
+                    if self._state.graph_memory[address] <= 0:
+                        del self._state.graph_memory[address]
 
         def raw_cuda_graph(self) -> int:
             if self._program is not None and not self._keeps_graph:
@@ -288,8 +314,8 @@ def bridged_class(base: type) -> type:
             leave_modes()
             state = getattr(self, "_state", None)
             if state is not None:
-                state.counters.add("replay", self._replays)
-                self._replays = 0
+                state.counters.add("replay", self._take_count())
+                self._let_go_of_program()
             if intercept.keep_until_captures_end(self):
                 return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
@@ -306,7 +332,7 @@ def bridged_class(base: type) -> type:
                 raise self._nothing_to_replay()
             if not self._is_instantiated:
                 self.instantiate()
-            self._replays += 1
+            self._counted += 1
             verdict = replay_validated(self._program, self._retire)
             self._choose_path()
             return verdict

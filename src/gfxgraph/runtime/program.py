@@ -29,6 +29,10 @@ class Program:
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
     layouts: dict[Value, Layout] = field(default_factory=dict)
     values: dict[int, Any] = field(default_factory=dict)
+    generators: list[Any] = field(default_factory=list)
+    """Handles on the random states that a replay advances: torch's default one and the registered ones."""
+    addresses: set[int] = field(default_factory=set)
+    """Where this program's results lie, in the pool of its graph."""
 
     @property
     def segments(self) -> list[SegmentStep]:

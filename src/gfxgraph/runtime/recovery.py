@@ -16,6 +16,7 @@ Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/te
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,8 +26,13 @@ from gfxgraph.errors import DriverError
 from gfxgraph.runtime import process
 from gfxgraph.types import CaptureStatus
 
+# capture_end's answer where capture_begin refused its arguments before it had touched anything.
+_NEVER_BEGAN = "Capture must end on the same stream it began on."
 
-def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None) -> bool:
+
+def heal_capture(
+    base: Any, graph: Any, stream: Any, driver: GraphDriver | None, *, end_was_refused: bool = False
+) -> bool:
     """End a dead or half-begun capture of ``graph`` so that nothing of it is left.
 
     Returns:
@@ -37,12 +43,17 @@ def heal_capture(base: Any, graph: Any, stream: Any, driver: GraphDriver | None)
     handle = stream.cuda_stream
     try:
         if driver.capture_info(handle).status is not CaptureStatus.NONE:
-            driver.abandon_capture(handle)
+            driver.abandon_capture(handle, end_was_refused=end_was_refused)
         driver.begin_capture(handle)
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be
             base.capture_end(graph)
     except (DriverError, RuntimeError) as error:
+        with suppress(DriverError):  # the empty capture is ours to take away
+            if driver.capture_info(handle).status is not CaptureStatus.NONE:
+                driver.abandon_capture(handle)
+        if _NEVER_BEGAN in str(error):
+            return True
         process.log.error("could not clean up after a failed capture: %s", error)
         return False
     return True

@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -34,7 +35,7 @@ from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.recorder import Recorder, place
+from gfxgraph.runtime.recorder import Recorder, place, storage_address
 from gfxgraph.runtime.recovery import heal_capture
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -44,15 +45,23 @@ _REFUSALS = (
     "called a synchronizing CUDA operation",
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
     "not permitted when stream is capturing",
-    "not in capture mode",
 )
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
 
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     def __init__(
-        self, graph: Any, pool: Any, mode: str, extra: dict[str, Any], generators: list[Any], policy: OnUnsafe
+        self,
+        graph: Any,
+        pool: Any,
+        mode: str,
+        extra: tuple[tuple[Any, ...], dict[str, Any]],
+        generators: list[Any],
+        policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
@@ -63,7 +72,10 @@ class Session:
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
         self.pool_id = pool
+        self.has_users_pool = pool is not None
         self.user_generators = generators
+        self.default_generator = torch.cuda.default_generators[self.device_index]
+        self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(self.state.base)
         self.segment_graph: Any = None
         self.n_segments = 0
@@ -150,14 +162,14 @@ class Session:
 
     # -- segments -----------------------------------------------------------------------------------
 
-    def _open(self, graph: Any, extra: dict[str, Any] | None = None) -> None:
+    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         try:
             if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, **extra)
+                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
             else:
-                for generator in self.user_generators:
-                    base.register_generator_state(graph, generator)
+                for state in self._generator_states():
+                    base.register_generator_state(graph, state)
                 base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
             heal_capture(base, graph, self.stream, self.state.driver)
@@ -195,10 +207,10 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                base.capture_end(graph)
+                self._base_capture_end(graph)
         except RuntimeError as error:
-            heal_capture(base, graph, self.stream, self.state.driver)
-            if not recorder.tape.is_complete or (final and not recorder.tape.entries):
+            heal_capture(base, graph, self.stream, self.state.driver, end_was_refused=True)
+            if not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
             if self.died_of is None:
                 self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
@@ -213,8 +225,16 @@ class Session:
             process.log.debug("opaque launch before %s", opaque.where)
         step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
         step.is_launchable = graph is not None and self._instantiate(step, is_users)
-        if not step.is_launchable or tape.entries or tape.opaque or (final and self.n_segments == 1):
+        if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+
+    def _base_capture_end(self, graph: Any) -> None:
+        if getattr(graph, "_tracker", None) is None:
+            self.state.base.capture_end(graph)
+            return
+        # check_input_liveness: torch takes its own mode off the stack here, and takes what is on top.
+        with set_aside(self.recorder):
+            self.state.base.capture_end(graph)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
         graph = self.segment_graph
@@ -251,9 +271,9 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-                self.state.base.capture_end(graph)
+                self._base_capture_end(graph)
             except (RuntimeError, DriverError):
-                heal_capture(self.state.base, graph, self.stream, self.state.driver)
+                heal_capture(self.state.base, graph, self.stream, self.state.driver, end_was_refused=True)
         with suppress(RuntimeError):
             self.state.base.reset(graph)
 
@@ -310,9 +330,7 @@ class Session:
         where = where or place()
         shown = where_of(*where)
         if self.policy is OnUnsafe.RAISE:
-            error = CaptureError("unsafe_op_in_capture", op=name, where=shown, reason=row.reason, quote=STOCK_TEXT)
-            self.abort(error)
-            raise error
+            return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         self.recorder.paused = True
         try:
@@ -329,6 +347,22 @@ class Session:
         finally:
             self.recorder.paused = False
         return out
+
+    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
+        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        said = STOCK_TEXT
+        self.recorder.paused = True
+        try:
+            out, _ = make()
+            if row.kind is Kind.GENERATOR:
+                return out  # torch lets some of these pass
+        except RuntimeError as error:
+            said = str(error)
+        finally:
+            self.recorder.paused = False
+        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
+        self.abort(failure)
+        raise failure
 
     def execute_pending(self) -> None:
         """Launch what was recorded and not yet run, so that real values exist."""
@@ -358,8 +392,12 @@ class Session:
         self.n_executed = len(steps)
 
     def _save_generators(self) -> None:
-        for generator in (torch.cuda.default_generators[self.device_index], *self.user_generators):
-            self.saved_rng.append((generator, generator.get_state()))
+        for state in self._generator_states():
+            self.saved_rng.append((state, state.get_state()))
+
+    def _generator_states(self) -> list[Any]:
+        """Handles on the states that this capture draws from, which programs may swap between generators."""
+        return [self.default_state, *(state for _, state in self.user_generators)]
 
     def _save(self, tensors: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
@@ -377,8 +415,8 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(self.snapshots):
                 tensor.copy_(saved)
-        for generator, saved_state in self.saved_rng:
-            generator.set_state(saved_state)
+        for state, saved_state in self.saved_rng:
+            state.set_state(saved_state)
         self.snapshots = []
         self.saved_rng = []
         intercept.stock("stream_synchronize")(self.stream)
@@ -393,6 +431,8 @@ class Session:
         status = self._status(self.stream)
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if _UNREGISTERED in text:
+                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
@@ -435,14 +475,24 @@ class Session:
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
-    def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
-        position, name = slot
-        generator = args[position] if position < len(args) else kwargs.get(name)
-        if generator is None or generator.device.type == "cpu":
-            return False
-        if generator is torch.cuda.default_generators[self.device_index]:
-            return False
-        return not any(generator is known for known in self.user_generators)
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
+        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        generator = self.default_generator
+        if slot is not None:
+            position, name = slot
+            given = args[position] if position < len(args) else kwargs.get(name)
+            if given is not None:
+                generator = self._known_generator(given)
+        if generator is not None:
+            tape = self.recorder.tape
+            tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _known_generator(self, generator: Any) -> Any:
+        # The dispatcher wraps a generator anew each time: only what is inside can be compared.
+        for known in (self.default_generator, *(known for known, _ in self.user_generators)):
+            if generator._cdata == known._cdata:
+                return known
+        return None
 
     # -- host values ---------------------------------------------------------------------------------
 
@@ -610,27 +660,29 @@ class Session:
             torch._C._cuda_set_sync_debug_mode(self._saved_debug)
             self._saved_debug = None
 
+    def make_room_for_threads(self) -> None:
+        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        self._sync_debug(False)
+
     def _pin_externals(self) -> None:
         self.program.externals.update(self.recorder.externals)
 
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
-        own = (
-            tuple(self.state.base.pool(self.graph_ref())) if program.segments and program.segments[0].graph else None
-        )
-        ranges: list[tuple[int, int]] = []
-        if own is not None:
-            known = self.state.pools
-            if own in known or self.pool_id is not None:
-                for pool in {own, *known}:
-                    ranges += pool_ranges(pool)
-            known[own] = known.get(own, 0) + 1
+        program.generators = self._generator_states()
+        graph_memory = self.state.graph_memory
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
         for value, tensor in self.recorder.externals.items():
-            if ranges and tensor.is_cuda and is_within(tensor.data_ptr(), ranges):
-                program.externals[value] = Layout.of(tensor)
-            else:
-                program.externals[value] = tensor
+            in_pool = tensor.is_cuda and (
+                storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
+            )
+            program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        for step in program.segments:
+            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) else t for t in step.mutated)
+        program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
+        graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
         self.recorder.externals = {}
         self.recorder.known.clear()
@@ -645,6 +697,24 @@ _NO_NODE = frozenset(
 )
 
 
+@contextmanager
+def set_aside(mode: Any) -> Iterator[None]:
+    """Take ``mode`` and what was pushed after it off the stack of modes; put them back at the end."""
+    taken: list[Any] = []
+    while _get_current_dispatch_mode() is not None and (not taken or taken[-1] is not mode):
+        taken.append(_pop_mode())
+    on_stack = bool(taken) and taken[-1] is mode
+    if not on_stack:  # it is handling an operation, and off the stack while it does
+        for other in reversed(taken):
+            _push_mode(other)
+    try:
+        yield
+    finally:
+        if on_stack:
+            for other in reversed(taken):
+                _push_mode(other)
+
+
 def leave_modes() -> None:
     """Pop the recorders whose sessions are over, wherever they are on the stack of modes.
 
@@ -652,8 +722,6 @@ def leave_modes() -> None:
     the stack just then and comes back when the operation returns; it stays on the list, passes
     everything through, and goes with the next call.
     """
-    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-
     over = process.leftover_modes()
     if not over:
         return

@@ -55,7 +55,7 @@ class SegmentStep(Step):
         is_users: bool,
         tape: Tape,
         live: list[tuple[Value, Layout]],
-        mutated: tuple[Tensor, ...],
+        mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
         self.is_launchable = False
@@ -113,7 +113,9 @@ class HostStep(Step):
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
-            if out is result or out.data_ptr() == result.data_ptr():
+            if out is result:
+                return
+            if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
                 return
             if out.size() != result.size():
                 raise GuardMismatch(

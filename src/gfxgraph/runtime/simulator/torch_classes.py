@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1
 
-_OWNED = (
-    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
-)
+_OWNED = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
 _DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
     "on the default stream.)"
@@ -192,9 +190,38 @@ class SimMemPoolBase:
 
     def __del__(self) -> None:
         if hasattr(self, "_id"):
-            # ~MemPool asserts that nobody else uses the pool; in C++ that assertion ends the process.
+            if self.use_count() != 1:
+                # ~MemPool asserts it, and an assertion that throws in a destructor ends the process.
+                self.sim.crashes.append(f"~MemPool{self._id}: use_count() == {self.use_count()}")
             self.sim.allocator.release_pool(self._id)
             self.sim.allocator.empty_cache(self._id)
+
+
+class _Holdings:
+    """What a captured graph holds on the card; given back when the graph is reset or dies.
+
+    Apart from the graph because torch's class has a ``__del__`` of its own that does not call its base's.
+    """
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.exec: GraphExec | None = None
+        self.pools: list[PoolId] = []
+
+    def give_back(self) -> None:
+        made, self.exec = self.exec, None
+        pools, self.pools = self.pools, []
+        for pool in pools:
+            self.sim.allocator.release_pool(pool)
+        if made is not None and self.sim.device.captures:
+            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
+
+    def __del__(self) -> None:
+        try:
+            self.give_back()
+        except RuntimeError as error:
+            # Out of a C++ destructor this ends the process.
+            self.sim.crashes.append(f"~CUDAGraph: {error}")
 
 
 class SimCUDAGraphBase:
@@ -215,7 +242,7 @@ class SimCUDAGraphBase:
     def _reset_state(self, keep_graph: bool) -> None:
         self._keep_graph = keep_graph
         self._graph: Graph | None = None
-        self._exec: GraphExec | None = None
+        self._holdings = _Holdings(self.sim)
         self._pool: PoolId | None = None
         self._capture: Capture | None = None
         self._stream: Stream | None = None
@@ -223,7 +250,6 @@ class SimCUDAGraphBase:
         # state -> how far one replay advances it
         self._states: dict[State, int] = {}
         self._draws: list[ReplayDraw] = []
-        self._pools_retained: list[PoolId] = []
 
     # ---- capture ------------------------------------------------------------------------------------
 
@@ -286,17 +312,25 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            raise sim.error(refused) from None
+            failure = sim.error(refused)
+        else:
+            self._captured(graph)
+            return
+        raise failure
+
+    def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
-        sim.allocator.end_route(self._pool)
+        self.sim.allocator.end_route(self._pool)
         self._graph = graph
         self._end_states()
         self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]
         if not graph.nodes:
-            warnings.warn(_EMPTY, UserWarning, stacklevel=3)
+            warnings.warn(_EMPTY, UserWarning, stacklevel=5)
 
     def capture_end_post(self) -> None:
         self._capture_ended = True
+        assert self._pool is not None
+        self._holdings.pools.insert(0, self._pool)
         if not self._keep_graph:
             self._graph = None
 
@@ -315,7 +349,11 @@ class SimCUDAGraphBase:
 
     def _instantiate(self) -> None:
         assert self._graph is not None
-        self._exec = self.sim.call(self.sim.device.instantiate, self._graph)
+        self._holdings.exec = self.sim.call(self.sim.device.instantiate, self._graph)
+
+    @property
+    def _exec(self) -> GraphExec | None:
+        return self._holdings.exec
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -341,15 +379,8 @@ class SimCUDAGraphBase:
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:
-        if self._capture_ended and self._pool is not None:
-            self.sim.allocator.release_pool(self._pool)
-        for pool in self._pools_retained:
-            self.sim.allocator.release_pool(pool)
+        self._holdings.give_back()
         self._reset_state(self._keep_graph)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_capture_ended"):
-            SimCUDAGraphBase.reset(self)
 
     # ---- questions ----------------------------------------------------------------------------------
 
@@ -359,12 +390,12 @@ class SimCUDAGraphBase:
         return self._pool
 
     def pools(self) -> list[PoolId]:
-        return [self.pool(), *self._pools_retained]
+        return list(self._holdings.pools)
 
     def _retain_pool(self, pool: Any) -> None:
         pool_id = getattr(pool, "id", pool)
         self.sim.allocator.retain_pool(pool_id)
-        self._pools_retained.append(pool_id)
+        self._holdings.pools.append(pool_id)
 
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
@@ -388,12 +419,10 @@ class SimCUDAGraphBase:
         return self._exec.handle
 
     def register_generator_state(self, generator: Any) -> None:
-        state = generator.state if isinstance(generator, SimGenerator) else generator
-        self._register(state)
-        if self._capture is not None and not self._capture_ended:
-            state.capturing, state.intragraph_offset = True, 0
+        self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
     def _register(self, state: State) -> None:
+        self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
         self._states.setdefault(state, 0)
 
     def enable_debug_mode(self) -> None:

@@ -194,9 +194,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         lib=reader.text("GFXGRAPH_LIB"),
         log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
         trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _whole(0), 16),
-        trusted_replay_sample_interval=reader.checked(
-            "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", _whole(1), 16
-        ),
+        trusted_replay_sample_interval=reader.checked("GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", _whole(1), 16),
         diag=reader.flag("GFXGRAPH_DIAG", True),
         wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),

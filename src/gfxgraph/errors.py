@@ -105,6 +105,4 @@ def check_settings(settings: _config.Config) -> None:
         ConfigError: `bad_setting`.
     """
     for problem in settings.problems:
-        raise ConfigError(
-            "bad_setting", variable=problem.variable, value=problem.value, allowed=problem.allowed
-        )
+        raise ConfigError("bad_setting", variable=problem.variable, value=problem.value, allowed=problem.allowed)

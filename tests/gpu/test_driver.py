@@ -179,9 +179,7 @@ def test_arguments_are_read_and_a_pointer_is_patched(driver: RuntimeDriver) -> N
         pytest.skip(f"this runtime does not tell argument layouts: {seen.why_unknown}")
     assert min(seen.grid) >= 1 and min(seen.block) >= 1
     address, instead = (struct.pack("<Q", t.data_ptr()) for t in (x, other))
-    changes = {
-        index: param.replace(address, instead) for index, param in enumerate(seen.params) if address in param
-    }
+    changes = {index: param.replace(address, instead) for index, param in enumerate(seen.params) if address in param}
     assert changes, "the tensor's address is among the arguments"
     before, before_other = x.clone(), other.clone()
     patched = driver.update_params(graph.raw_cuda_graph_exec(), node, changes)
@@ -254,9 +252,7 @@ def test_child_graphs_are_opened(driver: RuntimeDriver) -> None:
     with torch.cuda.graph(empty):
         x.add_(1)
     outer = empty.raw_cuda_graph()
-    add = driver.table.found.handle[
-        "hipGraphAddChildGraphNode" if BACKEND == "hip" else "cuGraphAddChildGraphNode"
-    ]
+    add = driver.table.found.handle["hipGraphAddChildGraphNode" if BACKEND == "hip" else "cuGraphAddChildGraphNode"]
     add.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     node = ctypes.c_void_p()
     assert add(ctypes.byref(node), outer, None, 0, inner.raw_cuda_graph()) == 0

@@ -19,13 +19,26 @@ LANGUAGES = ("en", "zh")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An entry's words in one language."""
+    """An entry's words in one language.
+
+    ``seen`` replaces what, why and do where the condition was recognised in somebody else's
+    output, so that the fields of our own exception are not known.
+    """
 
     title: str
     what: str
     why: str
     do: tuple[str, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
+    seen: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Advice that is given only where the log also holds ``when``."""
+
+    when: str
+    words: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +51,8 @@ class Entry:
     aliases: tuple[str, ...]
     patterns: tuple[str, ...]
     texts: Mapping[str, Text]
+    hints: tuple[Hint, ...] = ()
     sources: tuple[str, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self, lang: str) -> Text:
         """The words in ``lang``, or in English where the language is unknown."""
@@ -81,17 +94,19 @@ def parse(table: Mapping[str, Any]) -> Entry:
         aliases=tuple(table.get("aliases", ())),
         patterns=tuple(table.get("patterns", ())),
         texts={lang: _text(table[lang]) for lang in LANGUAGES},
+        hints=tuple(Hint(hint["when"], {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
         sources=tuple(table.get("sources", ())),
-        raw=table,
     )
 
 
 def _text(table: Mapping[str, Any]) -> Text:
     do = table["do"]
+    seen = table.get("seen")
     return Text(
         title=table["title"],
         what=table["what"],
         why=table["why"],
         do=(do,) if isinstance(do, str) else tuple(do),
         notes=dict(table.get("notes", {})),
+        seen=_text({"title": table["title"], **seen}) if seen else None,
     )

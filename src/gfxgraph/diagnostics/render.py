@@ -12,7 +12,7 @@ from gfxgraph.diagnostics.entries import Entry, UnknownCodeError, entry
 
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
-_LABELS = {
+LABELS = {
     "en": ("what: ", "why:  ", "do:   ", "more: "),
     "zh": ("现象：", "原因：", "处理：", "详情："),  # each as wide as the English one
 }
@@ -45,7 +45,7 @@ def render_entry(found: Entry, values: Mapping[str, object], lang: str = "en", q
     steps = "\n".join(fill(step, found, values, lang) for step in text.do)
     lines = [f"{found.code}: {text.title}"]
     bodies = (fill(text.what, found, values, lang), why, steps, f"gfxgraph explain {found.code}")
-    for label, body in zip(_LABELS.get(lang, _LABELS["en"]), bodies):
+    for label, body in zip(LABELS.get(lang, LABELS["en"]), bodies):
         lines.append(f"  {label}" + body.strip().replace("\n", "\n" + " " * 8))
     return "\n".join(lines)
 

@@ -81,6 +81,4 @@ class CudaDriver(RuntimeDriver):
         if status == SUCCESS and graph.value:
             self.table.call("graph_destroy", graph)
         if self.capture_info(stream).status is not CaptureStatus.NONE:
-            raise DriverError(
-                "capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status)
-            )
+            raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))

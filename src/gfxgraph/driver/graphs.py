@@ -70,11 +70,25 @@ class RuntimeDriver(ABC):
         # Read at once: the runtime owns the array and the next captured call may move it.
         return tuple(node or 0 for node in (c_void_p * count.value).from_address(first.value))
 
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        status, first, count = c_int(), c_void_p(), c_size_t()
+        call = self.table.raw("capture_info")
+        # Converted once: this runs before and after every operation of a capture.
+        arguments = (c_void_p(stream), byref(status), None, None, byref(first), byref(count))
+        word = c_size_t.from_address
+
+        def frontier() -> int | tuple[int, ...]:
+            if call(*arguments) or status.value != 1 or not count.value or not first.value:
+                return 0
+            if count.value == 1:
+                return word(first.value).value
+            return tuple(word(first.value + 8 * i).value for i in range(count.value))
+
+        return frontier
+
     def _capture_info(self, stream: int, first: Any, count: Any) -> CaptureInfo:
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
-        answer = self.table.raw("capture_info")(
-            stream, byref(status), byref(capture_id), byref(graph), first, count
-        )
+        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
         if answer != SUCCESS:
             if self._asked_about_legacy_stream(answer, stream):
                 return CaptureInfo(CaptureStatus.NONE, 0, 0)

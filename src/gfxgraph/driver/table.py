@@ -85,9 +85,7 @@ class Table:
         self.forget_last_error()
         symbol = self._symbols[name]
         shown = ", ".join(hex(arg) if isinstance(arg, int) else "..." for arg in args)
-        raise DriverError(
-            "driver_call_failed", api=symbol, status=said, number=status, detail=f"{symbol}({shown})"
-        )
+        raise DriverError("driver_call_failed", api=symbol, status=said, number=status, detail=f"{symbol}({shown})")
 
     def status_name(self, status: int) -> str:
         """What the runtime calls ``status``, e.g. ``hipErrorStreamCaptureInvalidated``."""

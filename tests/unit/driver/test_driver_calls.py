@@ -345,9 +345,7 @@ def test_an_active_capture_is_ended_and_its_graph_destroyed(fake: Make, backend:
 
 @pytest.mark.parametrize("ended_before", [False, True])
 @pytest.mark.parametrize(("backend", "stuck"), [("hip", 0), ("hip", 1), ("cuda", 0)])
-def test_an_invalidated_capture_frees_its_stream(
-    fake: Make, backend: str, stuck: int, ended_before: bool
-) -> None:
+def test_an_invalidated_capture_frees_its_stream(fake: Make, backend: str, stuck: int, ended_before: bool) -> None:
     """Also where HIP before 7.14 leaves the stream invalidated and crashes at a second end."""
     made = fake(backend)
     stream = made.call("stream")

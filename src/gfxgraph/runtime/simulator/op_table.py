@@ -1,0 +1,69 @@
+"""What the simulator must know of single ops beyond their schema.
+
+Enters: op names (without ``aten::``).
+Stays out: code; kernels.py and special_kernels.py act on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Ops whose CUDA kernels wait for the device before they can go on, so that their output's shape or an error
+# depends on data; and by which call they wait. torch guards memcpy_and_sync on ROCm, thrust's
+# stream synchronization it does not.
+SYNCING: Final = {
+    "_local_scalar_dense": "memcpy_with_stream",
+    "nonzero": "memcpy_with_stream",
+    "nonzero.out": "memcpy_with_stream",
+    "masked_select": "memcpy_with_stream",
+    "masked_select.out": "memcpy_with_stream",
+    "equal": "memcpy_with_stream",
+    "repeat_interleave.Tensor": "memcpy_with_stream",
+    "bincount": "memcpy_with_stream",
+    "histc": "memcpy_with_stream",
+    "histc.out": "memcpy_with_stream",
+    "_ctc_loss.Tensor": "memcpy_with_stream",
+    "_unique": "memcpy_with_stream",
+    "_unique2": "memcpy_with_stream",
+    "unique_dim": "stream_synchronize",
+    "unique_consecutive": "stream_synchronize",
+    "unique_dim_consecutive": "stream_synchronize",
+}
+
+# With a byte or bool mask among the indices these expand it by nonzero.
+MASK_INDEXING: Final = frozenset(
+    {
+        "index.Tensor",
+        "index.Tensor_out",
+        "index_put_",
+        "index_put",
+        "_index_put_impl_",
+        "_unsafe_index.Tensor",
+    }
+)
+
+# CPU tensors with dims are welcome here: index lists, lengths.
+MIXED_DEVICES: Final = frozenset(
+    {
+        *MASK_INDEXING,
+        "_ctc_loss",
+        "_ctc_loss.Tensor",
+        "_ctc_loss_backward",
+        "_ctc_loss_backward.Tensor",
+        "_pack_padded_sequence",
+        "is_set_to",
+        "_foreach_copy_",
+    }
+)
+
+# CPU kernels that draw without taking a generator.
+DRAWS_SILENTLY: Final = frozenset({"native_dropout", "_fused_dropout", "rrelu_with_noise_functional"})
+
+# Registered at CUDA although no CPU kernel exists for them: composite kernels would ask for cuDNN, or
+# break one GPU kernel into many.
+ALSO: Final = (
+    "convolution",
+    "convolution_backward",
+    "convolution_overrideable",
+    "convolution_backward_overrideable",
+)

@@ -225,9 +225,9 @@ def test_programs_without_a_gpu_runtime_are_left_alone(plain: Path, tmp_path: Pa
 
 
 def test_a_launch_costs_little(run: Run, plain: Path) -> None:
-    """Under 1 us more on a shared machine; the figure that counts is measured in benchmarks/."""
+    """Under 500 ns more, also on a busy machine; benchmarks/results has the paired figure."""
     fastest = [
         min(run(plain, "bench", preload=preload).last("ns_per_launch") for _ in range(3))
         for preload in (False, True)
     ]
-    assert fastest[1] - fastest[0] < 1000, fastest
+    assert fastest[1] - fastest[0] < 500, fastest

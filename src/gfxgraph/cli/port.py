@@ -183,3 +183,249 @@ def rule_command(code: str, lang: str) -> None:
         for path, body in rule.files(kind).items():
             click.echo(f"\n--- {kind}: {path}")
             click.echo(body.rstrip())
+
+
+@command.command("plan")
+@click.argument("path", default=".")
+@ARCH
+@LANG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
+    """Say which phases PATH needs, in what order, and what no tool can do."""
+    from gfxgraph.port import audit as auditing
+    from gfxgraph.port import plan
+    from gfxgraph.port.project import discover
+
+    targets = _archs(arch)
+    try:
+        report = auditing.audit(path, archs=targets)
+        project = discover(path)
+        auditing.gather(project)
+    except (auditing.AuditError, OSError) as error:
+        _fail(error)
+        return
+    made = plan.make_plan(report, project)
+    if as_json:
+        click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
+    else:
+        click.echo(plan.as_markdown(made, lang=lang), nl=False)
+
+
+@command.command("fix")
+@click.argument("path", default=".")
+@ARCH
+@click.option("--unsafe", is_flag=True, help="Also make the edits that are only suggested.")
+@click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
+@click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
+@click.option("--output", default="gfxgraph-port.patch", show_default=True, help="Patch file.")
+@click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
+def fix_command(
+    path: str, arch: str | None, unsafe: bool, dry_run: bool, apply_: bool, output: str, hipify_to: str | None
+) -> None:
+    """Fix what can be fixed without touching NVIDIA's path.
+
+    Writes a patch for review; every edit has passed the identity gate. Exit status: 0 done, 1 some edits were
+    refused, 2 it could not run.
+    """
+    from gfxgraph.port.audit import AuditError
+    from gfxgraph.port.fix import run
+
+    targets = _archs(arch)
+    try:
+        fixes = run.fix(path, unsafe=unsafe, archs=targets)
+    except (AuditError, OSError) as error:
+        _fail(error)
+        return
+    patch = "".join(f.patch() for f in fixes if f.new != f.old)
+    if dry_run:
+        click.echo(patch, nl=False)
+    elif apply_:
+        for name in run.write_all(path, fixes):
+            click.echo(f"edited {name}")
+    elif patch:
+        run.write_patch(output, patch)
+        click.echo(f"wrote {output}: review it, then git apply {output}")
+    n_edits = sum(len(f.applied) for f in fixes)
+    refused = [(f.path, r) for f in fixes for r in f.refused]
+    for name, r in refused:
+        click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
+    click.echo(f"{n_edits} edits, {len(refused)} refused", err=True)
+    if hipify_to and not dry_run:
+        _hipify(path, hipify_to)
+    sys.exit(1 if refused else 0)
+
+
+def _hipify(path: str, folder: str) -> None:
+    """Translate out of place with torch's own hipify, where torch is installed."""
+    from gfxgraph.rocm.hipify import HipifyError, hipify
+
+    try:
+        for line in hipify(path, folder):
+            click.echo(line)
+    except HipifyError as error:
+        _fail(error)
+
+
+@command.command("env")
+@LANG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def env_command(lang: str, as_json: bool) -> None:
+    """Audit this machine and environment (phases 0 and 1)."""
+    from gfxgraph.port import env
+    from gfxgraph.port.model import fill
+    from gfxgraph.port.phases import word
+    from gfxgraph.port.registry import find
+
+    facts = env.gather(_environ())
+    findings = env.audit_env(facts)
+    if as_json:
+        rows = [{"rule": f.rule, "severity": f.severity.label, "values": dict(f.values)} for f in findings]
+        data = {
+            "torch": {"version": facts.torch_version, "build": facts.torch_build},
+            "devices": list(facts.devices),
+            "has_kfd": facts.has_kfd,
+            "python": facts.python,
+            "variables": dict(facts.variables),
+            "findings": rows,
+        }
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    else:
+        click.echo(f"torch {facts.torch_version or '-'} ({facts.torch_build or 'not installed'})")
+        click.echo(f"GPU   {', '.join(facts.devices) or '-'}")
+        for f in findings:
+            loaded = find(f.rule)
+            assert loaded is not None
+            text = loaded.rule.text(lang)
+            click.echo(f"\n{word(f.severity.label, lang)} {f.rule} {f.code} · {text.title}")
+            click.echo(f"  {fill(text.what, f.values)}")
+            click.echo(f"  {word('why', lang)}: {text.why}")
+            click.echo(f"  {word('do', lang)}: {text.do}")
+        if not findings:
+            click.echo(word("clean", lang))
+    sys.exit(1 if any(f.severity > 0 for f in findings) else 0)
+
+
+def _environ() -> dict[str, str]:
+    from gfxgraph import config
+
+    read = getattr(config, "environ_snapshot", None)
+    return dict(read()) if read is not None else {}
+
+
+@command.command("pip", context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--check", is_flag=True, help="Only show what would happen.")
+def pip_command(arguments: tuple[str, ...], check: bool) -> None:
+    """Run pip install, unless it would replace an installed ROCm torch.
+
+    gfxgraph port pip -- install PACKAGE...
+    """
+    from gfxgraph.port import pip_guard
+
+    try:
+        judged = pip_guard.judge(arguments)
+    except pip_guard.PipGuardError as error:
+        _fail(error)
+        return
+    for change in judged.changes:
+        click.echo(
+            f"would install {change.name} {change.version}"
+            + ("" if change.is_rocm else " (not a ROCm build)")
+        )
+    if judged.refused:
+        click.echo(f"refused: torch {judged.installed} here is a ROCm build and would be replaced", err=True)
+        click.echo(
+            f"do: add --no-deps, or constrain it: -c a file with torch=={judged.installed}", err=True
+        )
+        sys.exit(1)
+    if not check:
+        sys.exit(pip_guard.install(arguments))
+
+
+@command.group("verify")
+def verify_group() -> None:
+    """Golden vectors recorded on one machine and compared on another; static and build checks."""
+
+
+SHAPE = click.option("--shape", "shapes", multiple=True, metavar="BxSxH", help="Input shape; repeatable.")
+DEVICE = click.option("--device", default="cuda", show_default=True)
+
+
+@verify_group.command("record")
+@click.argument("target", metavar="FILE.py:FUNCTION")
+@click.option("--out", default="golden.pt", show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@SHAPE
+@DEVICE
+def record_command(
+    target: str, out: str, dtype: str, seed: int, shapes: tuple[str, ...], device: str
+) -> None:
+    """Record golden vectors of what FUNCTION builds."""
+    from gfxgraph.rocm import golden
+
+    try:
+        chosen = [tuple(int(p) for p in s.split("x")) for s in shapes] or golden.SHAPES
+        data = golden.record(golden.load_target(target), dtype=dtype, device=device, seed=seed, shapes=chosen)
+        golden.save(data, out)
+    except (golden.GoldenError, ValueError) as error:
+        _fail(error)
+        return
+    click.echo(f"wrote {out}: {len(data['cases'])} shapes in {dtype} on {data['made_on']['device']}")
+
+
+@verify_group.command("run")
+@click.argument("path", default=".")
+@ARCH
+@click.option("--golden", "golden_path", metavar="FILE", help="Golden vectors to compare with.")
+@click.option("--target", metavar="FILE.py:FUNCTION", help="What the vectors were recorded from.")
+@click.option("--iterations", type=int, default=100, show_default=True, help="Stability runs a shape.")
+@click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
+@click.option("--json", "json_path", metavar="FILE")
+@click.option("--html", "html_path", metavar="FILE")
+@DEVICE
+def verify_command(
+    path: str,
+    arch: str | None,
+    golden_path: str | None,
+    target: str | None,
+    iterations: int,
+    build: str | None,
+    json_path: str | None,
+    html_path: str | None,
+    device: str,
+) -> None:
+    """Check a port: static, build, and numbers where golden vectors are given."""
+    from gfxgraph.port import audit as auditing
+    from gfxgraph.port import verify
+
+    numerics = None
+    try:
+        report = auditing.audit(path, archs=_archs(arch))
+        checks = [*verify.static_checks(report), verify.build_check(build, path)]
+        if golden_path and target:
+            from gfxgraph.rocm import golden
+
+            try:
+                numerics = golden.compare(
+                    golden.load_target(target), golden.load(golden_path), device=device, iterations=iterations
+                )
+            except golden.GoldenError as error:
+                _fail(error)
+    except (auditing.AuditError, OSError) as error:
+        _fail(error)
+        return
+    data = verify.report(checks, numerics)
+    verify.write(data, json_path, html_path)
+    for c in checks:
+        click.echo(f"{c.outcome:8} {c.name}: {c.detail}")
+    for row in numerics["cases"] if numerics else []:
+        shape = "x".join(map(str, row["shape"]))
+        state = "passed" if row["passed"] else "failed"
+        layer = f", first layer that differs: {row['first_layer']}" if row["first_layer"] else ""
+        click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}")
+    if numerics is None:
+        click.echo("skipped  numerics: no --golden and --target")
+    sys.exit(0 if data["passed"] else 1)

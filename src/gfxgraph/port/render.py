@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
 
@@ -82,23 +83,36 @@ def _rule(rule_id: str, places: list[Finding], audit: Audit, console: Console, l
     )
     named = sorted({a for f in places for a in f.archs}, key=[a.name for a in audit.archs].index)
     if len(named) < len(audit.archs):
-        console.print(f"    [dim]{word('affects', lang)}[/] {', '.join(named)}")
-    console.print(f"    [dim]{word('why', lang)}[/] {escape(text.why)}", soft_wrap=False)
-    console.print(f"    [dim]{word('do', lang)}[/]  {escape(text.do)}", soft_wrap=False)
+        _indented(console, word("affects", lang), ", ".join(named))
+    _indented(console, word("why", lang), text.why)
+    _indented(console, word("do", lang), text.do)
     shown = places if not limit else places[:limit]
     for f in shown:
-        where = Line(f"    {f.path}:{f.line}", style="blue")
-        console.print(where, Line(fill(text.what, f.values)), end="\n")
-        console.print(
-            Line(f"      {f.evidence[: max(20, console.width - 8)]}", style="dim"),
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-        if f.also:
-            lines = ", ".join(map(str, f.also[:12])) + (" …" if len(f.also) > 12 else "")
-            console.print(f"      [dim]{word('also', lang)} {lines}[/]")
+        _place(f, fill(text.what, f.values), console, lang)
     if len(shown) < len(places):
         console.print(f"    [dim]… {len(places) - len(shown)} {word('more', lang)}[/]")
+
+
+def _indented(console: Console, label: str, text: str) -> None:
+    row = Table.grid(padding=(0, 1))
+    row.add_column(no_wrap=True)
+    row.add_column()
+    row.add_row(Line(label, style="dim"), Line(text))
+    console.print(Padding(row, (0, 0, 0, 4)))
+
+
+def _place(f: Finding, what: str, console: Console, lang: str) -> None:
+    """One place: where, what, and the line itself unless the words already quote it."""
+    quoted = "".join(what.split()) in "".join(f.evidence.split()) and len(what) > 8
+    shown = f.evidence if quoted else what
+    place = Line(f"{f.path}:{f.line}  ", style="blue")
+    place.append(shown, style="")
+    console.print(Padding(place, (0, 0, 0, 4)), no_wrap=True, overflow="ellipsis")
+    if not quoted and f.evidence:
+        console.print(Padding(Line(f.evidence, style="dim"), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
+    if f.also:
+        lines = ", ".join(map(str, f.also[:12])) + (" …" if len(f.also) > 12 else "")
+        console.print(f"      [dim]{word('also', lang)} {lines}[/]")
 
 
 def _skipped(audit: Audit, console: Console, lang: str) -> None:

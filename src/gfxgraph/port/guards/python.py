@@ -53,6 +53,7 @@ class PyGuards:
         self._call_reach: dict[tuple[int, World], ast.AST | None] = {}
         self._busy: set[tuple[int, World]] = set()
         self._vendor_subjects: set[str] | None = None
+        self._evaluating: set[tuple[int, World]] = set()
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -108,22 +109,13 @@ class PyGuards:
             return None if world.is_amd else SOME
         if dotted.endswith("TYPE_CHECKING"):
             return False
-        if isinstance(node, ast.Name):
-            bound = self.file.lookup(node.id, node) if node in self.file._parent else []
-            if len(bound) == 1:
-                value = self._definition(bound[0], world, depth)
-                if value is not UNKNOWN:
-                    return value
-            elif len(bound) > 1:
-                values = {v for b in bound if (v := self._definition(b, world, depth)) is not UNKNOWN}
-                reached = [b for b in bound if self.exclusion(b, world) is None]
-                if len(reached) == 1 and len(reached) < len(bound):
-                    only = self._definition(reached[0], world, depth)
-                    if only is not UNKNOWN:
-                        return only
-                if len(values) == 1 and all(self._definition(b, world, depth) is not UNKNOWN for b in bound):
-                    return values.pop()
-            value = self._elsewhere(node.id, world, depth)
+        key = (id(node), world)
+        if isinstance(node, ast.Name) and key not in self._evaluating:
+            self._evaluating.add(key)
+            try:
+                value = self._variable(node, world, depth)
+            finally:
+                self._evaluating.discard(key)
             if value is not UNKNOWN:
                 return value
         name = dotted.rpartition(".")[2] or (node.attr if isinstance(node, ast.Attribute) else node.id)
@@ -139,6 +131,22 @@ class PyGuards:
             if owner and "platform" in words(owner) and name in ("is_cuda", "cuda"):
                 return not world.is_amd
         return judged
+
+    def _variable(self, node: ast.Name, world: World, depth: int) -> Value:
+        """A name's value from what it is bound to here, or in the file it is imported from."""
+        bound = self.file.lookup(node.id, node) if self.file.parent(node) is not None else []
+        if len(bound) == 1:
+            value = self._definition(bound[0], world, depth)
+            if value is not UNKNOWN:
+                return value
+        elif bound:
+            values = [self._definition(b, world, depth) for b in bound]
+            reached = [v for v, b in zip(values, bound) if self.exclusion(b, world) is None]
+            if len(reached) == 1 and reached[0] is not UNKNOWN:
+                return reached[0]
+            if UNKNOWN not in values and len(set(values)) == 1:
+                return values[0]
+        return self._elsewhere(node.id, world, depth)
 
     def _definition(self, bound: ast.AST, world: World, depth: int) -> Value:
         if isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):
@@ -237,7 +245,7 @@ class PyGuards:
     def _members(self, node: ast.AST, depth: int) -> list[str] | None:
         """The strings of a literal collection, followed through one name."""
         if isinstance(node, ast.Name) and depth <= _MAX_DEPTH:
-            bound = self.file.lookup(node.id, node) if node in self.file._parent else []
+            bound = self.file.lookup(node.id, node) if self.file.parent(node) is not None else []
             return self._members(bound[0], depth + 1) if len(bound) == 1 else None
         if (
             isinstance(node, ast.Call)

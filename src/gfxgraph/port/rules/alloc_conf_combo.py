@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -80,3 +81,9 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 check_docker = check_shell = check_yaml = check_make = _scan
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line, and the setting must come first")
+    return Edit(node.lineno, node.col_offset, f'("expandable_segments:True" if {ROCM} else {{old}})')

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -149,3 +150,11 @@ def _all(f: PyFile) -> Iterator[Hit]:
         )
         if _HELPER.fullmatch(name) and not name.startswith("get_"):
             yield hit(call, expr=f.source(call)[:120])
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line")
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
+        return Refusal(node.lineno, "which side AMD belongs to is a decision")
+    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -55,3 +57,9 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 check_yaml = check_shell = check_docker = _scan
+
+
+def fix_python(node: ast.Constant, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line")
+    return Edit(node.lineno, node.col_offset, f'("default" if {ROCM} else {{old}})')

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -46,3 +48,16 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if inner and set(inner) <= {"pragma"} and not body:
             continue  # warning pragmas for nvcc only
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    line = f.line_text(hit.line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+(__CUDACC__|__NVCC__)|if\s+defined\s*\(?\s*(__CUDACC__|__NVCC__)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)",
+        line,
+    )
+    if match is None:
+        return Refusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+    name = match.group(2) or match.group(3)
+    text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
+    return Edit(hit.line, 0, text, length=len(line))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -44,3 +46,11 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for _node, key, value in inductor_settings(f):
         if key in ("triton.cudagraphs", "triton.cudagraph_trees", "graph_partition") and is_true(value):
             yield hit(value, key=key)
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not is_true(node):
+        return Refusal(node.lineno, "set through the environment: gate it by hand")
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line")
+    return Edit(node.lineno, node.col_offset, f"({ROCM} is None)")

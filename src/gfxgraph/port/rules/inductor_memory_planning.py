@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -59,3 +61,11 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 check_docker = check_shell = _scan
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not is_true(node):
+        return Refusal(node.lineno, "set through the environment: gate it by hand")
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line")
+    return Edit(node.lineno, node.col_offset, f"({ROCM} is None)")

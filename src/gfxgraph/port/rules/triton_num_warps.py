@@ -10,6 +10,7 @@ from gfxgraph.port.archs import (
     WAVE64,
 )
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -116,3 +117,12 @@ def _from_loop(f: PyFile, name: ast.Name) -> Iterator[Hit]:
                         yield from _in_list(bound)
                 else:
                     yield from _in_list(iterable)
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if f.at_import(node):
+        return Refusal(node.lineno, "runs at import, where no fix may ask the device for its wavefront")
+    if int_of(node) is None or not torch_is_bound(f.tree, node, at_import=False):
+        return Refusal(node.lineno, "torch is not imported at the top of this file")
+    wave = "torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size"
+    return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -45,3 +46,18 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             continue
         if any(isinstance(v, ast.Compare) and isinstance(v.ops[0], ast.In) for v in node.values[1:]):
             yield hit(node, expr=f.source(node)[:120])
+
+
+def fix_python(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | Refusal:
+    from gfxgraph.port.guards.worlds import NVIDIA
+
+    compare = node.values[-1]
+    words = [text_of(v) or "" for v in node.values[:-1]]
+    if not isinstance(compare, ast.Compare) or not all(words) or not text_of(compare.left):
+        return Refusal(node.lineno, "not of the form 'a' or 'b' in name")
+    if ctx.guards is None or ctx.guards.exclusion(node, NVIDIA) is None:
+        return Refusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
+    listed = ", ".join(repr(w) for w in [*words, text_of(compare.left)])
+    return Edit(
+        node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))"
+    )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -51,3 +52,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             )
             if named or called:
                 yield hit(node, expr=f.source(up)[:80] if up is not None else "rccl")
+
+
+def fix_python(node: ast.Constant, f: PyFile, ctx: Context) -> Edit:
+    return Edit(node.lineno, node.col_offset, repr(str(node.value).replace("rccl", "nccl")))

@@ -1,0 +1,53 @@
+"""gfxgraph: GPU graphs, safe enough to leave on.
+
+    import gfxgraph
+    gfxgraph.enable()          # torch.cuda.CUDAGraph now survives what it used to die of
+
+Importing this package imports neither torch nor a driver. Every public name is loaded when it is
+first used; the table below says from where.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "2.0.0.dev0"
+
+_EXPORTS: dict[str, str] = {
+    "enable": "gfxgraph.runtime.activation:enable",
+    "disable": "gfxgraph.runtime.activation:disable",
+    "is_enabled": "gfxgraph.runtime.activation:is_enabled",
+    "activate_from_environment": "gfxgraph.runtime.activation:activate_from_environment",
+    "stats": "gfxgraph.runtime.health:stats",
+    "reset_stats": "gfxgraph.runtime.health:reset_stats",
+    "health_check": "gfxgraph.runtime.health:health_check",
+    "BridgedCUDAGraph": "gfxgraph.runtime.names:BridgedCUDAGraph",
+    "GfxGraphError": "gfxgraph.errors:GfxGraphError",
+    "ActivationError": "gfxgraph.errors:ActivationError",
+    "ConfigError": "gfxgraph.errors:ConfigError",
+    "CaptureError": "gfxgraph.errors:CaptureError",
+    "ReplayError": "gfxgraph.errors:ReplayError",
+    "GuardMismatch": "gfxgraph.errors:GuardMismatch",
+    "ValidationMismatch": "gfxgraph.errors:ValidationMismatch",
+    "GfxGraphFault": "gfxgraph.errors:GfxGraphFault",
+    "DriverError": "gfxgraph.errors:DriverError",
+    "OnUnsafe": "gfxgraph.types:OnUnsafe",
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    target = _EXPORTS.get(name)
+    if target is None:
+        raise AttributeError(f"module 'gfxgraph' has no attribute {name!r}")
+    module, attribute = target.split(":")
+    value = getattr(import_module(module), attribute)
+    if name != "BridgedCUDAGraph":  # that one belongs to the torch, or simulator, now in force
+        globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTS])

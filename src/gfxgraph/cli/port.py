@@ -21,9 +21,7 @@ def command() -> None:
 LANG = click.option(
     "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Report language."
 )
-ARCH = click.option(
-    "--arch", metavar="LIST", help="Targets: names, patterns or families, as gfx1030,gfx94*,RDNA3."
-)
+ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, as gfx1030,gfx94*,RDNA3.")
 
 
 def _archs(spec: str | None) -> Any:
@@ -114,9 +112,7 @@ def audit_command(
         else:
             Path(sarif_path).write_text(text + "\n", encoding="utf-8")
     if as_json:
-        click.echo(
-            json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False)
-        )
+        click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
         render.show(report, Console(highlight=False), lang=lang, guarded=show_guarded, limit=limit)
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
@@ -271,12 +267,13 @@ def _hipify(path: str, folder: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def env_command(lang: str, as_json: bool) -> None:
     """Audit this machine and environment (phases 0 and 1)."""
+    from gfxgraph import config
     from gfxgraph.port import env
     from gfxgraph.port.model import fill
     from gfxgraph.port.phases import word
     from gfxgraph.port.registry import find
 
-    facts = env.gather(_environ())
+    facts = env.gather(config.gpu_variables())
     findings = env.audit_env(facts)
     if as_json:
         rows = [{"rule": f.rule, "severity": f.severity.label, "values": dict(f.values)} for f in findings]
@@ -305,13 +302,6 @@ def env_command(lang: str, as_json: bool) -> None:
     sys.exit(1 if any(f.severity > 0 for f in findings) else 0)
 
 
-def _environ() -> dict[str, str]:
-    from gfxgraph import config
-
-    read = getattr(config, "environ_snapshot", None)
-    return dict(read()) if read is not None else {}
-
-
 @command.command("pip", context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--check", is_flag=True, help="Only show what would happen.")
@@ -329,14 +319,11 @@ def pip_command(arguments: tuple[str, ...], check: bool) -> None:
         return
     for change in judged.changes:
         click.echo(
-            f"would install {change.name} {change.version}"
-            + ("" if change.is_rocm else " (not a ROCm build)")
+            f"would install {change.name} {change.version}" + ("" if change.is_rocm else " (not a ROCm build)")
         )
     if judged.refused:
         click.echo(f"refused: torch {judged.installed} here is a ROCm build and would be replaced", err=True)
-        click.echo(
-            f"do: add --no-deps, or constrain it: -c a file with torch=={judged.installed}", err=True
-        )
+        click.echo(f"do: add --no-deps, or constrain it: -c a file with torch=={judged.installed}", err=True)
         sys.exit(1)
     if not check:
         sys.exit(pip_guard.install(arguments))
@@ -354,15 +341,11 @@ DEVICE = click.option("--device", default="cuda", show_default=True)
 @verify_group.command("record")
 @click.argument("target", metavar="FILE.py:FUNCTION")
 @click.option("--out", default="golden.pt", show_default=True)
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True
-)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @SHAPE
 @DEVICE
-def record_command(
-    target: str, out: str, dtype: str, seed: int, shapes: tuple[str, ...], device: str
-) -> None:
+def record_command(target: str, out: str, dtype: str, seed: int, shapes: tuple[str, ...], device: str) -> None:
     """Record golden vectors of what FUNCTION builds."""
     from gfxgraph.rocm import golden
 

@@ -27,6 +27,14 @@ class GraphDriver(Protocol):
         """Return a prepared call giving the number of nodes of ``graph``; cheap enough for every op."""
         ...
 
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        """Return a prepared call giving the last node (or nodes) of ``stream``'s capture, 0 before the first.
+
+        Constant time on graphs of any length, where counting nodes is linear on some runtimes
+        (0.7 us against 2.8 us at 800 nodes, measured on an H200, CUDA 13.0).
+        """
+        ...
+
     def nodes(self, graph: int) -> Sequence[int]: ...
 
     def node_kind(self, node: int) -> NodeKind: ...
@@ -43,6 +51,13 @@ class GraphDriver(Protocol):
 
     def synchronize_stream(self, stream: int) -> None: ...
 
+    def begin_capture(self, stream: int) -> None:
+        """Begin a bare capture on ``stream``, without an allocator or generators attached to it."""
+        ...
+
     def abandon_capture(self, stream: int) -> None:
-        """End a dead capture so that ``stream`` can be used again; never touches the graph handle it returns."""
+        """End a capture nobody wants, so that ``stream`` can be used again.
+
+        The handle that a refused end returns is garbage and is never touched.
+        """
         ...

@@ -3,18 +3,18 @@
 Never infer a fact from the vendor: gfx9 compute parts run wavefronts of 64 lanes, RDNA and gfx1250 of 32,
 and the prefix "gfx12" joins two families, so names are matched whole.
 
-Enters: archs.toml.
+Enters: hardware's table.
 Stays out: the machine's own device; see ``hardware`` for that.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+
+from gfxgraph.hardware.architectures import architectures
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,6 @@ class Arch:
     lds_kib: int
     fp8: str
     matrix: str
-    capability: tuple[int, int]
 
     @property
     def is_cdna(self) -> bool:
@@ -54,20 +53,11 @@ class ArchSet:
 
 @lru_cache(maxsize=1)
 def table() -> tuple[Arch, ...]:
-    """Every architecture, in the table's order."""
-    data = tomllib.loads(files("gfxgraph.port").joinpath("archs.toml").read_text(encoding="utf-8"))
+    """Every architecture a port may target, in the order of ``hardware``'s table."""
     return tuple(
-        Arch(
-            name=name,
-            family=row["family"],
-            wave=row["wave"],
-            lds_kib=row["lds_kib"],
-            fp8=row["fp8"],
-            matrix=row["matrix"],
-            capability=(row["capability"][0], row["capability"][1]),
-        )
-        for row in data["arch"]
-        for name in row["names"]
+        Arch(name=a.name, family=a.family, wave=a.wavefront, lds_kib=a.lds_kib, fp8=a.fp8, matrix=a.matrix)
+        for a in architectures().values()
+        if not a.family.startswith("GCN4")
     )
 
 

@@ -76,9 +76,7 @@ def audit(
         project.diff = changed_lines(project.root, diff)
     gather(project)
     targets = archs or select(None)
-    todo = [
-        (s.path, s.kind, s.nbytes) for s in project.sources if project.diff is None or s.path in project.diff
-    ]
+    todo = [(s.path, s.kind, s.nbytes) for s in project.sources if project.diff is None or s.path in project.diff]
     results = _run(project, todo, targets, jobs, progress)
     report = Audit(project.root, targets, skipped=list(project.skipped), n_files=len(todo))
     _join_modules(project, results)
@@ -183,9 +181,7 @@ def _run(
         return results
     batches: list[list[tuple[str, str]]] = [[]]
     weight = 0
-    for path, kind, nbytes in sorted(
-        todo, key=lambda t: -t[2]
-    ):  # the largest first, so that none is left last
+    for path, kind, nbytes in sorted(todo, key=lambda t: -t[2]):  # the largest first, so that none is left last
         if weight > 150_000 or len(batches[-1]) >= 24:
             batches.append([])
             weight = 0

@@ -26,8 +26,7 @@ def embedded_sources(file: PyFile) -> Iterator[tuple[ast.AST, str, int]]:
             yield node, *_mapped(node, node.value)
     for joined in file.nodes(ast.JoinedStr):
         text = "".join(
-            v.value if isinstance(v, ast.Constant) and isinstance(v.value, str) else "0"
-            for v in joined.values
+            v.value if isinstance(v, ast.Constant) and isinstance(v.value, str) else "0" for v in joined.values
         )
         if is_cuda_source(text) and not file.is_docstring(joined):
             yield joined, *_mapped(joined, text)

@@ -20,9 +20,7 @@ from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import Entry, TextFile
 from gfxgraph.port.registry import Check, for_kind
 
-_IGNORE = re.compile(
-    r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)"
-)
+_IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 
 @dataclass(slots=True)
@@ -81,9 +79,7 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
 def wanted(kind: str, lowered: str) -> list[tuple[Rule, Check]]:
     """Rules of a kind whose needed words occur in a text."""
     return [
-        (rule, check)
-        for rule, check in for_kind(kind)
-        if not rule.needs or any(n in lowered for n in rule.needs)
+        (rule, check) for rule, check in for_kind(kind) if not rule.needs or any(n in lowered for n in rule.needs)
     ]
 
 
@@ -125,11 +121,7 @@ def _run_lines(
             reached, reason = archs, ""
             if isinstance(hit.node, Entry):
                 reached, reason = text_guards.reaching(hit.node, archs)
-                if (
-                    rule.scope is Scope.ONLY_AMD
-                    and context.vendor != "amd"
-                    and not text_guards.only_amd(hit.node)
-                ):
+                if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
                     continue
             _record(result, rule, hit, file.lines, reached, context.vendor, reason)
 
@@ -240,9 +232,7 @@ def _record(
         guarded_by=guarded,
     )
     target = result.guarded if guarded else result.findings
-    if not any(
-        f.rule == finding.rule and f.line == finding.line and f.column == finding.column for f in target
-    ):
+    if not any(f.rule == finding.rule and f.line == finding.line and f.column == finding.column for f in target):
         target.append(finding)
 
 

@@ -89,11 +89,7 @@ def gather(variables: Mapping[str, str]) -> Env:
 def torch_build(search: list[str] | None = None) -> tuple[str, str]:
     """Version and build of the installed torch from its own ``version.py``, without importing it."""
     try:
-        dists = (
-            metadata.distributions(name="torch", path=search)
-            if search
-            else metadata.distributions(name="torch")
-        )
+        dists = metadata.distributions(name="torch", path=search) if search else metadata.distributions(name="torch")
         dist = next(iter(dists), None)
     except OSError:
         dist = None

@@ -51,9 +51,7 @@ class Judgement:
         return self.build == "rocm" and any(not c.is_rocm for c in self.changes)
 
 
-def judge(
-    arguments: Sequence[str], *, python: str = sys.executable, search: list[str] | None = None
-) -> Judgement:
+def judge(arguments: Sequence[str], *, python: str = sys.executable, search: list[str] | None = None) -> Judgement:
     """Ask pip what ``pip <arguments>`` would install.
 
     Args:
@@ -73,9 +71,7 @@ def judge(
         try:
             data = json.loads(Path(report).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise PipGuardError(
-                f"pip's report could not be read: {error}; pip 22.2 or newer writes one"
-            ) from error
+            raise PipGuardError(f"pip's report could not be read: {error}; pip 22.2 or newer writes one") from error
     version, build = torch_build(search)
     return Judgement(version, build, tuple(changes_in(data)))
 
@@ -88,9 +84,7 @@ def changes_in(report: dict[str, object]) -> list[Change]:
         meta = row.get("metadata", {})
         name = str(meta.get("name", "")).lower().replace("_", "-")
         if name in GUARDED:
-            found.append(
-                Change(name, str(meta.get("version", "")), str(row.get("download_info", {}).get("url", "")))
-            )
+            found.append(Change(name, str(meta.get("version", "")), str(row.get("download_info", {}).get("url", ""))))
     return found
 
 

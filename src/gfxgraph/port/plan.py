@@ -72,9 +72,7 @@ def make_plan(audit: Audit, project: Project) -> Plan:
     """
     codes = Counter(f.code for f in audit.findings)
     kernels = any(s.kind == "cpp" and s.path.endswith((".cu", ".cuh")) for s in project.sources)
-    native = kernels or any(
-        codes[c] for c in ("untranslated-cuda", "inline-ptx", "cutlass", "embedded-cuda-source")
-    )
+    native = kernels or any(codes[c] for c in ("untranslated-cuda", "inline-ptx", "cutlass", "embedded-cuda-source"))
     attention = any(codes[c] for c in ("flash-attn-import", "fa3-fa4-import", "hf-attn-hardcoded"))
     cutlass = bool(codes["cutlass"])
     compiled = any(f.phase == 6 for f in audit.findings)

@@ -154,9 +154,7 @@ class Project:
         for cut in range(len(names), 0, -1):
             found = self._by_module.get(".".join(names[:cut]), [])
             if cut == 1:
-                found = [
-                    p for p in found if p.count("/") <= 1 or p.split("/")[:-1] == from_path.split("/")[:-1]
-                ]
+                found = [p for p in found if p.count("/") <= 1 or p.split("/")[:-1] == from_path.split("/")[:-1]]
             if found:
                 best = max(found, key=lambda p: (len(os.path.commonprefix([p, from_path])), -len(p)))
                 return best, ".".join(names[cut:])
@@ -217,9 +215,7 @@ class Project:
         )  # fmt: skip
         for end in range(1, len(parts) + 1):
             is_cuda = set(words_of_path(parts[end - 1])) & {"cuda", "nvidia", "cu", "nv"}
-            if (is_cuda or (loose and end == len(parts))) and _platform_key(
-                "/".join(parts[:end])
-            ) in self._amd_keys:
+            if (is_cuda or (loose and end == len(parts))) and _platform_key("/".join(parts[:end])) in self._amd_keys:
                 return "nvidia"
         return ""
 
@@ -338,9 +334,7 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
                 if entry.name in _SKIP_DIRS or ignored(rel, True):
                     continue
                 if entry.name.lower() in VENDORED and not vendored:
-                    project.skipped.append(
-                        Skipped(rel, "vendored", "third-party folder; --vendored audits it")
-                    )
+                    project.skipped.append(Skipped(rel, "vendored", "third-party folder; --vendored audits it"))
                     continue
                 if os.path.exists(os.path.join(entry.path, ".git")):
                     project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))

@@ -51,15 +51,11 @@ def show(audit: Audit, console: Console, *, lang: str, guarded: bool, limit: int
     _totals(audit, console, lang)
 
 
-def _phase(
-    phase: int, findings: list[Finding], audit: Audit, console: Console, lang: str, limit: int
-) -> None:
+def _phase(phase: int, findings: list[Finding], audit: Audit, console: Console, lang: str, limit: int) -> None:
     console.print()
     count = len(findings)
     noun = word("finding" if count == 1 else "findings", lang)
-    console.print(
-        f"[bold]{word('phase', lang)} {phase} · {phase_title(phase, lang)}[/]  [dim]{count} {noun}[/]"
-    )
+    console.print(f"[bold]{word('phase', lang)} {phase} · {phase_title(phase, lang)}[/]  [dim]{count} {noun}[/]")
     by_rule: dict[str, list[Finding]] = defaultdict(list)
     for f in findings:
         by_rule[f.rule].append(f)
@@ -147,9 +143,7 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
         counts = Counter((f.phase, f.effort) for f in audit.findings)
         for phase in sorted({f.phase for f in audit.findings}):
             row = [counts[(phase, e)] for e in efforts]
-            table.add_row(
-                f"{phase} {phase_title(phase, lang)}", *[str(n) if n else "·" for n in row], str(sum(row))
-            )
+            table.add_row(f"{phase} {phase_title(phase, lang)}", *[str(n) if n else "·" for n in row], str(sum(row)))
         sums = [sum(counts[(p, e)] for p in range(9)) for e in efforts]
         table.add_row(word("total", lang), *map(str, sums), str(sum(sums)), style="bold")
         console.print(table)

@@ -98,8 +98,7 @@ def _result(f: Finding, index: dict[str, int], lang: str, suppression: str = "")
     }
     if f.also:
         row["relatedLocations"] = [
-            {"physicalLocation": {"artifactLocation": _uri(f.path), "region": {"startLine": n}}}
-            for n in f.also
+            {"physicalLocation": {"artifactLocation": _uri(f.path), "region": {"startLine": n}}} for n in f.also
         ]
     if suppression:
         row["suppressions"] = [{"kind": suppression}]

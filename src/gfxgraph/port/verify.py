@@ -55,9 +55,7 @@ def build_check(command: str | None, root: str, timeout_s: int = 3600) -> Check:
     """Run the given build command in the repository; without one, say that nothing was built."""
     if command is None:
         found = shutil.which("hipcc")
-        return Check(
-            "build", "skipped", "no --build command" + ("" if found else "; hipcc is not on the PATH")
-        )
+        return Check("build", "skipped", "no --build command" + ("" if found else "; hipcc is not on the PATH"))
     try:
         done = subprocess.run(
             shlex.split(command), cwd=root, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -103,8 +101,7 @@ table{{border-collapse:collapse;width:100%}}td,th{{border-bottom:1px solid #8884
 def as_html(data: dict[str, Any]) -> str:
     """One offline page."""
     checks = "".join(
-        f"<tr><td>{html.escape(c['name'])}<td class={c['outcome']}>{c['outcome']}"
-        f"<td>{html.escape(c['detail'])}</tr>"
+        f"<tr><td>{html.escape(c['name'])}<td class={c['outcome']}>{c['outcome']}<td>{html.escape(c['detail'])}</tr>"
         for c in data["checks"]
     )
     numerics = "<h2>Numerics</h2><p class=skipped>not run</p>"
@@ -120,7 +117,7 @@ def as_html(data: dict[str, Any]) -> str:
         numerics = (
             f"<h2>Numerics ({html.escape(n['dtype'])})</h2><p>made on {html.escape(n['made_on']['device'])}, "
             f"compared on {html.escape(n['compared_on']['device'])}</p><table><tr><th>shape<th>outcome"
-            "<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits</tr>{rows}</table>"
+            f"<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits</tr>{rows}</table>"
         )
     state = "passed" if data["passed"] else "failed"
     complete = "All checks ran." if data["complete"] else "Some checks did not run; see below."

@@ -18,7 +18,7 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.port.archs import table
+from gfxgraph.hardware.architectures import architecture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def attention_tiers(arch: str = "") -> tuple[str, ...]:
     Args:
         arch: a gfx name; architectures without matrix units skip the library, whose kernels need them.
     """
-    row = next((a for a in table() if a.name == arch.split(":")[0]), None)
+    row = architecture(arch)
     usable = _library() is not None and (row is None or row.matrix != "none")
     return TIERS if usable else TIERS[1:]
 
@@ -108,9 +108,7 @@ def _arch_of(q: Tensor) -> str:
     return str(getattr(torch.cuda.get_device_properties(q.device), "gcnArchName", ""))
 
 
-def _try_library(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None
-) -> Tensor | None:
+def _try_library(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None) -> Tensor | None:
     import torch
 
     found = _library()

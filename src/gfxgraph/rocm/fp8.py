@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gfxgraph.port.archs import table
+from gfxgraph.hardware.architectures import architecture
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
 
 
 def _is_fnuz(arch: str) -> bool:
-    row = next((a for a in table() if a.name == arch.split(":")[0]), None)
+    row = architecture(arch)
     return row is not None and row.fp8 == "fnuz"
 
 

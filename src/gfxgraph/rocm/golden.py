@@ -181,9 +181,7 @@ def load(path: str) -> dict[str, Any]:
     return data
 
 
-def compare(
-    target: Target, golden: dict[str, Any], *, device: str = "cpu", iterations: int = 100
-) -> dict[str, Any]:
+def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iterations: int = 100) -> dict[str, Any]:
     """Run the target here and compare with the golden outputs.
 
     Returns:

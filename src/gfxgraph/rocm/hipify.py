@@ -25,9 +25,7 @@ def hipify(source: str, output: str) -> Iterator[str]:
         raise HipifyError("torch.utils.hipify is not here: install torch, or use hipify-perl -o") from error
     source, output = os.path.abspath(source), os.path.abspath(output)
     if output == source or output.startswith(source + os.sep):
-        raise HipifyError(
-            f"{output} lies inside {source}: choose a folder outside, the sources stay as they are"
-        )
+        raise HipifyError(f"{output} lies inside {source}: choose a folder outside, the sources stay as they are")
     result = hipify_python.hipify(
         project_directory=source,
         output_directory=output,

@@ -1,0 +1,15 @@
+"""runtime: recorder, capture, replay, pools; torch enters here.
+
+Enters: tensors, streams, graphs.
+Stays out: command line, engines.
+
+    graph.py      BridgedCUDAGraph: what users hold
+    session.py    one capture: segments, splits, recovery, undo
+    recorder.py   the dispatch mode that writes the tape
+    intercept.py  host reads and waits that no dispatch mode sees
+    numbers.py    what ``.item()`` hands out inside a capture
+    steps.py      what a replay does, step by step
+    execute.py    running a tape eagerly
+    validate.py   replay against eager
+    process.py    the process's settings, driver, counters and sessions
+"""

@@ -114,9 +114,7 @@ def _trusted(tree: ast.Module) -> dict[str, bool]:
 
 
 def _stored_attributes(tree: ast.Module) -> list[ast.Attribute]:
-    return [
-        n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store | ast.Del)
-    ]
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store | ast.Del)]
 
 
 def _value(node: ast.AST, trusted: dict[str, bool]) -> object:
@@ -137,9 +135,7 @@ def _value(node: ast.AST, trusted: dict[str, bool]) -> object:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             value = _value(operand, trusted)
             return _UNKNOWN if value is _UNKNOWN else not value
-        case ast.Compare(
-            left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]
-        ):
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
             value = _value(left, trusted)
             return _UNKNOWN if value is _UNKNOWN else (value is None) == isinstance(op, ast.Is)
         case ast.BoolOp(op=op, values=values):

@@ -44,9 +44,7 @@ class FileFix:
             f"a/{self.path}" if self.old else "/dev/null",
             f"b/{self.path}",
         )
-        return "".join(
-            line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
-        )
+        return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
 
 
 def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = None) -> list[FileFix]:
@@ -64,9 +62,7 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     return found
 
 
-def fix_file(
-    project: Project, path: str, kind: str, *, unsafe: bool, archs: tuple[Arch, ...]
-) -> FileFix | None:
+def fix_file(project: Project, path: str, kind: str, *, unsafe: bool, archs: tuple[Arch, ...]) -> FileFix | None:
     """Fix one file; None where there is nothing to say."""
     try:
         text, note = project.read(path)
@@ -153,11 +149,7 @@ def _gitignore(project: Project) -> list[FileFix]:
         return []
     hand_written = Path(project.root).rglob("*.hip")
     if next(hand_written, None) is not None:
-        return [
-            FileFix(
-                ".gitignore", "", "", refused=[Refusal(1, "hand-written .hip sources are here", "GFX411")]
-            )
-        ]
+        return [FileFix(".gitignore", "", "", refused=[Refusal(1, "hand-written .hip sources are here", "GFX411")])]
     old = ""
     path = Path(project.root, ".gitignore")
     if path.exists():

@@ -178,9 +178,7 @@ def close_over(files: Iterable[tuple[list[Directive], Mapping[int, Arm | None]]]
         for name, arms in guarded.items():
             others = arms
             on_amd = any(
-                excluding_arm(a, World(s), macros) is None
-                for a in others
-                for s in (_samples()[0], _samples()[3])
+                excluding_arm(a, World(s), macros) is None for a in others for s in (_samples()[0], _samples()[3])
             )
             on_nvidia = any(excluding_arm(a, NVIDIA, macros) is None for a in others)
             if others and on_amd != on_nvidia:

@@ -120,6 +120,4 @@ def judge(name: str, world: World, *, vendor_cuda: bool = False) -> Value:
 
 @lru_cache(maxsize=8192)
 def _is_arch_word(word: str) -> bool:
-    return bool(
-        _GFX.match(word) or re.fullmatch(r"[cr]dna\d?|navi\d*x?|mi(\d{2,3}|\dxx)x?|fnuz|wave(32|64)", word)
-    )
+    return bool(_GFX.match(word) or re.fullmatch(r"[cr]dna\d?|navi\d*x?|mi(\d{2,3}|\dxx)x?|fnuz|wave(32|64)", word))

@@ -19,9 +19,7 @@ from gfxgraph.port.guards.names import AMD_WORDS, arch_matches, judge, words
 from gfxgraph.port.guards.worlds import SOME, UNKNOWN, Value, World, all_of, any_of, negate, truth
 from gfxgraph.port.readers.python import Function, PyFile, text_of
 
-_EXITS = frozenset(
-    {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
-)
+_EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
 _AMD_TEXTS = frozenset({"rocm", "hip", "amd", "amdgpu", "HIP", "ROCM", "AMD", "ROCm", "Hip"})
 _NVIDIA_TEXTS = frozenset({"nvidia", "NVIDIA", "Nvidia"})
 _MAX_DEPTH = 12
@@ -247,11 +245,7 @@ class PyGuards:
         if isinstance(node, ast.Name) and depth <= _MAX_DEPTH:
             bound = self.file.lookup(node.id, node) if self.file.parent(node) is not None else []
             return self._members(bound[0], depth + 1) if len(bound) == 1 else None
-        if (
-            isinstance(node, ast.Call)
-            and node.args
-            and self.file.call_name(node) in ("set", "frozenset", "tuple")
-        ):
+        if isinstance(node, ast.Call) and node.args and self.file.call_name(node) in ("set", "frozenset", "tuple"):
             return self._members(node.args[0], depth + 1)
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             texts = [text_of(e) for e in node.elts]
@@ -317,9 +311,7 @@ class PyGuards:
                             return UNKNOWN
                         continue
                     inner = self._body(statement.body if test else statement.orelse, world, depth)
-                    if inner is not UNKNOWN or _returns_directly(
-                        statement.body if test else statement.orelse
-                    ):
+                    if inner is not UNKNOWN or _returns_directly(statement.body if test else statement.orelse):
                         return inner
                 case ast.Try():
                     inner = self._body(statement.body, world, depth)
@@ -349,11 +341,7 @@ class PyGuards:
                 orelse: list[ast.AST] = [*up.orelse] if isinstance(up.orelse, list) else [up.orelse]
                 if child in body and truth(self.value(up.test, world)) is False:
                     return up.test
-                if (
-                    child in orelse
-                    and not isinstance(up, ast.While)
-                    and truth(self.value(up.test, world)) is True
-                ):
+                if child in orelse and not isinstance(up, ast.While) and truth(self.value(up.test, world)) is True:
                     return up.test
             case ast.BoolOp():
                 decides = isinstance(up.op, ast.Or)

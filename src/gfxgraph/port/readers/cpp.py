@@ -115,9 +115,7 @@ class CppFile:
         seen_arms: set[int] = set()
         for number, chosen in enumerate(choices):
             kept = [
-                ""
-                if i in conditional or ((a := self._arm_at.get(i)) is not None and a.index not in chosen)
-                else line
+                "" if i in conditional or ((a := self._arm_at.get(i)) is not None and a.index not in chosen) else line
                 for i, line in enumerate(self.lines, 1)
             ]
             source = "\n".join(k if k else " " * len(line) for k, line in zip(kept, self.lines))

@@ -87,9 +87,7 @@ def scan(code: str) -> list[Directive]:
         position = match.start()
         body = match.group(2)
         found.append(
-            Directive(
-                match.group(1), line, line + body.count("\n"), body.replace("\\\n", " \n"), match.start(2)
-            )
+            Directive(match.group(1), line, line + body.count("\n"), body.replace("\\\n", " \n"), match.start(2))
         )
     return found
 

@@ -271,9 +271,7 @@ def _unpack(target: ast.AST, value: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def _exception_names(node: ast.AST | None) -> set[str]:
     items = node.elts if isinstance(node, ast.Tuple) else [node] if node is not None else []
-    return {
-        i.id if isinstance(i, ast.Name) else i.attr for i in items if isinstance(i, ast.Name | ast.Attribute)
-    }
+    return {i.id if isinstance(i, ast.Name) else i.attr for i in items if isinstance(i, ast.Name | ast.Attribute)}
 
 
 def _reraises(handler: ast.ExceptHandler) -> bool:

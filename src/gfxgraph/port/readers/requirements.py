@@ -134,9 +134,7 @@ class RequirementFile:
     def _lock(self) -> None:
         for number, raw in enumerate(self.lines, 1):
             if match := re.match(r'\s*"?name"?\s*[=:]\s*"([^"]+)"', raw):
-                self.needs.append(
-                    Need(canonicalize_name(match.group(1)), "", (), number, raw.strip(), "lock")
-                )
+                self.needs.append(Need(canonicalize_name(match.group(1)), "", (), number, raw.strip(), "lock"))
 
     def _toml(self, data: dict[str, Any]) -> None:
         project = _table(data, "project")
@@ -176,16 +174,8 @@ class RequirementFile:
             if name == "python":
                 self.requires_python = str(spec)
                 continue
-            line = next(
-                (n for n, t in enumerate(self.lines, 1) if re.match(rf'\s*"?{re.escape(name)}"?\s*=', t)), 1
-            )
-            text = (
-                spec
-                if isinstance(spec, str)
-                else str(spec.get("version", ""))
-                if isinstance(spec, dict)
-                else ""
-            )
+            line = next((n for n, t in enumerate(self.lines, 1) if re.match(rf'\s*"?{re.escape(name)}"?\s*=', t)), 1)
+            text = spec if isinstance(spec, str) else str(spec.get("version", "")) if isinstance(spec, dict) else ""
             extras = tuple(_strings(spec.get("extras"))) if isinstance(spec, dict) else ()
             optional = isinstance(spec, dict) and bool(spec.get("optional"))
             self.needs.append(

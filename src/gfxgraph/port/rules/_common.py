@@ -42,9 +42,7 @@ def cpp_hit(
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {
-        k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also", "guard_free") if k in kwargs
-    }
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also", "guard_free") if k in kwargs}
     return Hit(line, column, values=kwargs, **fields)
 
 
@@ -120,9 +118,7 @@ def import_guard(file: PyFile, node: ast.AST) -> str:
     return ""
 
 
-def import_hits(
-    file: PyFile, pattern: str, top: Severity, inner: Severity, instead: str = ""
-) -> Iterator[Hit]:
+def import_hits(file: PyFile, pattern: str, top: Severity, inner: Severity, instead: str = "") -> Iterator[Hit]:
     """Hits for imports of a package, milder inside functions, guarded where a missing package is handled."""
     for node, name in imports_of(file, pattern):
         severity = top if file.at_import(node) else inner
@@ -169,12 +165,7 @@ def in_function_named(file: PyFile, node: ast.AST, pattern: str) -> bool:
 
 def is_test_file(path: str) -> bool:
     name = path.rpartition("/")[2]
-    return (
-        name.startswith("test_")
-        or name.endswith("_test.py")
-        or name == "conftest.py"
-        or "/tests/" in f"/{path}"
-    )
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py" or "/tests/" in f"/{path}"
 
 
 def compile_modes(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
@@ -349,9 +340,7 @@ def macro_tests(file: CppFile, pattern: str, macros: Macros) -> Iterator[tuple[A
 
 def asm_blocks(file: CppFile) -> Iterator[tuple[int, int, str]]:
     """Every ``asm(...)`` by its text, as (line, column, instructions); parse errors do not hide one."""
-    for match in re.finditer(
-        r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__|goto)\b\s*)*\(", file.code
-    ):
+    for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__|goto)\b\s*)*\(", file.code):
         depth, end = 1, match.end()
         while end < len(file.code) and depth:
             depth += {"(": 1, ")": -1}.get(file.code[end], 0)

@@ -46,9 +46,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if not is_test_file(f.path) or not re.search(r"cuda|triton|kernel", f.text) and "torch" not in f.text:
         return
     for call in f.nodes(ast.Call):
-        last = (
-            call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
-        )
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
         if last in ("assert_close", "allclose", "assert_allclose"):
             atol, rtol = (_number(keyword(call, n)) for n in ("atol", "rtol"))
             if atol is not None and atol <= 1e-6 and (rtol is None or rtol <= 1e-6):
@@ -56,10 +54,6 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _number(node: ast.AST | None) -> float | None:
-    if (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and not isinstance(node.value, bool)
-    ):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
     return None

@@ -91,9 +91,7 @@ def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
     if isinstance(node, ast.BinOp):
         return is_capability(f, node.left, depth - 1) or is_capability(f, node.right, depth - 1)
     if isinstance(node, ast.JoinedStr):
-        return any(
-            is_capability(f, v.value, depth - 1) for v in node.values if isinstance(v, ast.FormattedValue)
-        )
+        return any(is_capability(f, v.value, depth - 1) for v in node.values if isinstance(v, ast.FormattedValue))
     if isinstance(node, ast.Tuple):
         return bool(node.elts) and all(is_capability(f, e, depth - 1) for e in node.elts)
     if isinstance(node, ast.GeneratorExp | ast.ListComp):

@@ -42,9 +42,7 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
         keyword, text = entry.keyword.lower(), entry.text
         words_ = text.split()
         first = words_[0] if words_ else ""
-        if keyword == "project" and re.search(
-            r"\bCUDA\b", text.partition("LANGUAGES")[2] or " ".join(words_[1:])
-        ):
+        if keyword == "project" and re.search(r"\bCUDA\b", text.partition("LANGUAGES")[2] or " ".join(words_[1:])):
             yield entry_hit(f, entry, text=f"project({text[:60]})")
         elif keyword == "enable_language" and "CUDA" in words_:
             yield entry_hit(f, entry, text=f"enable_language({text})")

@@ -45,9 +45,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         r"(::)?(cub::(detail\b.*|CTA_SYNC|PtxVersion|WARP_SYNC|LaneId|WarpId|Shuffle(Down|Up|Index)|CachingDeviceAllocator::internal)|thrust::(system::)?cuda\b.*|cuda::std\b.*)"
     )
     hits = [
-        cpp_hit(f, n, name=f.source(n)[:60])
-        for n in f.nodes("qualified_identifier")
-        if matcher.match(f.source(n))
+        cpp_hit(f, n, name=f.source(n)[:60]) for n in f.nodes("qualified_identifier") if matcher.match(f.source(n))
     ]
     yield from gathered(hits, key=lambda h: h.values["name"])
     yield from ident_hits(f, r"CUB_PTX_\w+|CUB_NS_\w+")

@@ -47,9 +47,7 @@ def _all(f: CppFile) -> Iterator[Hit]:
     for call in f.calls_like(r"cublas(GemmEx|GemmBatchedEx|GemmStridedBatchedEx)"):
         if any(re.match(r"CUDA_R_", t) for t in call.texts[-2:]):
             yield cpp_hit(f, call, expr=f"{call.name}(..., {call.texts[-2]}, {call.texts[-1]})")
-    for call in f.calls(
-        "cublasSetMathMode", "cublasHgemm", "cublasHgemmStridedBatched", "cublasHgemmBatched"
-    ):
+    for call in f.calls("cublasSetMathMode", "cublasHgemm", "cublasHgemmStridedBatched", "cublasHgemmBatched"):
         yield cpp_hit(f, call, expr=f.source(call.node)[:80])
     for name, line, column in f.idents_like(
         r"CUBLAS_TENSOR_OP_MATH|CUBLAS_GEMM_\w*TENSOR_OP|CUBLAS_PEDANTIC_MATH|CUBLAS_TF32_TENSOR_OP_MATH"

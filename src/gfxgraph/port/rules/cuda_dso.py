@@ -64,6 +64,4 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(call, guarded_by=f"line {tried.lineno}: try" if tried else "", name=text)
     for call in f.calls("torch.cuda.cudart"):
         up = f.parent(call)
-        yield hit(
-            call, severity=Severity.LOW, name=f.source(up if isinstance(up, ast.Attribute) else call)[:60]
-        )
+        yield hit(call, severity=Severity.LOW, name=f.source(up if isinstance(up, ast.Attribute) else call)[:60])

@@ -65,11 +65,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             text,
         ):
             owner = next(
-                (
-                    u
-                    for u in f.ancestors(node)
-                    if isinstance(u, ast.keyword | ast.Assign | ast.AugAssign | ast.Call)
-                ),
+                (u for u in f.ancestors(node) if isinstance(u, ast.keyword | ast.Assign | ast.AugAssign | ast.Call)),
                 None,
             )
             if owner is not None and re.search(

@@ -44,7 +44,5 @@ RULE = Rule(
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for call in f.nodes(ast.Call):
         name = f.call_name(call)
-        if re.match(
-            r"torch\.cuda\.(jiterator\.\w+|get_gencode_flags|_compile_kernel|set_per_process_sm\w*)$", name
-        ):
+        if re.match(r"torch\.cuda\.(jiterator\.\w+|get_gencode_flags|_compile_kernel|set_per_process_sm\w*)$", name):
             yield hit(call, name=name)

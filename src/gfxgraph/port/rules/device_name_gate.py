@@ -56,9 +56,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
     for call in f.calls("*.startswith", "*.find", "*.search", "*.match"):
         inside_ = [text_of(a) or "" for a in call.args]
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if any(_CARD.search(t) for t in inside_) and (
-            _is_name(f, owner) or any(_is_name(f, a) for a in call.args)
-        ):
+        if any(_CARD.search(t) for t in inside_) and (_is_name(f, owner) or any(_is_name(f, a) for a in call.args)):
             yield hit(call, expr=f.source(call)[:120])
     for table in f.nodes(ast.Dict):
         keys = [text_of(k) or "" for k in table.keys]

@@ -40,8 +40,7 @@ RULE = Rule(
     needs=("visible_devices", "amd", "radeon", "instinct", "get_device"),
 )
 _QUERIES = tuple(
-    f"torch.cuda.{n}"
-    for n in ("get_device_name", "get_device_properties", "get_device_capability", "current_device")
+    f"torch.cuda.{n}" for n in ("get_device_name", "get_device_properties", "get_device_capability", "current_device")
 )
 
 

@@ -39,9 +39,7 @@ RULE = Rule(
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for h in import_hits(
-        f, r"flash_attn|flash_attn_2_cuda|flash_attn_cuda|xformers", Severity.MEDIUM, Severity.LOW
-    ):
+    for h in import_hits(f, r"flash_attn|flash_attn_2_cuda|flash_attn_cuda|xformers", Severity.MEDIUM, Severity.LOW):
         name = h.values["name"]
         if re.match(r"flash_attn\.cute", name):
             continue

@@ -53,10 +53,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if any(text_of(o) == "fork" for o in options):
                 yield hit(call, expr=f.source(call)[:100])
     for node in f.nodes(ast.keyword):
-        if (
-            node.arg in ("start_method", "multiprocessing_context", "mp_context")
-            and text_of(node.value) == "fork"
-        ):
+        if node.arg in ("start_method", "multiprocessing_context", "mp_context") and text_of(node.value) == "fork":
             yield hit(node.value, expr=f"{node.arg}='fork'")
         elif node.arg == "start_method" and isinstance(node.value, ast.IfExp):
             if any(text_of(o) == "fork" for o in (node.value.body, node.value.orelse)):

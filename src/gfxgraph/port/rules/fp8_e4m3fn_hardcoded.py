@@ -58,9 +58,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 def _is_harmless(f: PyFile, node: ast.AST) -> bool:
     """Comparing with a type, or listing and mapping types, chooses nothing."""
     for up in f.ancestors(node):
-        if isinstance(
-            up, ast.Compare | ast.Assert | ast.Dict | ast.Set | ast.Tuple | ast.List | ast.Subscript
-        ):
+        if isinstance(up, ast.Compare | ast.Assert | ast.Dict | ast.Set | ast.Tuple | ast.List | ast.Subscript):
             return True
         if isinstance(up, ast.IfExp):
             return "fnuz" in f.source(up)

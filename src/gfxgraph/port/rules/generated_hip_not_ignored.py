@@ -48,9 +48,7 @@ def check_repo(project: Project, ctx: Context) -> Iterator[tuple[str, Hit]]:
         return
     if re.search(r"\.hip\b|_hip\b|^hip/", project.gitignore, re.M) or project.diff is not None:
         return
-    if not any(
-        "CUDAExtension" in _read(project, p) for p in project.paths("python") if p.endswith("setup.py")
-    ):
+    if not any("CUDAExtension" in _read(project, p) for p in project.paths("python") if p.endswith("setup.py")):
         return
     yield ".gitignore", line_hit(1)
 

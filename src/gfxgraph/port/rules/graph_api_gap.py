@@ -41,9 +41,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         f,
         r"cudaGraphConditional\w+|cudaGraphSetConditional|cudaGraphInstantiateFlagDeviceLaunch|cudaStreamUpdateCaptureDependencies_v2|cudaGraphCondType\w+|cudaGetCurrentGraphExec|cudaGraphKernelNodeSet(Attribute|Enabled|GridDim|Param)\b|cudaGraphDeviceNode_t",
     )
-    for call in f.calls(
-        "cudaStreamGetCaptureInfo", "cudaStreamGetCaptureInfo_v2", "cudaStreamGetCaptureInfo_v3"
-    ):
+    for call in f.calls("cudaStreamGetCaptureInfo", "cudaStreamGetCaptureInfo_v2", "cudaStreamGetCaptureInfo_v3"):
         if len(call.args) >= 4:
             yield cpp_hit(f, call, severity=Severity.MEDIUM, name=f.source(call.node)[:80])
     for call in f.calls("cudaGraphLaunch"):

@@ -55,8 +55,6 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if not alone or up is None:
             continue
         statement = f.statement(node)
-        names = set(
-            _GFX.findall(f.source(statement.test if isinstance(statement, ast.If) else statement or node))
-        )
+        names = set(_GFX.findall(f.source(statement.test if isinstance(statement, ast.If) else statement or node)))
         if len(names) == 1:
             yield hit(node, name=node.value, expr=f.source(up)[:100])

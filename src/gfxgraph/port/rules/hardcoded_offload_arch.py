@@ -50,9 +50,7 @@ _ONE = re.compile(
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry, match in f.matching(_ONE.pattern):
-        if len(set(re.findall(r"gfx[0-9a-f]{3,5}", entry.text))) == 1 and not re.search(
-            r"\?=|:-", entry.text
-        ):
+        if len(set(re.findall(r"gfx[0-9a-f]{3,5}", entry.text))) == 1 and not re.search(r"\?=|:-", entry.text):
             yield entry_hit(f, entry, match.group(2), text=match.group()[:60])
 
 
@@ -68,7 +66,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if len(set(re.findall(r"gfx[0-9a-f]{3,5}", f.source(statement) if statement else ""))) == 1:
                 yield hit(node, text=node.value)
     for write, key, value in env_writes(f):
-        if key in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS") and re.fullmatch(
-            r"gfx[0-9a-f]{3,5}", text_of(value) or ""
-        ):
+        if key in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS") and re.fullmatch(r"gfx[0-9a-f]{3,5}", text_of(value) or ""):
             yield hit(write, text=f"{key}={text_of(value)}")

@@ -47,6 +47,4 @@ _AMD = re.compile(r"\b(?:v_|s_|ds_|buffer_|global_|flat_|image_|scratch_)[a-z0-9
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for line, column, text in asm_blocks(f):
         if PTX.search(text) and not _AMD.search(text):
-            yield line_hit(
-                line, column, text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80]
-            )
+            yield line_hit(line, column, text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80])

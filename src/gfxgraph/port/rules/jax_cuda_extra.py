@@ -45,9 +45,5 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         if is_cuda_group(need.group):
             continue
         by_extra = need.name in ("jax", "jaxlib", "tensorflow") and any("cuda" in e for e in need.extras)
-        if (
-            by_extra
-            or re.match(r"jax-cuda\d*-", need.name)
-            or (need.name == "jaxlib" and "+cuda" in need.spec)
-        ):
+        if by_extra or re.match(r"jax-cuda\d*-", need.name) or (need.name == "jaxlib" and "+cuda" in need.spec):
             yield line_hit(need.line, text=need.text)

@@ -52,17 +52,11 @@ def _all(f: CppFile) -> Iterator[Hit]:
         operator = f.source(n.child_by_field_name("operator"))
         right = f.source(n.child_by_field_name("right")).strip("()")
         left = n.child_by_field_name("left")
-        number = (
-            re.sub(r"(?i)(?<=[0-9a-f])u?l*$", "", f.expand(right)) if re.fullmatch(r"\w+", right) else right
-        )
+        number = re.sub(r"(?i)(?<=[0-9a-f])u?l*$", "", f.expand(right)) if re.fullmatch(r"\w+", right) else right
         wanted = {"&": ("31", "0x1f", "0x1F"), "%": ("32",), "/": ("32",), ">>": ("5",)}.get(operator, ())
         if number not in wanted or not _is_lane(f, left):
             continue
-        if (
-            right != number
-            and re.fullmatch(r"[A-Za-z_]\w*", right)
-            and not re.search(r"(?i)warp|lane|mask", right)
-        ):
+        if right != number and re.fullmatch(r"[A-Za-z_]\w*", right) and not re.search(r"(?i)warp|lane|mask", right):
             continue
         if right != number and re.search(r"(?i)warp.*size|warp_threads", right):
             continue  # the constant itself is reported where it is defined
@@ -84,7 +78,5 @@ def _is_lane(f: CppFile, node: object, depth: int = 3) -> bool:
         function = f.function(node)
         if function is not None:
             text = (function.text or b"").decode("utf-8", "replace")
-            return bool(
-                re.search(rf"\b{re.escape(name)}\s*=\s*\(?(?:int\)?\s*)?threadIdx\s*\.\s*[xyz]", text)
-            )
+            return bool(re.search(rf"\b{re.escape(name)}\s*=\s*\(?(?:int\)?\s*)?threadIdx\s*\.\s*[xyz]", text))
     return False

@@ -47,9 +47,7 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
             installed = True
         elif installed and entry.keyword in ("", "RUN", "CMD", "ENTRYPOINT"):
             match = _RESYNC.search(entry.text)
-            if match and not re.search(
-                r"--no-sync|--no-deps|--no-install-package|UV_NO_SYNC=1|rocm", entry.text
-            ):
+            if match and not re.search(r"--no-sync|--no-deps|--no-install-package|UV_NO_SYNC=1|rocm", entry.text):
                 yield entry_hit(f, entry, command=re.sub(r"[\"', ]+", " ", match.group(1)))
 
 

@@ -38,6 +38,4 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from ident_hits(
-        f, r"cudaMallocManaged|cudaMemPrefetchAsync|cudaMemAdvise|__managed__|cuMemAllocManaged"
-    )
+    yield from ident_hits(f, r"cudaMallocManaged|cudaMemPrefetchAsync|cudaMemAdvise|__managed__|cuMemAllocManaged")

@@ -54,6 +54,4 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from gathered(
-        cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate")
-    )
+    yield from gathered(cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate"))

@@ -41,9 +41,7 @@ RULE = Rule(
     good="export NCCL_DEBUG=INFO\n",
     needs=("nccl_", "nvshmem_"),
 )
-_NAME = re.compile(
-    r"\b(NCCL_NVLS_\w+|NCCL_P2P_LEVEL(?==NVL)|NCCL_COLLNET_\w+|NCCL_NET_GDR_LEVEL|NVSHMEM_\w+)\b"
-)
+_NAME = re.compile(r"\b(NCCL_NVLS_\w+|NCCL_P2P_LEVEL(?==NVL)|NCCL_COLLNET_\w+|NCCL_NET_GDR_LEVEL|NVSHMEM_\w+)\b")
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:

@@ -39,9 +39,7 @@ RULE = Rule(
     good='import subprocess\n\ntry:\n    out = subprocess.check_output(["nvidia-smi", "-L"])\nexcept FileNotFoundError:\n    out = b""\n',
     needs=("nvidia-smi", "nvcc", "cuobjdump", "nvdisasm", "ptxas", "nsys", "ncu"),
 )
-TOOL = re.compile(
-    r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])"
-)
+TOOL = re.compile(r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])")
 _RUNNERS = (
     "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",
     "subprocess.getoutput", "subprocess.getstatusoutput", "os.popen", "os.system", "shutil.which", "distutils.spawn.find_executable",
@@ -56,11 +54,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         for part in parts:
             bound = f.lookup(part.id, part) if isinstance(part, ast.Name) else [part]
             for item in bound:
-                texts += [
-                    n.value
-                    for n in ast.walk(item)
-                    if isinstance(n, ast.Constant) and isinstance(n.value, str)
-                ]
+                texts += [n.value for n in ast.walk(item) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         found = next((m.group(1) for t in texts if (m := TOOL.search(t))), "")
         if not found:
             continue

@@ -40,9 +40,7 @@ RULE = Rule(
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     yield from import_hits(f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat", Severity.HIGH, Severity.MEDIUM)
-    for call in f.calls(
-        "pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"
-    ):
+    for call in f.calls("pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"):
         tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
         guarded = f"line {tried.lineno}: try" if tried else ""
         yield hit(call, severity=Severity.MEDIUM, guarded_by=guarded, name=f.source(call))

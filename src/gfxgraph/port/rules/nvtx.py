@@ -43,7 +43,5 @@ RULE = Rule(
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     found = list(import_hits(f, r"nvtx", Severity.INFO, Severity.INFO))
-    found += [
-        hit(n, name=f.dotted(n)) for n in f.nodes(ast.Attribute) if f.dotted(n).startswith("torch.cuda.nvtx.")
-    ]
+    found += [hit(n, name=f.dotted(n)) for n in f.nodes(ast.Attribute) if f.dotted(n).startswith("torch.cuda.nvtx.")]
     yield from gathered(found)

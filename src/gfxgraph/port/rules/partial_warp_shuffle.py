@@ -49,9 +49,5 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for n in f.nodes("if_statement"):
         condition = f.source(n.child_by_field_name("condition"))
         body = f.source(n.child_by_field_name("consequence"))
-        if (
-            _NARROW.search(condition)
-            and "warpSize" not in condition
-            and re.search(SYNC_INTRINSICS + r"\s*\(", body)
-        ):
+        if _NARROW.search(condition) and "warpSize" not in condition and re.search(SYNC_INTRINSICS + r"\s*\(", body):
             yield cpp_hit(f, n, expr=condition[:80])

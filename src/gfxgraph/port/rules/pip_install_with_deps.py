@@ -40,9 +40,7 @@ _INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    cuda_image = any(
-        e.keyword == "FROM" and re.search(r"nvidia/cuda|nvcr\.io|-cuda", e.text) for e in f.entries
-    )
+    cuda_image = any(e.keyword == "FROM" and re.search(r"nvidia/cuda|nvcr\.io|-cuda", e.text) for e in f.entries)
     for entry in f.entries:
         match = _INSTALL.search(entry.text)
         if not match or cuda_image:

@@ -46,9 +46,5 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         if need.name in ("auto-gptq", "autoawq", "autoawq-kernels"):
             yield line_hit(need.line, text=need.text)
         match = re.search(r"(?:==|<=|~=|<)\s*0\.(\d+)(?:\.(\d+))?", need.spec)
-        if (
-            need.name == "bitsandbytes"
-            and match
-            and (int(match.group(1)), int(match.group(2) or 0)) < (49, 2)
-        ):
+        if need.name == "bitsandbytes" and match and (int(match.group(1)), int(match.group(2) or 0)) < (49, 2):
             yield line_hit(need.line, text=need.text)

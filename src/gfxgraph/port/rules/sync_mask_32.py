@@ -71,6 +71,4 @@ def _narrow(f: CppFile, node: object, name: str) -> bool:
 
     function = f.function(node) if isinstance(node, Node) else None
     text = (function.text or b"").decode("utf-8", "replace") if function is not None else ""
-    return bool(
-        re.search(rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b", text)
-    )
+    return bool(re.search(rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b", text))

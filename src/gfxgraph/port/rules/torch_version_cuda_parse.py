@@ -63,9 +63,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 used = up
         elif isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add):
             used = up
-        elif isinstance(up, ast.Compare) and any(
-            isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in up.ops
-        ):
+        elif isinstance(up, ast.Compare) and any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in up.ops):
             used = up
         if used is not None:
             yield hit(node, expr=f.source(used)[:120])
@@ -93,8 +91,4 @@ def _defaulted(f: PyFile, up: ast.AST, node: ast.AST) -> bool:
     """``os.environ.get(K, torch.version.cuda)`` and ``X or torch.version.cuda``."""
     if isinstance(up, ast.BoolOp):
         return isinstance(up.op, ast.Or)
-    return (
-        isinstance(up, ast.Call)
-        and f.call_name(up) in ("os.environ.get", "os.getenv")
-        and node in up.args[1:]
-    )
+    return isinstance(up, ast.Call) and f.call_name(up) in ("os.environ.get", "os.getenv") and node in up.args[1:]

@@ -52,9 +52,7 @@ RULE = Rule(
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for call in f.nodes(ast.Call):
-        last = (
-            call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
-        )
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
         if re.fullmatch(
             r"make_tensor_descriptor|_experimental_\w*descriptor\w*|TensorDescriptor|create_[12]d_tma_descriptor",
             last,

@@ -58,6 +58,4 @@ def fix_python(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | Refusal:
     if ctx.guards is None or ctx.guards.exclusion(node, NVIDIA) is None:
         return Refusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
     listed = ", ".join(repr(w) for w in [*words, text_of(compare.left)])
-    return Edit(
-        node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))"
-    )
+    return Edit(node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))")

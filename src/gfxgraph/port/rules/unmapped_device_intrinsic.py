@@ -46,8 +46,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         {
             f.source(n.child_by_field_name("declarator")).split("(")[0].split()[-1:][0]
             for n in f.nodes("function_definition")
-            if n.child_by_field_name("declarator") is not None
-            and f.source(n.child_by_field_name("declarator"))
+            if n.child_by_field_name("declarator") is not None and f.source(n.child_by_field_name("declarator"))
         }
         if "__" in f.text
         else set()

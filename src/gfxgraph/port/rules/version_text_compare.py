@@ -64,14 +64,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             text = text_of(b)
             if text is not None and re.match(r"\d+\.\d", text) and _is_version(f, a):
                 yield hit(node, expr=f.source(node)[:120])
-            elif (
-                isinstance(b, ast.Call)
-                and isinstance(a, ast.Call)
-                and isinstance(node.ops[0], ast.Eq | ast.LtE)
-            ):
-                both = all(
-                    f.call_name(c).rpartition(".")[2] in ("Version", "parse") and c.args for c in (a, b)
-                )
+            elif isinstance(b, ast.Call) and isinstance(a, ast.Call) and isinstance(node.ops[0], ast.Eq | ast.LtE):
+                both = all(f.call_name(c).rpartition(".")[2] in ("Version", "parse") and c.args for c in (a, b))
                 if both and text_of(b.args[0]) and _is_version(f, a.args[0]):
                     yield hit(node, expr=f.source(node)[:120])
 

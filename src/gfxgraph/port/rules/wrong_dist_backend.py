@@ -28,9 +28,7 @@ RULE = Rule(
         'PyTorch offers RCCL under the name "nccl".',
         'Write "nccl".',
     ),
-    zh=Text(
-        '向 torch.distributed 请求 "rccl"', "{expr}", 'PyTorch 以 "nccl" 之名提供 RCCL。', '写作 "nccl"。'
-    ),
+    zh=Text('向 torch.distributed 请求 "rccl"', "{expr}", 'PyTorch 以 "nccl" 之名提供 RCCL。', '写作 "nccl"。'),
     bad='import torch.distributed as dist\n\ndist.init_process_group("rccl")\n',
     good='import torch.distributed as dist\n\ndist.init_process_group("nccl")\n',
     needs=("rccl",),

@@ -1,0 +1,75 @@
+# Everything a newcomer needs: Python 3.11 or newer, and make.
+#
+#   make demo            set up, then run an unmodified CUDA-graph program under gfxgraph
+#   make test            every test that needs no GPU
+#
+# Variables: PYTHON (whose torch to use), TORCH_INDEX_URL (where to get one from), PROMPT, ARGS, JOBS.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+PROMPT ?= Alice opened the little door and
+ARGS ?=
+# On a GPU machine without a prepared environment, its own Python, which has its torch, serves.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),python3))
+export PROMPT TORCH_INDEX_URL PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo check test test-gpu test-emulator bench docs hooks clean
+
+help:
+	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
+	@echo "make test                  every test that needs no GPU"
+	@echo "make check                 ruff, strict mypy, import rules"
+	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
+	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
+	@echo "make bench                 measure, on a GPU"
+	@echo "make docs                  write the pages made from the code, check every link"
+	@echo "make venv   [TORCH_INDEX_URL=...] [PYTHON=...]   only set up"
+	@echo "make hooks                 run 'make check' before every commit"
+	@echo "make clean                 remove what make made"
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml tools/make_venv.py
+	@$(or $(PYTHON),python3) tools/make_venv.py $(VENV)
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "venv: installing the tools for tests and checks"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready
+	@$(BIN)/gfxgraph demo --prompt "$$PROMPT" $(ARGS)
+
+check: $(VENV)/.ready-dev
+	@echo "check: ruff" && $(BIN)/ruff check --quiet --output-format concise .
+	@echo "check: mypy" && $(BIN)/mypy --no-error-summary
+	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
+		|| { cat $(VENV)/lint-imports.log; exit 1; }
+
+test: $(VENV)/.ready-dev
+	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator $(ARGS)
+
+test-gpu:
+	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu $(ARGS)
+
+test-emulator: $(VENV)/.ready-dev
+	@if [ ! -d tests/emulator ]; then echo "test-emulator: no such tests yet"; \
+	elif ! command -v rocjitsu > /dev/null; then echo "test-emulator: skipped: rocjitsu is not on the PATH"; \
+	else $(BIN)/python -m pytest tests/emulator $(ARGS); fi
+
+bench:
+	@PYTHONPATH=src $(GPU_PYTHON) -m benchmarks $(ARGS)
+
+docs: $(VENV)/.ready-dev
+	@$(BIN)/python tools/make_docs.py
+
+hooks:
+	@install -m 755 tools/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"
+	@echo "hooks: 'make check' now runs before every commit; git commit --no-verify leaves it out"
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

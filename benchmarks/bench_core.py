@@ -1,0 +1,243 @@
+"""Cost of the drop-in against stock torch, paired in one run on one GPU.
+
+    python benchmarks/bench_core.py [--out FILE] [--reps N]
+
+Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with
+every repeat, so that medians and spread can be computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import gfxgraph
+
+
+def environment() -> dict:
+    def commit() -> str:
+        try:
+            return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True, cwd=Path(__file__).parent).strip()
+        except (OSError, subprocess.CalledProcessError):
+            return "unknown"
+
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "python": platform.python_version(),
+        "gfxgraph": gfxgraph.__version__,
+        "commit": commit(),
+    }
+
+
+def summary(values: list[float]) -> dict:
+    ordered = sorted(values)
+    return {
+        "median": statistics.median(ordered),
+        "min": ordered[0],
+        "max": ordered[-1],
+        "repeats": len(ordered),
+        "values": values,
+    }
+
+
+def paired(figure: str, unit: str, stock: list[float], ours: list[float], target: float) -> dict:
+    ratios = [b / a for a, b in zip(stock, ours)]
+    return {
+        "figure": figure,
+        "unit": unit,
+        "stock": summary(stock),
+        "gfxgraph": summary(ours),
+        "ratio": summary(ratios),
+        "target": target,
+        "reached": statistics.median(ratios) <= target,
+    }
+
+
+def chain(n_nodes: int, graph_class) -> tuple:
+    x = torch.ones(1024, device="cuda")
+    graph = graph_class()
+    with torch.cuda.graph(graph):
+        y = x
+        for _ in range(n_nodes):
+            y = y + 1
+    return graph, x, y
+
+
+def cpu_us(graph, n: int) -> float:
+    torch.cuda.synchronize()
+    replay = graph.replay
+    begun = time.perf_counter()
+    for _ in range(n):
+        replay()
+    took = time.perf_counter() - begun
+    torch.cuda.synchronize()
+    return took / n * 1e6
+
+
+def bench_replay(stock_class, reps: int) -> list[dict]:
+    found = []
+    for n_nodes, calls in ((1, 4000), (800, 60)):
+        ours, stock = chain(n_nodes, torch.cuda.CUDAGraph), chain(n_nodes, stock_class)
+        for graph, *_ in (ours, stock):
+            for _ in range(50):
+                graph.replay()
+        a, b = [], []
+        for turn in range(reps):
+            order = ((stock, a), (ours, b)) if turn % 2 else ((ours, b), (stock, a))
+            for (graph, *_), into in order:
+                into.append(cpu_us(graph, calls))
+        found.append(paired(f"CPU time of replay, {n_nodes} node(s)", "us", a, b, 1.05))
+    return found
+
+
+def bench_synchronizations() -> dict:
+    graph, x, y = chain(20, torch.cuda.CUDAGraph)
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        for _ in range(1000):
+            graph.replay()
+        inside = torch.cuda.Event()
+        inside.record()
+    names = [e.key for e in seen.key_averages()]
+    counts = {e.key: e.count for e in seen.key_averages() if "ynchronize" in e.key}
+    # The profiler itself synchronizes once when it stops.
+    counted = max(0, counts.get("cudaDeviceSynchronize", 0) + counts.get("hipDeviceSynchronize", 0) - 1)
+    return {
+        "figure": "device-wide synchronizations in 1,000 default replays",
+        "gfxgraph": counted,
+        "seen": counts,
+        "runtime_calls_seen": sorted(n for n in names if n.startswith(("cuda", "hip")))[:20],
+        "target": 0,
+        "reached": counted == 0,
+    }
+
+
+def llama_step():
+    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+    config = LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=16,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        vocab_size=32000,
+        max_position_embeddings=16384,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).to("cuda", torch.float16).eval()
+    cache = StaticCache(config=config, max_cache_len=8192)
+    token = torch.randint(0, 32000, (1, 1), device="cuda")
+    position = torch.tensor([32], device="cuda")
+
+    def step():
+        return model(token, past_key_values=cache, position_ids=position[None], use_cache=True).logits
+
+    return step
+
+
+def bench_capture(stock_class, reps: int) -> list[dict]:
+    step = llama_step()
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        times: dict[str, list[float]] = {"stock": [], "ours": []}
+        reserved: dict[str, list[int]] = {"stock": [], "ours": []}
+        n_nodes = 0
+        for turn in range(reps + 1):
+            kinds = [("stock", stock_class), ("ours", torch.cuda.CUDAGraph)]
+            for name, graph_class in kinds if turn % 2 else kinds[::-1]:
+                gc.collect()
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                before = torch.cuda.memory_reserved()
+                graph = graph_class()
+                begun = time.perf_counter()
+                with torch.cuda.graph(graph):
+                    out = step()
+                took = time.perf_counter() - begun
+                if turn:  # the first turn warms both
+                    times[name].append(took * 1e3)
+                    reserved[name].append(torch.cuda.memory_reserved() - before)
+                if name == "ours":
+                    n_nodes = graph._program.segments[0].n_nodes
+                    assert gfxgraph.stats()["split_count"] == 0, gfxgraph.stats()["events"]
+                del graph, out
+    speed = paired("capture of the Llama step with recording", "ms", times["stock"], times["ours"], 2.0)
+    speed["nodes"] = n_nodes
+    gap = max(b - a for a, b in zip(reserved["stock"], reserved["ours"]))
+    memory = {
+        "figure": "memory reserved by a capture, against stock",
+        "unit": "bytes",
+        "stock": reserved["stock"],
+        "gfxgraph": reserved["ours"],
+        "largest_difference": gap,
+        "target": 2 << 20,
+        "reached": abs(gap) <= 2 << 20,
+    }
+    return [speed, memory]
+
+
+def bench_import(reps: int) -> dict:
+    code = (
+        "import sys, time; t = time.perf_counter(); import gfxgraph; "
+        "d = (time.perf_counter() - t) * 1e3; print(d, 'torch' in sys.modules)"
+    )
+    values, torch_seen = [], False
+    for _ in range(reps):
+        took, seen = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+        values.append(float(took))
+        torch_seen |= seen == "True"
+    return {
+        "figure": "import gfxgraph",
+        "unit": "ms",
+        "gfxgraph": summary(values),
+        "torch_imported": torch_seen,
+        "target": 50,
+        "reached": statistics.median(values) < 50 and not torch_seen,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--reps", type=int, default=15)
+    options = parser.parse_args()
+    stock_class = torch.cuda.CUDAGraph
+    gfxgraph.enable(allow_cuda=True, validate=False)
+    figures = [
+        *bench_replay(stock_class, options.reps),
+        bench_synchronizations(),
+        *bench_capture(stock_class, options.reps),
+        bench_import(options.reps),
+    ]
+    result = {"environment": environment(), "figures": figures}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for figure in figures:
+        ratio = f"ratio {figure['ratio']['median']:.3f}" if "ratio" in figure else ""
+        ours = figure["gfxgraph"]["median"] if isinstance(figure["gfxgraph"], dict) else figure["gfxgraph"]
+        print(f"{figure['figure']}: {ours} {figure.get('unit', '')} {ratio} target {figure['target']}"
+              f" {'reached' if figure['reached'] else 'MISSED'}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Score the diagnostics on labelled error texts.
+
+    python benchmarks/score_diagnostics.py SAMPLES.jsonl [--out results.json] [--show]
+
+Figures: recall (an error was explained at all), right label (the root cause's code is the label),
+false alarms (something was explained in a text labelled "none"), and how many of the facts a right
+explanation must contain are in it.
+
+Leave-one-out: a pattern that matches the text of one sample only may have been written from it.
+The second set of figures is counted with every such pattern taken away for its own sample, as if
+that sample had never been seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.diagnostics.entries import entry
+from gfxgraph.diagnostics.explain import conclude, order
+from gfxgraph.diagnostics.index import Item, load
+from gfxgraph.diagnostics.scan import Scanner
+from gfxgraph.hardware.architectures import architecture
+
+
+def family_of(arch: str) -> str:
+    known = architecture(arch)
+    return known.family if known else ""
+
+
+def scan(text: str) -> Scanner:
+    scanner = Scanner()
+    scanner.feed(text.encode())
+    return scanner
+
+
+def matching(text: str) -> list[int]:
+    """Numbers of the items that match any line of ``text``."""
+    found = []
+    lines = text.splitlines()
+    for number, item in enumerate(load().items):
+        if any(item.search(line) for line in lines):
+            found.append(number)
+    return found
+
+
+def without(text: str, lost: set[int]) -> str | None:
+    """The root code found in ``text`` when some items do not exist."""
+    index = load()
+    never = re.compile(r"(?!)")
+    kept = {number: index.items[number].compiled for number in lost}
+    for number in lost:
+        index.items[number].compiled = never
+    try:
+        scanner = scan(text)
+        scanner.finish()
+        hits = order(scanner.hits.values())
+        return hits[0].code if hits else None
+    finally:
+        for number, compiled in kept.items():
+            index.items[number].compiled = compiled
+
+
+def told(facts: list[str], words: str) -> int:
+    """How many of ``facts`` have at least half of their telling words in the explanation."""
+    return sum(_has(fact, words) for fact in facts)
+
+
+def _has(fact: str, words: str) -> bool:
+    telling = [word for word in re.findall(r"[\w./=:-]{3,}", fact.lower()) if word not in _FILLERS]
+    present = sum(word in words for word in telling)
+    return not telling or present * 2 >= len(telling)
+
+
+_FILLERS = {"the", "for", "and", "not", "with", "this", "that", "from", "gpu", "has", "are", "use", "than"}
+
+
+def score(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    items: list[Item] = load().items
+    matched = [matching(sample["text"]) for sample in samples]
+    uses = Counter(number for numbers in matched for number in set(numbers))
+    rows = []
+    started = time.perf_counter()
+    for sample, numbers in zip(samples, matched):
+        found = conclude(scan(sample["text"]), lang="en", family_of=family_of)
+        words = (found.format("en") + " " + _page(found.code)).lower()
+        own = {n for n in numbers if uses[n] == 1 and items[n].kind != "status" and items[n].kind != "hint"}
+        rows.append(
+            {
+                "id": sample["id"],
+                "label": sample["label"],
+                "got": found.code,
+                "all": [match.code for match in found.matches],
+                "left_out": without(sample["text"], own) if own else found.code,
+                "facts": len(sample["must_mention"]),
+                "told": told(sample["must_mention"], words),
+            }
+        )
+    seconds = time.perf_counter() - started
+    return {"figures": _figures(rows), "seconds": round(seconds, 2), "rows": rows}
+
+
+def _page(code: str | None) -> str:
+    if code is None:
+        return ""
+    words = entry(code).text("en")
+    return " ".join([words.title, words.what, words.why, *words.do, *words.notes.values()])
+
+
+def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    errors = [row for row in rows if row["label"] != "none"]
+    negatives = [row for row in rows if row["label"] == "none"]
+
+    def share(count: int, total: int) -> float:
+        return round(100 * count / total, 1) if total else 0.0
+
+    figures: dict[str, Any] = {"samples": len(rows), "errors": len(errors), "negatives": len(negatives)}
+    for key in ("got", "left_out"):
+        figures[key] = {
+            "recall_percent": share(sum(row[key] is not None for row in errors), len(errors)),
+            "right_label_percent": share(sum(row[key] == row["label"] for row in errors), len(errors)),
+            "label_among_matches_percent": share(
+                sum(row["label"] in row["all"] for row in errors) if key == "got" else 0, len(errors)
+            ),
+            "false_alarms": sum(row[key] is not None for row in negatives),
+        }
+    figures["facts_told_percent"] = share(sum(row["told"] for row in errors), sum(row["facts"] for row in errors))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("samples", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", action="store_true", help="list what is wrong")
+    parser.add_argument("--ids", type=Path, help="score only the ids listed in this file")
+    options = parser.parse_args()
+    samples = [json.loads(line) for line in options.samples.read_text().splitlines() if line.strip()]
+    if options.ids:
+        wanted = set(options.ids.read_text().split())
+        samples = [sample for sample in samples if sample["id"] in wanted]
+    result = score(samples)
+    print(json.dumps(result["figures"], indent=2))
+    if options.show:
+        for row in result["rows"]:
+            if row["got"] != (None if row["label"] == "none" else row["label"]):
+                print(row["id"], "label", row["label"], "got", row["got"], row["all"])
+    if options.out:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        head = {
+            "what": "scoring of the diagnostics catalogue on labelled ROCm errors (development half)",
+            "command": "python benchmarks/score_diagnostics.py rocm_errors_dev.jsonl --out RESULTS",
+            "commit": commit.stdout.strip(),
+            "python": platform.python_version(),
+            "entries": len(load().ranks),
+            "patterns": len(load().items),
+        }
+        options.out.write_text(json.dumps(head | result, indent=1) + "\n")
+        print("wrote", options.out, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Run an unmodified CUDA-graph program under gfxgraph and show what happened.
+
+The program is examples/decode.py, which has never heard of gfxgraph. It runs as ``gfxgraph run`` would run
+it: on an AMD GPU, on an NVIDIA GPU, or without a GPU in the simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gfxgraph.cli.run import DEFAULT_PROFILE
+from gfxgraph.errors import ActivationError
+from gfxgraph.startup import stats_file
+from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.torch_build import installed_torch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+DEFAULT_PROMPT = "Alice opened the little door and"
+N_VALIDATED_REPLAYS = 3
+ASK_FOR_GPU = "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demo runs: a sentence for the reader, and the variables that choose it."""
+
+    sentence: str
+    variables: dict[str, str]
+    is_simulated: bool
+
+
+@click.command("demo")
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="What the text begins with.")
+@click.option("--tokens", default=300, show_default=True, help="How many characters to write.")
+@click.option("--simulate", is_flag=True, help="In the simulator, even where there is a GPU.")
+def command(prompt: str, tokens: int, simulate: bool) -> None:
+    """Run an unmodified CUDA-graph program under gfxgraph and show what happened."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    place = choose_place(simulate)
+    console.print(f"[bold]{place.sentence}[/bold]")
+    result, stats = run_example(place, ["--prompt", prompt, "--tokens", str(tokens)])
+    show(console, place, result, stats, prompt)
+    sys.exit(0 if result["texts_equal"] and not stats["validation_failures"] else 1)
+
+
+def choose_place(simulate: bool) -> Place:
+    """Return where this machine can run the demo, a GPU before the simulator.
+
+    Raises:
+        ActivationError: `no_torch`.
+    """
+    build = installed_torch()
+    if build is None:
+        raise ActivationError("no_torch", python=sys.executable)
+    simulator = {"GFXGRAPH_SIMULATE": DEFAULT_PROFILE}
+    if simulate:
+        return Place("Running in the simulator, as asked.", simulator, True)
+    if not build.hip and not build.cuda:
+        why = f"torch {build.version} is a CPU build"
+        return Place(f"No GPU here ({why}): running in the simulator.", simulator, True)
+    done = subprocess.run([sys.executable, "-c", ASK_FOR_GPU], capture_output=True, text=True)
+    gpu = done.stdout.strip().splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else "False"
+    if gpu == "False":
+        why = f"torch {build.version} sees none; gfxgraph doctor says why"
+        return Place(f"No GPU here ({why}): running in the simulator.", simulator, True)
+    if build.hip:
+        return Place(f"Running on {gpu}, with torch {build.version}.", {}, False)
+    sentence = f"Running on {gpu}, with torch {build.version}: not an AMD GPU, allowed for this demo."
+    return Place(sentence, {"GFXGRAPH_ALLOW_CUDA": "1"}, False)
+
+
+def examples_folder() -> Path:
+    """Return the folder with the examples: inside an installed package, beside ``src`` in a source tree."""
+    package = Path(__file__).parent.parent
+    places = [package / "examples", package.parent.parent / "examples"]
+    for folder in places:
+        if (folder / "decode.py").is_file():
+            return folder
+    tried = " or ".join(str(folder / "decode.py") for folder in places)
+    raise ActivationError("script_not_found", script=tried)
+
+
+def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run decode.py; return what it printed, and gfxgraph's statistics of it."""
+    script = examples_folder() / "decode.py"
+    with tempfile.TemporaryDirectory() as folder:
+        stats = Path(folder) / "stats.jsonl"
+        asked = place.variables | {
+            stats_file.VARIABLE: str(stats),
+            "GFXGRAPH_VALIDATE_REPLAYS": str(N_VALIDATED_REPLAYS),
+        }
+        environment, _ = program_environment(asked)
+        line = [sys.executable, str(script), "--json", *arguments]
+        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
+            sys.exit(done.returncode if done.returncode > 0 else 1)
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result, json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])["stats"]
+
+
+def show(console: Console, place: Place, result: dict[str, Any], stats: dict[str, Any], prompt: str) -> None:
+    """Print the text and the table."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    text = Text(result["text"])
+    text.stylize("bold", 0, len(prompt))
+    console.print(Panel(text, title="the prompt, continued", title_align="left", border_style="dim"))
+    console.print(table_of(place, result, stats))
+    if place.is_simulated:
+        console.print(
+            "[yellow]The simulator checks that graphs are captured and replayed rightly. It says nothing"
+            " about speed: these rates are those of a CPU imitating a GPU.[/yellow]"
+        )
+
+
+def table_of(place: Place, result: dict[str, Any], stats: dict[str, Any]) -> Table:
+    """Return what happened, a line for each fact."""
+    from rich.table import Table
+
+    eager, graphed = result["eager_tokens_per_s"], result["graphed_tokens_per_s"]
+    gain = "" if place.is_simulated else f"  ({graphed / eager:.1f} times eager)"
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_row("where", str(result["device"]))
+    table.add_row("eager", f"{eager:,.0f} tokens/s")
+    table.add_row("graphed", f"{graphed:,.0f} tokens/s{gain}")
+    table.add_row("same text", "yes" if result["texts_equal"] else "[red]NO: eager wrote another text[/red]")
+    table.add_row("graphs captured", str(stats["capture_count"]))
+    table.add_row("replays", f"{stats['replay_count']:,}")
+    table.add_row("fallbacks", fallbacks(stats))
+    table.add_row("validation", verdict(stats))
+    return table
+
+
+def fallbacks(stats: dict[str, Any]) -> str:
+    """Return how often eager execution stood in for a graph, and why."""
+    if not stats["fallback_count"]:
+        return "none"
+    reasons = ", ".join(f"{reason}: {n}" for reason, n in stats.get("fallbacks", {}).items())
+    return f"{stats['fallback_count']} ({reasons or 'reason not recorded'})"
+
+
+def verdict(stats: dict[str, Any]) -> str:
+    """Return what came of comparing replays with eager; what was not compared never reads as passed."""
+    done, failed = stats.get("validations", 0), stats["validation_failures"]
+    skipped = stats.get("validations_skipped", 0)
+    if failed:
+        return (
+            f"[red]{failed} of {done or failed} replays differed from eager; eager's results were used[/red]"
+        )
+    if not done:
+        return "none was made" + (f"; {skipped} could not be" if skipped else "")
+    more = f"; {skipped} could not be compared" if skipped else ""
+    return f"{done} replays compared with eager execution, all equal{more}"

@@ -1,0 +1,154 @@
+"""Check GPU, ROCm, PyTorch and settings; say what to mend."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from gfxgraph import config
+from gfxgraph.errors import GfxGraphError
+from gfxgraph.hardware import checks, versions
+from gfxgraph.hardware.checks import Finding, Site, State
+from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
+from gfxgraph.hardware.environment import Environment, detect
+
+_MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.RED: ("FAIL", "red")}
+
+
+@click.command(short_help="Check GPU, ROCm, PyTorch and settings; say what to mend.")
+@click.option("--why", is_flag=True, help="Show which known defects apply here and what each changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--selftest",
+    type=click.Path(dir_okay=False, writable=True),
+    is_flag=False,
+    flag_value="gfxgraph-selftest.json",
+    help="Run the safety suite on the GPU here and write a JSON report.",
+)
+def command(why: bool, as_json: bool, selftest: str | None) -> None:
+    """Check this machine. Exit status 0: nothing red; 1: something is."""
+    if selftest:
+        raise SystemExit(_selftest(selftest))
+    lang = config.language_of()
+    try:
+        environment = detect()
+    except GfxGraphError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from error
+    found = checks.run(checks.ALL, Site())
+    if as_json:
+        click.echo(json.dumps(report(environment, found), indent=2, ensure_ascii=False))
+    else:
+        _screen(environment, found, lang)
+        if why:
+            _why(environment, lang)
+    status = int(any(finding.state is State.RED for finding in found))
+    if any(_hangs(finding) for finding in found):
+        # A probe thread is stuck in the kernel; waiting for it at exit would hang us as well.
+        sys.stdout.flush()
+        os._exit(status)
+    raise SystemExit(status)
+
+
+def report(environment: Environment, found: list[Finding]) -> dict[str, Any]:
+    """Everything doctor knows, as plain data; also what a recorded environment is read from."""
+    decisions = decide(environment)
+    return {
+        "environment": environment.as_dict(),
+        "findings": [{"name": f.name, "state": f.state.value, "en": f.en, "zh": f.zh, "fix": f.fix} for f in found],
+        "defects": [
+            {"id": row.id, "status": row.status, "sources": list(row.sources), "action": dict(row.action)}
+            for row in applicable(environment)
+        ],
+        "decisions": {
+            reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
+        },
+    }
+
+
+def _hangs(finding: Finding) -> bool:
+    return finding.en.startswith("did not answer within")
+
+
+def _screen(environment: Environment, found: list[Finding], lang: str) -> None:
+    for finding in found:
+        mark, colour = _MARK[finding.state]
+        line = f"{click.style(mark, fg=colour)}  {finding.name:<14} {finding.text(lang)}"
+        click.echo(line)
+        if finding.fix and finding.state is not State.GREEN:
+            click.echo(" " * 21 + click.style(finding.fix, bold=True))
+    if environment.platform == "none":
+        return
+    n_rows, decisions = len(applicable(environment)), decide(environment)
+    place, n_replays = _place(environment), decisions.validate_replays
+    shown = (
+        f"{n_rows} known graph defects or rules apply ({place}); {n_replays} first replays are validated"
+        if lang == "en"
+        else f"{n_rows} 条已知的图缺陷或规则适用（{place}）；前 {n_replays} 次重放会被校验"
+    )
+    more = "gfxgraph doctor --why"
+    click.echo(f"{click.style('info', fg='cyan')}  {'graphs':<14} {shown}\n{' ' * 21}{more}")
+
+
+def _place(environment: Environment) -> str:
+    parts = [environment.platform]
+    if environment.platform == "hip":
+        parts.append(f"ROCm {versions.show(environment.rocm)}")
+    parts.append(f"torch {versions.show(environment.torch)}")
+    return ", ".join([*parts, *environment.archs])
+
+
+def _why(environment: Environment, lang: str) -> None:
+    click.echo()
+    click.echo(click.style(_place(environment), bold=True) + f"  [{environment.source}]")
+    for row in rows():
+        if not applies(row, environment):
+            continue
+        cured = is_cured(row, environment)
+        click.echo(f"\n{click.style(row.id, fg='cyan')}  ({row.status}; {row.where()})")
+        click.echo(f"  {row.symptom[lang]}")
+        if cured:
+            names = ", ".join(f"{name}={value}" for name, value in row.cured_by.items())
+            click.echo(f"  -> {'cured by' if lang == 'en' else '已由此变量规避：'} {names}")
+        else:
+            for name, value in row.action.items():
+                click.echo(f"  -> {_action(name, value, lang)}")
+        click.echo(f"  {', '.join(row.sources)}")
+    _totals(decide(environment), lang)
+
+
+def _action(name: str, value: object, lang: str) -> str:
+    if name == "env" and isinstance(value, dict):
+        shown = " ".join(f"{key}={item}" for key, item in value.items())
+        return f"{'worth setting' if lang == 'en' else '建议设置'}: export {shown}"
+    return f"{name} = {value}"
+
+
+def _totals(decisions: Decisions, lang: str) -> None:
+    click.echo("\n" + click.style("decisions" if lang == "en" else "最终决定", bold=True))
+    for reason in decisions.reasons:
+        click.echo(f"  {reason.decision} = {reason.value}  <- {', '.join(reason.rows)}")
+    for name, value in decisions.env.items():
+        click.echo(f"  export {name}={value}")
+    for sentence in decisions.advice:
+        click.echo(f"  {sentence}")
+
+
+def _selftest(path: str) -> int:
+    try:
+        # By name: the suite is part of the runtime room, which needs torch.
+        selftest = importlib.import_module("gfxgraph.runtime.selftest")
+    except ImportError as error:
+        failure = GfxGraphError("selftest_missing", module="gfxgraph.runtime.selftest", quote=str(error))
+        click.echo(str(failure), err=True)
+        return 2
+    try:
+        return int(selftest.run(path))
+    except GfxGraphError as error:
+        click.echo(str(error), err=True)
+        return 2

@@ -1,0 +1,156 @@
+"""Explain a ROCm error: a code, a number, a text, a file, or the output of any program.
+
+Examples: gfxgraph explain 700; gfxgraph explain hipErrorNoBinaryForGpu; gfxgraph explain run.log;
+some-engine 2>&1 | gfxgraph explain. In a pipe every line is passed on at once and unchanged; what
+was found is said at the end, on stderr.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from gfxgraph import config
+from gfxgraph.diagnostics.explain import code_of
+from gfxgraph.diagnostics.explanation import Explanation, Match
+from gfxgraph.diagnostics.index import load
+from gfxgraph.diagnostics.scan import Hit, Scanner
+from gfxgraph.hardware import advice
+
+_BLOCK = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
+
+
+@click.command("explain", short_help=__doc__.split("\n")[0])
+@click.argument("subject", nargs=-1)
+@click.option("--list", "as_list", is_flag=True, help="List everything that can be explained.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and pass nothing on.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language; else GFXGRAPH_LANG or the locale.")
+@click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
+def command(
+    subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str | None, live: bool, to_stdout: bool
+) -> None:
+    """Explain an error. Exit status 0: explained; 1: nothing to explain; 2: wrong usage."""
+    lang = lang or config.language_of()
+    if as_list:
+        _list(as_json, lang)
+        return
+    if not subject and sys.stdin.isatty():
+        raise click.UsageError("say what to explain, or pipe a program's output into this command")
+    if subject and subject != ("-",):
+        found = _subject(subject, lang)
+        _show(found, as_json, " ".join(subject), lang)
+    else:
+        found = _pipe(lang, quiet=as_json, live=live)
+        if as_json:
+            _show(found, as_json, "", lang)
+        elif found and not live:
+            stream = sys.stdout if to_stdout else sys.stderr
+            stream.write(f"\n{found.format()}\n")
+    sys.stdout.flush()
+    raise SystemExit(0 if found else 1)
+
+
+def _list(as_json: bool, lang: str) -> None:
+    titles = {code: words[lang] for code, words in sorted(load().titles.items())}
+    if as_json:
+        click.echo(json.dumps(titles, indent=2, ensure_ascii=False))
+        return
+    width = max(map(len, titles))
+    for code, title in titles.items():
+        click.echo(f"{code:<{width}}  {title}")
+
+
+def _show(found: Explanation, as_json: bool, asked: str, lang: str) -> None:
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    elif found and not found.matches[0].text and not found.matches[0].status and code_of(asked):
+        from gfxgraph.diagnostics.pages import page
+
+        click.echo(page(found.matches[0].code, lang))
+    elif found:
+        click.echo(found.format())
+    else:
+        click.echo(found.format(), err=True)
+
+
+def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
+    """Explain arguments: files where all of them are, else a code, a number or a text."""
+    paths = [Path(word) for word in subject]
+    if all(len(word) < 4096 and path.is_file() for word, path in zip(subject, paths)):
+        scanner = Scanner()
+        for path in paths:
+            try:
+                with path.open("rb") as file:
+                    while block := file.read(_BLOCK):
+                        scanner.feed(block)
+            except OSError as error:
+                raise click.UsageError(f"{path}: {error.strerror}") from error
+        return advice.conclude(scanner, lang=lang)
+    return advice.explain(" ".join(subject), lang=lang)
+
+
+def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
+    """Pass stdin on to stdout as it comes and scan it on the way."""
+    # Ctrl-C reaches the whole pipeline: the engine dies of it, and its last words are to be explained.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    source, sink = sys.stdin.fileno(), sys.stdout.fileno()
+    try:
+        fcntl.fcntl(source, _SET_PIPE_SIZE, _BLOCK)
+    except OSError:
+        pass  # not a pipe, or a smaller limit: only speed is at stake
+    scanner = Scanner()
+    say = _sayer(lang) if live else None
+    waiting: list[bytes] = []
+    n_waiting = 0
+    while block := os.read(source, _BLOCK):
+        if not quiet and not _write(sink, block):
+            quiet = True  # whoever read our output has gone; go on reading, the program may need it
+        waiting.append(block)
+        n_waiting += len(block)
+        # Scanning waits for a large block while more is there, so that it costs little a line.
+        if n_waiting >= _BLOCK or not _more_is_there(source):
+            found = scanner.feed(b"".join(waiting))
+            waiting.clear()
+            n_waiting = 0
+            if say:
+                say(found)
+    rest = scanner.feed(b"".join(waiting)) + scanner.finish()
+    if say:
+        say(rest)
+    return advice.conclude(scanner, lang=lang)
+
+
+def _sayer(lang: str) -> Callable[[list[Hit]], None]:
+    def say(found: list[Hit]) -> None:
+        for hit in found:
+            if hit.strength > 0:
+                match = Match(hit.code, hit.text, hit.line, hit.count)
+                sys.stderr.write(f"\n{Explanation((match,), (), lang).format()}\n\n")
+                sys.stderr.flush()
+
+    return say
+
+
+def _more_is_there(source: int) -> bool:
+    return bool(select.select([source], [], [], 0)[0])
+
+
+def _write(sink: int, block: bytes) -> bool:
+    """Write all of ``block``; False where nobody reads any more."""
+    view = memoryview(block)
+    try:
+        while view:
+            view = view[os.write(sink, view) :]
+    except BrokenPipeError:
+        return False
+    return True

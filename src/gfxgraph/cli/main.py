@@ -1,0 +1,89 @@
+"""The ``gfxgraph`` command: finds its subcommands by file name and imports only the one that is asked for.
+
+Help must come at once, and explaining an error must work where torch does not, so neither the list of
+commands nor their one-line summaries import them: a summary is the first line of the file's docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gfxgraph import config
+from gfxgraph.errors import GfxGraphError
+
+FOLDER = Path(__file__).parent
+STATUS_REFUSED = 2
+
+
+class Commands(click.Group):
+    """A group whose commands are the files beside this one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = (path.stem for path in FOLDER.glob("*.py"))
+        return sorted(name.replace("_", "-") for name in names if name != "main" and not name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"gfxgraph.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, summary(name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def summary(name: str) -> str:
+    """Return the first line of the docstring of the file that holds command ``name``."""
+    source = (FOLDER / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    # The docstring alone is parsed: the whole file would cost more than all else that --help does.
+    body = source.split('"""', 2)
+    text = ast.literal_eval(f'"""{body[1]}"""') if len(body) == 3 else ""
+    return str(text).strip().split("\n")[0]
+
+
+def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the installed version and end."""
+    if not asked:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("gfxgraph")
+    except PackageNotFoundError:
+        found = "2 (from a source folder, not installed)"
+    click.echo(f"gfxgraph {found}")
+    ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version.",
+)
+def cli() -> None:
+    """GPU graphs on AMD GPUs, safe enough to leave on."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; what gfxgraph refuses is explained on stderr, with exit status 2."""
+    try:
+        status: Any = cli.main(arguments, prog_name="gfxgraph", standalone_mode=True)
+    except GfxGraphError as error:
+        if config.load().log_level is config.LogLevel.DEBUG:
+            raise
+        click.echo(str(error), err=True)
+        status = STATUS_REFUSED
+    sys.exit(status)

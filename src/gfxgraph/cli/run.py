@@ -1,0 +1,176 @@
+"""Run a script, a module or a command with graphs made safe, in all of its processes.
+
+The program is started as if ``gfxgraph run`` had not been typed: the same interpreter runs it in place of
+this process, so that its arguments, exit status, signals and tracebacks are its own. Only the environment
+differs: variables that say what is wanted, and a folder on PYTHONPATH by which every Python process below
+takes part (gfxgraph.startup).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from gfxgraph.errors import ActivationError
+from gfxgraph.startup import stats_file
+from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.torch_build import refuse_unsuitable
+from gfxgraph.types import OnUnsafe
+
+DEFAULT_PROFILE = "hip"
+DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR}
+USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to start: ``argv`` after the interpreter, or with a command of its own where ``is_command``."""
+
+    argv: tuple[str, ...]
+    is_command: bool
+
+
+class RunCommand(click.Command):
+    """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours, program = split(args, takes_value={"--on-unsafe"})
+        ctx.meta["gfxgraph.program"] = program
+        return super().parse_args(ctx, ours)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [USAGE]
+
+
+def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | None]:
+    """Divide ``args`` into our options and the program: all that follows the first word that is no option.
+
+    ``--simulate`` and ``--stats`` may stand without a value, which then is filled in here: click would take
+    the script's name for it.
+    """
+    ours: list[str] = []
+    position = 0
+    while position < len(args):
+        word, rest = args[position], args[position + 1 :]
+        if word == "--":
+            return ours, Program(tuple(rest), is_command=True) if rest else None
+        if word == "-m":
+            return ours, Program(("-m", *rest), is_command=False) if rest else None
+        if not word.startswith("-"):
+            return ours, Program((word, *rest), is_command=False)
+        ours.append(f"{word}={DEFAULT_VALUES[word]}" if word in DEFAULT_VALUES else word)
+        position += 1
+        if word in takes_value and rest:
+            ours.append(rest[0])
+            position += 1
+    return ours, None
+
+
+@click.command("run", cls=RunCommand)
+@click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
+@click.option(
+    "--simulate",
+    metavar="[=PROFILE]",
+    help=f"Without a GPU, in the simulator; where no PROFILE is named, {DEFAULT_PROFILE}.",
+)
+@click.option(
+    "--on-unsafe",
+    type=click.Choice([choice.value for choice in OnUnsafe]),
+    help="What a capture does at an operation that no graph can record.",
+)
+@click.option("--validate", is_flag=True, help="Compare every graph's replays with eager execution.")
+@click.option("--debug", is_flag=True, help="Log every capture, replay and fallback.")
+@click.option(
+    "--stats",
+    metavar="[=FILE]",
+    help="Write each process's statistics as it ends: to stderr, or a line of JSON a process to FILE.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    allow_cuda: bool,
+    simulate: str | None,
+    on_unsafe: str | None,
+    validate: bool,
+    debug: bool,
+    stats: str | None,
+) -> None:
+    """Run a program with graphs made safe, in all of its processes.
+
+    \b
+    gfxgraph run train.py --epochs 3
+    gfxgraph run -m package.module --flag
+    gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
+
+    Options of gfxgraph stand before the program; all that follows belongs to the program.
+    """
+    program: Program | None = ctx.meta["gfxgraph.program"]
+    if program is None:
+        raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
+    if allow_cuda and simulate:
+        raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
+    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
+    environment, settings = program_environment(asked)
+    argv = command_line(program)
+    if runs_here(argv):
+        refuse_unsuitable(settings, sys.executable)
+    replace_process(argv, environment)
+
+
+def wanted(
+    allow_cuda: bool,
+    simulate: str | None,
+    on_unsafe: str | None,
+    validate: bool,
+    debug: bool,
+    stats: str | None,
+) -> dict[str, str]:
+    """Return the variables that say what the options say; an option left out leaves its variable alone."""
+    result = {}
+    if validate or debug:
+        result["GFXGRAPH"] = "validate" if validate else "debug"
+    if validate and debug:
+        result["HGB_LOG_LEVEL"] = "debug"
+    if allow_cuda:
+        result["GFXGRAPH_ALLOW_CUDA"] = "1"
+    if simulate:
+        result["GFXGRAPH_SIMULATE"] = simulate
+    if on_unsafe:
+        result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
+    if stats:
+        is_file = stats != stats_file.TO_STDERR
+        result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
+    return result
+
+
+def command_line(program: Program) -> list[str]:
+    """Return the whole command; what is not there is refused here, in our words."""
+    if program.is_command:
+        found = shutil.which(program.argv[0])
+        if found is None:
+            raise ActivationError("script_not_found", script=program.argv[0])
+        return [found, *program.argv[1:]]
+    if program.argv[0] != "-m" and not Path(program.argv[0]).exists():
+        raise ActivationError("script_not_found", script=program.argv[0])
+    return [sys.executable, *program.argv]
+
+
+def runs_here(argv: list[str]) -> bool:
+    """True where the program is sure to use this interpreter's torch; others refuse as they import theirs."""
+    return Path(argv[0]).parent == Path(sys.executable).parent
+
+
+def replace_process(argv: list[str], environment: dict[str, str]) -> None:
+    """Become the program. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execve(argv[0], argv, environment)
+    # Windows has no exec that keeps the console's wait: the parent would return before the program ends.
+    sys.exit(subprocess.call(argv, env=environment))

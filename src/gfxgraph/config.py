@@ -1,0 +1,282 @@
+"""config: the only reader of the process environment.
+
+Enters: a mapping of environment variables.
+Stays out: torch, drivers, files, decisions about hardware.
+
+A bad value never raises here, because reading settings must work in a process that only wants
+an error explained. It is collected in ``Config.problems``; ``errors.check_settings`` turns the
+first of them into a ``ConfigError`` where one is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from gfxgraph.types import GuardTier, OnUnsafe, ReplayMode
+
+T = TypeVar("T")
+
+
+class Activation(StrEnum):
+    """What ``GFXGRAPH`` asks for."""
+
+    OFF = "off"
+    ON = "on"
+    DEBUG = "debug"
+    VALIDATE = "validate"
+
+
+class WaveMode(StrEnum):
+    """What ``GFXGRAPH_WAVE`` asks for."""
+
+    OFF = "off"
+    DETECT = "detect"
+    AUTO = "auto"
+
+
+class LogLevel(StrEnum):
+    """What ``HGB_LOG_LEVEL`` asks for."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A variable whose value was refused; the default is in force instead."""
+
+    variable: str
+    value: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, read once. Field by field the variable is named in docs and in ``VARIABLES``."""
+
+    activation: Activation = Activation.OFF
+    allow_cuda: bool = False
+    on_unsafe: OnUnsafe = OnUnsafe.SPLIT
+    simulate: str = ""
+    validate_replays: int | None = None
+    guard: GuardTier = GuardTier.OFF
+    lang: str = "en"
+    arch: str = ""
+    environment: str = ""
+    replay_mode: ReplayMode = ReplayMode.STANDARD
+    vram_cap: float = 0.80
+    lib: str = ""
+    log_level: LogLevel = LogLevel.WARN
+    trusted_replay_threshold: int = 16
+    trusted_replay_sample_interval: int = 16
+    diag: bool = True
+    wave: WaveMode = WaveMode.DETECT
+    no_wave: bool = False
+    sglang_disabled: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """True when the environment asks for the bridge."""
+        return self.activation is not Activation.OFF and not self.sglang_disabled
+
+
+_TRUE = frozenset({"1", "on", "true", "yes"})
+_FALSE = frozenset({"0", "off", "false", "no"})
+
+_ACTIVATION = {"normal": Activation.ON, "debug": Activation.DEBUG, "validate": Activation.VALIDATE}
+_ACTIVATION |= {word: Activation.ON for word in _TRUE} | {word: Activation.OFF for word in _FALSE}
+
+_GUARD = {word: GuardTier.OFF for word in _FALSE} | {
+    "1": GuardTier.SAFE,
+    "tier1": GuardTier.SAFE,
+    "safe": GuardTier.SAFE,
+    "2": GuardTier.LOCALIZE,
+    "tier2": GuardTier.LOCALIZE,
+    "localize": GuardTier.LOCALIZE,
+    "3": GuardTier.DEEP,
+    "tier3": GuardTier.DEEP,
+    "deep": GuardTier.DEEP,
+}
+
+_LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
+_LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
+
+VARIABLES: Mapping[str, str] = {
+    "GFXGRAPH": "off | on (1) | debug | validate",
+    "GFXGRAPH_ALLOW_CUDA": "0 | 1",
+    "GFXGRAPH_ON_UNSAFE": "split | pin | raise",
+    "GFXGRAPH_SIMULATE": "name of a simulator profile",
+    "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
+    "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
+    "GFXGRAPH_LANG": "en | zh",
+    "GFXGRAPH_ARCH": "an architecture name, as gfx1030",
+    "GFXGRAPH_ENVIRONMENT": "path of a recorded environment (JSON)",
+    "GFXGRAPH_REPLAY_MODE": "standard | adaptive | hot",
+    "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
+    "GFXGRAPH_VRAM_CAP": "a fraction above 0, at most 1",
+    "GFXGRAPH_LIB": "path of the native library",
+    "HGB_LOG_LEVEL": "debug | info | warn | error",
+    "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
+    "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
+    "GFXGRAPH_DIAG": "0 | 1",
+    "GFXGRAPH_WAVE": "off | detect | auto",
+    "GFXGRAPH_NO_WAVE": "0 | 1",
+    "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
+}
+"""Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
+
+GPU_PREFIXES = (
+    "AMD_", "CUDA_", "DEBUG_CLR_", "DEBUG_HIP_", "GFXGRAPH", "GGML_", "GPU_", "HCC_", "HGB_", "HIP_",
+    "HSA_", "MIOPEN_", "NCCL_", "OCL_", "PYTORCH_", "RCCL_", "ROCBLAS_", "ROCM_", "ROCR_", "ROC_",
+    "SGLANG_", "TORCH", "TRITON_", "USE_ROCM", "VLLM_", "HIPBLASLT_", "AITER_", "FLASH_ATTENTION_",
+)  # fmt: skip
+
+
+def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that change how a GPU program behaves, by name, sorted."""
+    source = os.environ if environ is None else environ
+    return {name: source[name] for name in sorted(source) if name.startswith(GPU_PREFIXES)}
+
+
+def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return those of ``names`` that are set and not empty (``LD_LIBRARY_PATH``, ``HOME``...)."""
+    source = os.environ if environ is None else environ
+    return {name: source[name] for name in names if source.get(name)}
+
+
+def language_of(environ: Mapping[str, str] | None = None) -> str:
+    """Return ``zh`` or ``en``: GFXGRAPH_LANG, else the locale, else English."""
+    source = os.environ if environ is None else environ
+    asked = _LANG.get(_language_word(source.get("GFXGRAPH_LANG", "")))
+    if asked:
+        return asked
+    # The order in which the C library itself resolves the language of messages.
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        value = source.get(name, "")
+        if value:
+            return "zh" if _language_word(value) == "zh" else "en"
+    return "en"
+
+
+def load(environ: Mapping[str, str] | None = None) -> Config:
+    """Read every setting. Bad values are reported in ``problems``, and the default is used.
+
+    Args:
+        environ: variables to read; the process's own where None.
+    """
+    reader = _Reader(os.environ if environ is None else environ)
+    hot = reader.flag("GFXGRAPH_REPLAY_HOT_MODE", False)
+    default_mode = ReplayMode.HOT if hot else ReplayMode.STANDARD
+    activation = reader.choice("GFXGRAPH", _ACTIVATION, Activation.OFF)
+    debug = activation is Activation.DEBUG
+    lang_word = reader.text("GFXGRAPH_LANG")
+    if lang_word and _language_word(lang_word) not in _LANG:
+        reader.refuse("GFXGRAPH_LANG", lang_word)
+    return Config(
+        activation=activation,
+        allow_cuda=reader.flag("GFXGRAPH_ALLOW_CUDA", False),
+        on_unsafe=reader.choice("GFXGRAPH_ON_UNSAFE", {o.value: o for o in OnUnsafe}, OnUnsafe.SPLIT),
+        simulate=reader.text("GFXGRAPH_SIMULATE"),
+        validate_replays=reader.checked("GFXGRAPH_VALIDATE_REPLAYS", _maybe_whole, None),
+        guard=reader.choice("GFXGRAPH_GUARD", _GUARD, GuardTier.OFF),
+        lang=language_of(reader.environ),
+        arch=reader.checked("GFXGRAPH_ARCH", _arch, ""),
+        environment=reader.text("GFXGRAPH_ENVIRONMENT"),
+        replay_mode=reader.choice("GFXGRAPH_REPLAY_MODE", {m.value: m for m in ReplayMode}, default_mode),
+        vram_cap=reader.checked("GFXGRAPH_VRAM_CAP", _fraction, 0.80),
+        lib=reader.text("GFXGRAPH_LIB"),
+        log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
+        trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _whole(0), 16),
+        trusted_replay_sample_interval=reader.checked("GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", _whole(1), 16),
+        diag=reader.flag("GFXGRAPH_DIAG", True),
+        wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
+        no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
+        sglang_disabled=reader.flag("SGLANG_DISABLE_GFXGRAPH", False),
+        problems=tuple(reader.problems),
+    )
+
+
+class _Reader:
+    """Reads one variable at a time and remembers what it refused."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.problems: list[Problem] = []
+
+    def text(self, name: str) -> str:
+        return self.environ.get(name, "").strip()
+
+    def refuse(self, name: str, value: str) -> None:
+        self.problems.append(Problem(name, value, VARIABLES[name]))
+
+    def checked(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        value = self.text(name)
+        if not value:
+            return default
+        try:
+            return parse(value)
+        except ValueError:
+            self.refuse(name, value)
+            return default
+
+    def choice(self, name: str, allowed: Mapping[str, T], default: T) -> T:
+        def parse(value: str) -> T:
+            word = value.lower()
+            if word not in allowed:
+                raise ValueError(value)
+            return allowed[word]
+
+        return self.checked(name, parse, default)
+
+    def flag(self, name: str, default: bool) -> bool:
+        words = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+        return self.choice(name, words, default)
+
+
+def _language_word(value: str) -> str:
+    """``zh_CN.UTF-8`` and ``zh-Hans`` are both ``zh``."""
+    return value.strip().lower().split(".")[0].replace("-", "_").split("_")[0]
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        number = int(value)
+        if number < least:
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+def _maybe_whole(value: str) -> int | None:
+    return _whole(0)(value)
+
+
+def _fraction(value: str) -> float:
+    number = float(value)
+    if not 0.0 < number <= 1.0:  # also refuses nan
+        raise ValueError(value)
+    return number
+
+
+def _arch(value: str) -> str:
+    """Accept ``gfx1030``, ``gfx90a:sramecc+:xnack-`` and ``10.3.0``, the spelling of the HSA override."""
+    word = value.lower()
+    parts = word.split(".")
+    if len(parts) == 3 and all(part.isdigit() for part in parts):
+        return f"gfx{int(parts[0])}{int(parts[1]):x}{int(parts[2]):x}"
+    name = word.split(":")[0]
+    if not name.startswith("gfx") or not 6 <= len(name) <= 8 or not _is_hex(name[3:]):
+        raise ValueError(value)
+    return name
+
+
+def _is_hex(text: str) -> bool:
+    return all(c in "0123456789abcdef" for c in text)

@@ -1,0 +1,96 @@
+"""Counters: what was captured, replayed, split, validated, and every step down with its reason.
+
+Thread-safe where many threads write; a replay's own count lives on its graph and is added when
+``snapshot`` asks, so that the hot path takes no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something reported: a split, a fallback, a skipped validation."""
+
+    kind: str
+    reason: str
+    op: str
+    where: str
+    n_times: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "reason": self.reason,
+            "op": self.op,
+            "where": self.where,
+            "count": self.n_times,
+        }
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts of one process."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    _replay_us: list[float] = field(default_factory=lambda: [0.0, 0])
+
+    def add(self, name: str, n: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += n
+
+    def event(self, kind: str, reason: str, op: str = "", where: str = "") -> bool:
+        """Count an event. Returns True the first time this kind, op and reason is seen (log it then)."""
+        key = (kind, reason, op, where)
+        with self._lock:
+            first = key not in self._events
+            self._events[key] += 1
+            self._counts[kind] += 1
+            return first
+
+    def replay_took(self, us: float, n: int = 1) -> None:
+        with self._lock:
+            self._replay_us[0] += us
+            self._replay_us[1] += n
+
+    def reset(self) -> None:
+        with self._lock:
+            self._counts.clear()
+            self._events.clear()
+            self._replay_us[:] = [0.0, 0]
+
+    def snapshot(self, live_replays: Callable[[], Iterable[int]] = tuple) -> dict[str, Any]:
+        """All counts, with ``avg_replay_us`` over the replays that were timed (None before the first)."""
+        with self._lock:
+            counts = Counter(self._counts)
+            events = [Event(k, r, o, w, n).as_dict() for (k, r, o, w), n in self._events.items()]
+            total, timed = self._replay_us
+        fallbacks: Counter[str] = Counter()
+        for event in events:
+            if event["kind"] == "fallback":
+                fallbacks[event["reason"]] += event["count"]
+        return {
+            "capture_count": counts["capture"],
+            "capture_failures": counts["capture_failed"],
+            "replay_count": counts["replay"] + sum(live_replays()),
+            "fallback_count": counts["fallback"],
+            "fallbacks": dict(fallbacks),
+            "split_count": counts["split"],
+            "guard_mismatches": counts["guard_mismatch"],
+            "validations": counts["validated"],
+            "validation_failures": counts["validation_failed"],
+            "validations_skipped": counts["validation_skipped"],
+            "graphs_retired": counts["retired"],
+            "opaque_launches": counts["opaque"],
+            "not_recorded": counts["not_recorded"],
+            "effects_not_undone": counts["effects_not_undone"],
+            "avg_replay_us": round(total / timed, 2) if timed else None,
+            "events": events,
+        }

@@ -1,0 +1,147 @@
+"""The tape: a functional program in SSA form.
+
+A plain capture lets intermediate memory be reused, and replays depend on that reuse. So the tape
+holds no tensors: a ``Value`` is an id with what is needed to find its memory again. Only inputs
+that come from outside the capture are held (by the runtime), because a replay reads them.
+
+Invariants: an entry's inputs were made by earlier entries, or are external; a value is made once;
+entries stand in the order in which Python issued them, which is a valid serial order of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gfxgraph.types import Where
+
+
+class Value:
+    """One tensor of the program: the id that entries use in place of it.
+
+    ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it.
+    """
+
+    __slots__ = ("address", "index", "made_by", "root", "segment")
+
+    def __init__(self, index: int, made_by: int, segment: int, address: int, root: Value | None) -> None:
+        self.index = index
+        self.made_by = made_by
+        self.segment = segment
+        self.address = address
+        self.root = root if root is not None else self
+
+    @property
+    def is_external(self) -> bool:
+        return self.made_by < 0
+
+    def __repr__(self) -> str:
+        return f"{'x' if self.is_external else '%'}{self.index}"
+
+
+class Entry:
+    """One dispatched operation: what to call, with which values, making which values.
+
+    ``args`` and ``kwargs`` are the call's, with each tensor replaced by its ``Value``; ``outputs``
+    mirrors the result in the same way. ``code`` and ``lasti`` name the Python line, resolved late
+    because that costs more than recording. ``node_end`` is the last node the graph had afterwards.
+    """
+
+    __slots__ = ("args", "code", "func", "kwargs", "lasti", "node_end", "outputs")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        outputs: Any,
+        code: Any,
+        lasti: int,
+        node_end: int,
+    ) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.outputs = outputs
+        self.code = code
+        self.lasti = lasti
+        self.node_end = node_end
+
+    @property
+    def name(self) -> str:
+        """The operation as torch names it, ``aten::mm``."""
+        schema = getattr(self.func, "_schema", None)
+        return schema.name if schema is not None else getattr(self.func, "__name__", str(self.func))
+
+    @property
+    def where(self) -> Where:
+        return where_of(self.code, self.lasti)
+
+
+def where_of(code: Any, lasti: int) -> Where:
+    """The source line of an instruction; an empty place where there was no user frame."""
+    if code is None:
+        return Where("<no Python frame>", 0)
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= lasti < end and number is not None:
+            line = number
+            break
+    return Where(code.co_filename, line, code.co_name)
+
+
+@dataclass(slots=True)
+class Opaque:
+    """Nodes that appeared between two operations: launches that torch's dispatcher did not make."""
+
+    before_entry: int
+    code: Any = None
+    lasti: int = -1
+    first_node: int = 0
+    last_node: int = 0
+    names: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> Where:
+        return where_of(self.code, self.lasti)
+
+
+@dataclass(slots=True)
+class Tape:
+    """The operations of one segment, in order, and the opaque launches among them."""
+
+    segment: int
+    entries: list[Entry] = field(default_factory=list)
+    opaque: list[Opaque] = field(default_factory=list)
+    aliases: list[tuple[int, Value, Value, tuple[Any, ...]]] = field(default_factory=list)
+    """(before entry, made value, base value, layout): tensors seen that no operation made."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when running the entries does everything that the segment did."""
+        return not self.opaque
+
+
+def leaves(spec: Any) -> Iterator[Value]:
+    """Every value in an argument or output structure, in order."""
+    if type(spec) is Value:
+        yield spec
+    elif type(spec) in (list, tuple):
+        for item in spec:
+            yield from leaves(item)
+    elif type(spec) is dict:
+        for item in spec.values():
+            yield from leaves(item)
+
+
+def substitute(spec: Any, env: Callable[[Value], Any]) -> Any:
+    """The structure with each value replaced by ``env(value)``."""
+    kind = type(spec)
+    if kind is Value:
+        return env(spec)
+    if kind is list or kind is tuple:
+        return kind(substitute(item, env) for item in spec)
+    if kind is dict:
+        return {name: substitute(item, env) for name, item in spec.items()}
+    return spec

@@ -1,0 +1,112 @@
+"""Read catalogue entries: one TOML file each, the file's name being the entry's code.
+
+``entry(code)`` reads that one file and nothing else, so that rendering an error costs one small
+parse. Callers that need every entry (matching, lists, pages) use ``index``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "catalogue"
+LANGUAGES = ("en", "zh")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An entry's words in one language.
+
+    ``seen`` replaces what, why and do where the condition was recognised in somebody else's
+    output, so that the fields of our own exception are not known.
+    """
+
+    title: str
+    what: str
+    why: str
+    do: tuple[str, ...]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    seen: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Advice that is given only where the log also holds ``when``."""
+
+    when: str
+    words: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One condition: how it is recognised and what is said about it."""
+
+    code: str
+    since: str
+    fields: tuple[str, ...]
+    aliases: tuple[str, ...]
+    patterns: tuple[str, ...]
+    texts: Mapping[str, Text]
+    hints: tuple[Hint, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def text(self, lang: str) -> Text:
+        """The words in ``lang``, or in English where the language is unknown."""
+        return self.texts.get(lang) or self.texts["en"]
+
+
+class UnknownCodeError(KeyError):
+    """No entry has this code."""
+
+
+def codes() -> list[str]:
+    """Return every code, sorted; reads names only."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+@lru_cache(maxsize=64)
+def entry(code: str) -> Entry:
+    """Return the entry named ``code``.
+
+    Raises:
+        UnknownCodeError: there is no such file.
+    """
+    # A code is also a file name: refuse what could leave the folder.
+    if not code.replace("_", "").isalnum():
+        raise UnknownCodeError(code)
+    try:
+        data = (FOLDER / f"{code}.toml").read_bytes()
+    except FileNotFoundError as error:
+        raise UnknownCodeError(code) from error
+    return parse(tomllib.loads(data.decode("utf-8")))
+
+
+def parse(table: Mapping[str, Any]) -> Entry:
+    """Turn a parsed file into an ``Entry``."""
+    return Entry(
+        code=table["code"],
+        since=table["since"],
+        fields=tuple(table.get("fields", ())),
+        aliases=tuple(table.get("aliases", ())),
+        patterns=tuple(table.get("patterns", ())),
+        texts={lang: _text(table[lang]) for lang in LANGUAGES},
+        hints=tuple(Hint(hint["when"], {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
+        sources=tuple(table.get("sources", ())),
+    )
+
+
+def _text(table: Mapping[str, Any]) -> Text:
+    do = table["do"]
+    seen = table.get("seen")
+    return Text(
+        title=table["title"],
+        what=table["what"],
+        why=table["why"],
+        do=(do,) if isinstance(do, str) else tuple(do),
+        notes=dict(table.get("notes", {})),
+        seen=_text({"title": table["title"], **seen}) if seen else None,
+    )

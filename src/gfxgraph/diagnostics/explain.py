@@ -1,0 +1,119 @@
+"""Explain anything: a code, a status by name or number, an exception, a text, a finished scan."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterable
+
+from gfxgraph import config
+from gfxgraph.diagnostics import statuses
+from gfxgraph.diagnostics.explanation import Explanation, Match
+from gfxgraph.diagnostics.index import load
+from gfxgraph.diagnostics.scan import Hit, Scanner
+
+FamilyOf = Callable[[str], str]
+"""Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
+
+_NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
+_MOST_TEXT = 4 << 20
+
+
+def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
+    """Explain ``subject``.
+
+    Args:
+        subject: a catalogue code, a status name (HIP's or CUDA's), a number, an exception, or text.
+        lang: ``en`` or ``zh``; the configured language where empty.
+        family: GPU family of this machine, for its notes.
+        family_of: how gfx names in the text become families.
+
+    Returns:
+        An Explanation, false where nothing was recognised.
+    """
+    lang = lang or config.language_of()
+    families = (family,) if family else ()
+    if isinstance(subject, BaseException):
+        return _exception(subject, lang, families, family_of)
+    if isinstance(subject, int):
+        return Explanation(_number(subject), families, lang)
+    text = str(subject).strip()
+    word = text.rstrip(":.")
+    code = code_of(word)
+    if code:
+        return Explanation((Match(code),), families, lang)
+    status = statuses.by_name(word) if re.fullmatch(r"\w{6,60}", word) else None
+    if status:
+        return Explanation((Match(status.entry, status=status),), families, lang)
+    number = _NUMBER.fullmatch(text)
+    if number:
+        return Explanation(_number(int(number[1], 0)), families, lang)
+    scanner = Scanner()
+    scanner.feed(text[:_MOST_TEXT].encode("utf-8", "replace"))
+    return conclude(scanner, lang=lang, family=family, family_of=family_of)
+
+
+def code_of(word: str) -> str:
+    """Return the code that ``word`` is, or is an alias of; '' where it is neither."""
+    index = load()
+    slug = word.strip().lower().replace("-", "_")
+    return slug if slug in index.ranks else index.aliases.get(slug, "")
+
+
+def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
+    """Finish a scan and order what it found, the root cause first."""
+    scanner.finish()
+    matches = tuple(
+        Match(
+            hit.code,
+            hit.text,
+            hit.line,
+            hit.count,
+            tuple(sorted(number for code, number in scanner.hints if code == hit.code)),
+        )
+        for hit in order(scanner.hits.values())
+    )
+    return Explanation(matches, _families(scanner.archs, family, family_of), lang or config.language_of())
+
+
+def order(hits: Iterable[Hit]) -> list[Hit]:
+    """Put the root cause first, drop weak hits beside better ones.
+
+    The rank in the catalogue says how near to the root a condition stands: a container without
+    device files explains "no device", which explains a failed collective. Among equals the
+    earliest line wins.
+    """
+    ranks = load().ranks
+    found = list(hits)
+    best = max((hit.strength for hit in found), default=0)
+    if best > 0:
+        found = [hit for hit in found if hit.strength > 0]
+    # Our own errors already name the cause, whatever they quote.
+    return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code], hit.line))
+
+
+def _number(number: int) -> tuple[Match, ...]:
+    if number < 0 and abs(number) <= 64:
+        number = 128 - number  # Python's returncode for a signal, as a shell shows it
+    return tuple(Match(status.entry, status=status) for status in statuses.by_number(number))
+
+
+def _exception(error: BaseException, lang: str, families: tuple[str, ...], family_of: FamilyOf | None) -> Explanation:
+    code = code_of(str(getattr(error, "code", "")))
+    if code:
+        return Explanation((Match(code),), families, lang)
+    # The whole chain: engines wrap the error that says why.
+    text = "".join(traceback.format_exception(error))
+    scanner = Scanner()
+    scanner.feed(text[-_MOST_TEXT:].encode("utf-8", "replace"))
+    return conclude(scanner, lang=lang, family=families[0] if families else "", family_of=family_of)
+
+
+def _families(archs: dict[str, int], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
+    """Families named by the text, the most frequent first; this machine's where the text names none."""
+    if family_of:
+        named = [family_of(arch) for arch in sorted(archs, key=lambda arch: -archs[arch])]
+        seen = tuple(dict.fromkeys(name for name in named if name))
+        if seen:
+            return seen[:2]
+    return (family,) if family else ()

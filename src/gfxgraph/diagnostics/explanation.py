@@ -1,0 +1,175 @@
+"""What is said about something that was recognised: plain data, text for people, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gfxgraph.diagnostics.entries import Entry, entry
+from gfxgraph.diagnostics.render import LABELS, fill
+from gfxgraph.diagnostics.statuses import Status
+
+_MORE_WORDS = {
+    "en": {
+        "seen": "seen: ",
+        "line": "line {line}",
+        "times": "{count} times",
+        "hint": "here: ",
+        "note": "note: ",
+        "status": "code: ",
+        "also": "also: ",
+        "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
+    },
+    "zh": {
+        "seen": "日志：",
+        "line": "第 {line} 行",
+        "times": "共 {count} 次",
+        "hint": "此处：",
+        "note": "说明：",
+        "status": "代码：",
+        "also": "另有：",
+        "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One recognised condition: its code and, where it came from a log, the line and how often."""
+
+    code: str
+    text: str = ""
+    line: int = 0
+    count: int = 0
+    hints: tuple[int, ...] = ()
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What was recognised, the root cause first. False where there is nothing to explain.
+
+    ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
+    notes are shown.
+    """
+
+    matches: tuple[Match, ...] = ()
+    families: tuple[str, ...] = ()
+    lang: str = "en"
+
+    @property
+    def code(self) -> str | None:
+        """The root cause's slug, or None."""
+        return self.matches[0].code if self.matches else None
+
+    def __bool__(self) -> bool:
+        return bool(self.matches)
+
+    def __str__(self) -> str:
+        return self.format()
+
+    def format(self, lang: str = "") -> str:
+        """Return the text for people: the root cause in full, what follows from it in a line each."""
+        lang = lang or self.lang
+        if not self.matches:
+            return _MORE_WORDS[lang]["nothing"]
+        root, *others = self.matches
+        lines = [self._full(root, lang)]
+        lines += [_indent(_MORE_WORDS[lang]["also"], _brief(match, lang)) for match in others]
+        return "\n".join(lines)
+
+    def as_dict(self, lang: str = "") -> dict[str, object]:
+        """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
+        lang = lang or self.lang
+        return {
+            "code": self.code,
+            "matches": [
+                {
+                    "code": match.code,
+                    "title": entry(match.code).text(lang).title,
+                    "line": match.line,
+                    "count": match.count,
+                    "text": match.text,
+                    "status": match.status.name if match.status else None,
+                }
+                for match in self.matches
+            ],
+            "explanation": self._parts(self.matches[0], lang) if self.matches else None,
+            "text": self.format(lang) if self.matches else "",
+            "families": list(self.families),
+            "lang": lang,
+        }
+
+    def _parts(self, match: Match, lang: str) -> dict[str, object]:
+        found = entry(match.code)
+        words = found.text(lang)
+        general = words.seen or words
+        # Our own errors speak of values; here none are at hand, so their names stand for them.
+        names = {name: f"<{name}>" for name in found.fields}
+        return {
+            "title": words.title,
+            "what": fill(general.what, found, names, lang),
+            "why": fill(general.why, found, names, lang),
+            "do": [fill(step, found, names, lang) for step in general.do],
+            "hints": [found.hints[number].words[lang] for number in match.hints],
+            "notes": [f"{name}: {note}" for name, note in self._notes(found, lang)],
+            "sources": list(found.sources),
+        }
+
+    def _full(self, match: Match, lang: str) -> str:
+        parts = self._parts(match, lang)
+        words = _MORE_WORDS[lang]
+        what, why, do, more = LABELS[lang]
+        lines = [f"{match.code}: {parts['title']}"]
+        if match.text:
+            lines.append(_indent(words["seen"], _seen(match, lang)))
+        if match.status:
+            lines.append(_indent(words["status"], _status(match.status, lang)))
+        lines.append(_indent(what, str(parts["what"])))
+        lines.append(_indent(why, str(parts["why"])))
+        lines += [_indent(words["hint"], hint) for hint in _texts(parts["hints"])]
+        lines.append(_indent(do, "\n".join(_texts(parts["do"]))))
+        lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
+        lines.append(_indent(more, f"gfxgraph explain {match.code}"))
+        return "\n".join(lines)
+
+    def _notes(self, found: Entry, lang: str) -> Iterable[tuple[str, str]]:
+        """The notes of the families in play; a note for RDNA holds for RDNA2 unless that has its own."""
+        notes = found.text(lang).notes
+        for family in self.families:
+            name = family if family in notes else family.rstrip("0123456789.")
+            if name in notes:
+                yield family, notes[name]
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def _indent(label: str, text: str) -> str:
+    return f"  {label}" + text.strip().replace("\n", "\n" + " " * 8)
+
+
+def _seen(match: Match, lang: str) -> str:
+    words = _MORE_WORDS[lang]
+    text = match.text if len(match.text) <= 200 else match.text[:197] + "..."
+    places = [words["line"].format(line=match.line)] if match.line else []
+    if match.count > 1:
+        places.append(words["times"].format(count=match.count))
+    return text + (f"  ({', '.join(places)})" if places else "")
+
+
+def _status(status: Status, lang: str) -> str:
+    known = f", CUDA: {status.aka[-1]}" if status.aka and status.aka[-1].startswith("cuda") else ""
+    return f"{status.name} ({status.api} {status.shown_number()}{known})\n{status.meaning(lang)}"
+
+
+def _brief(match: Match, lang: str) -> str:
+    title = entry(match.code).text(lang).title
+    if match.status and not match.text:
+        return f"{match.status.api} {match.status.shown_number()} {match.status.name}: {match.code}, {title}"
+    words = _MORE_WORDS[lang]
+    places = [words["line"].format(line=match.line)] if match.line else []
+    if match.count > 1:
+        places.append(words["times"].format(count=match.count))
+    return f"{match.code}: {title}" + (f"  ({', '.join(places)})" if places else "")

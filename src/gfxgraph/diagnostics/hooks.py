@@ -1,0 +1,153 @@
+"""Explanations where errors surface: uncaught exceptions, threads, asyncio, a block of code.
+
+Nothing is replaced. The original traceback is printed first, by whoever would have printed it,
+and the explanation follows on stderr; ``diagnose`` adds it to the exception as a note and lets
+the very exception go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TextIO
+
+from gfxgraph import config
+from gfxgraph.diagnostics.explain import explain
+from gfxgraph.diagnostics.explanation import Explanation
+
+Explain = Callable[[BaseException], Explanation]
+
+_lock = threading.Lock()
+_undo: list[Callable[[], None]] = []
+_NEVER = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
+    """Explain uncaught ROCm errors from now on; a second call changes nothing.
+
+    Covers ``sys.excepthook``, ``threading.excepthook`` and exceptions that asyncio logs because no
+    one awaited them. GFXGRAPH_DIAG=0 makes it do nothing.
+
+    Args:
+        how: what turns an exception into an explanation; the public name also knows this GPU.
+
+    Returns:
+        A function that takes everything back.
+    """
+    with _lock:
+        if not _undo and config.load().diag:
+            _undo.append(_hook_main(how))
+            _undo.append(_hook_threads(how))
+            _undo.append(_hook_asyncio(how))
+    return uninstall_diagnostics
+
+
+def uninstall_diagnostics() -> None:
+    """Take back what ``install_diagnostics`` did."""
+    with _lock:
+        while _undo:
+            _undo.pop()()
+
+
+def report(error: BaseException, file: TextIO | None = None, how: Explain = explain) -> Explanation:
+    """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it.
+
+    An exception that already carries its explanation as a note is not explained twice.
+    """
+    if isinstance(error, _NEVER) or not config.load().diag:
+        return Explanation()
+    found = how(error)
+    text = found.format() if found else ""
+    if text and text not in getattr(error, "__notes__", ()) and text not in str(error):
+        (file or sys.stderr).write(f"\n{text}\n")
+    return found
+
+
+@contextmanager
+def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
+    """Explain what goes wrong in the block: the exception gets the explanation as a note.
+
+    Args:
+        label: what the block does; the note names it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if config.load().diag:
+            found = how(error)
+            text = found.format() if found else ""
+            # Our own errors say all this themselves.
+            if text and not hasattr(error, "fields"):
+                error.add_note(f"[{label}] {text}" if label else text)
+        raise
+
+
+def _hook_main(how: Explain) -> Callable[[], None]:
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        _quietly(error, how)
+
+    sys.excepthook = hook
+
+    def undo() -> None:
+        # Somebody may have wrapped ours since: taking theirs away would lose it.
+        if sys.excepthook is hook:
+            sys.excepthook = before
+
+    return undo
+
+
+def _hook_threads(how: Explain) -> Callable[[], None]:
+    before = threading.excepthook
+
+    def hook(args: Any) -> None:
+        before(args)
+        if args.exc_value is not None:
+            _quietly(args.exc_value, how)
+
+    threading.excepthook = hook
+
+    def undo() -> None:
+        if threading.excepthook is hook:
+            threading.excepthook = before
+
+    return undo
+
+
+class _AsyncioHandler(logging.Handler):
+    """Sees what asyncio logs, after making sure that it is shown as it would have been."""
+
+    def __init__(self, how: Explain) -> None:
+        super().__init__(logging.ERROR)
+        self.how = how
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = logging.getLogger("asyncio")
+        others = [handler for handler in logger.handlers if handler is not self]
+        # Without any handler Python shows errors through its last resort; ours switches that off.
+        if not others and not (logger.propagate and logging.getLogger().handlers) and logging.lastResort:
+            logging.lastResort.handle(record)
+        if record.exc_info and record.exc_info[1] is not None:
+            _quietly(record.exc_info[1], self.how)
+
+
+def _hook_asyncio(how: Explain) -> Callable[[], None]:
+    # The logger, not the event loop: it also serves loops of other makers (uvloop).
+    handler = _AsyncioHandler(how)
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(handler)
+    return lambda: logger.removeHandler(handler)
+
+
+def _quietly(error: BaseException, how: Explain) -> None:
+    """Explain without ever adding a second failure to the first."""
+    try:
+        report(error, how=how)
+    except (OSError, ValueError, RuntimeError) as problem:
+        logging.getLogger("gfxgraph").debug("could not explain %r: %s", error, problem)

@@ -1,0 +1,183 @@
+"""Every pattern of the catalogue in a form that starts fast and searches fast.
+
+Reading all entries takes tens of milliseconds, so what matching needs is kept in a derived file
+beside the bytecode, named by a fingerprint of the catalogue: adding or editing an entry makes a
+new one. Nothing breaks where the file cannot be written; the start is slower then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.diagnostics import patterns, statuses
+from gfxgraph.diagnostics.entries import FOLDER
+
+VERSION = 1
+"""Raised when the form of the derived file changes."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One expression and what its match says.
+
+    ``kind`` is "strong", "weak", "hint" or "combo"; ``number`` tells which hint, or which part of
+    which combination (the combination times 100 plus the part).
+    """
+
+    code: str
+    kind: str
+    number: int
+    regex: str
+    literals: tuple[str, ...]
+    compiled: re.Pattern[str] | None = None
+
+    def search(self, line: str) -> re.Match[str] | None:
+        if self.compiled is None:
+            self.compiled = re.compile(self.regex, re.IGNORECASE)
+        return self.compiled.search(line)
+
+
+@dataclass(slots=True)
+class Index:
+    """All items, by literal, and what is needed to order what they find."""
+
+    items: list[Item]
+    by_literal: dict[str, list[int]]
+    triggers: list[bytes]
+    ranks: dict[str, int]
+    aliases: dict[str, str]
+    titles: dict[str, dict[str, str]]
+    n_combos: dict[str, list[int]]
+
+
+@lru_cache(maxsize=1)
+def load() -> Index:
+    """Return the index, from the derived file where that is current."""
+    fingerprint = _fingerprint()
+    for path in _places(fingerprint):
+        try:
+            return _from_plain(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError):
+            continue
+    plain = build()
+    _store(plain, fingerprint)
+    return _from_plain(plain)
+
+
+def build() -> dict[str, Any]:
+    """Read the whole catalogue and return the index as plain data."""
+    rows: list[list[Any]] = []
+    plain: dict[str, Any] = {"ranks": {}, "aliases": {}, "titles": {}, "n_combos": {}}
+    for path in sorted(FOLDER.glob("*.toml")):
+        table = tomllib.loads(path.read_text())
+        code = table["code"]
+        plain["ranks"][code] = table.get("rank", 50)
+        plain["aliases"] |= dict.fromkeys(table.get("aliases", ()), code)
+        plain["titles"][code] = {"en": table["en"]["title"], "zh": table["zh"]["title"]}
+        if table.get("combos"):
+            plain["n_combos"][code] = [len(combo) for combo in table["combos"]]
+        rows += _rows_of(code, table)
+    for status in statuses.every():
+        if status.number == 0:
+            continue
+        # Names of statuses are recognised wherever they stand; texts only after "error".
+        rows += _split(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b")
+        if status.text:
+            text = re.escape(status.text).replace(r"\ ", " ")
+            rows += _split(
+                status.entry,
+                "status",
+                0,
+                rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}",
+            )
+    # Our own errors, printed by a program and piped back to us, end with this line.
+    rows += _split("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)")
+    plain["items"] = [row[:5] for row in rows]
+    plain["triggers"] = patterns.triggers(row[5] for row in rows if row[1] not in _UNTRIGGERED)
+    return plain
+
+
+# These add to what was found and do not find by themselves.
+_UNTRIGGERED = ("hint", "combo")
+
+
+def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
+    for kind, regexes in (("strong", table.get("patterns", ())), ("weak", table.get("weak", ()))):
+        for regex in regexes:
+            yield from _split(code, kind, 0, regex)
+    for number, hint in enumerate(table.get("hint", ())):
+        yield from _split(code, "hint", number, hint["when"])
+    for number, combo in enumerate(table.get("combos", ())):
+        for part, regex in enumerate(combo):
+            yield from _split(code, "combo", number * 100 + part, regex)
+
+
+def _split(code: str, kind: str, number: int, regex: str) -> Iterator[list[Any]]:
+    for branch in patterns.alternatives(regex):
+        found = patterns.literals(branch)
+        forms = found if kind in _UNTRIGGERED else patterns.literals(branch, patterns.form_length)
+        if not found or not forms:
+            raise ValueError(f"{code}: no literal text in pattern {branch!r}")
+        yield [code, kind, number, branch, list(found), list(forms)]
+
+
+def _from_plain(plain: dict[str, Any]) -> Index:
+    items = [Item(row[0], row[1], row[2], row[3], tuple(row[4])) for row in plain["items"]]
+    by_literal: dict[str, list[int]] = {}
+    for number, item in enumerate(items):
+        for text in item.literals:
+            by_literal.setdefault(text, []).append(number)
+    return Index(
+        items,
+        by_literal,
+        [text.encode() for text in plain["triggers"]],
+        plain["ranks"],
+        plain["aliases"],
+        plain["titles"],
+        plain["n_combos"],
+    )
+
+
+def _fingerprint() -> str:
+    """Names, sizes and times of all files: enough to notice an edit, without reading them."""
+    seen = [str(VERSION)]
+    for folder in (FOLDER, statuses.FOLDER):
+        with os.scandir(folder) as found:
+            for file in found:
+                state = file.stat()
+                seen.append(f"{file.name}:{state.st_size}:{state.st_mtime_ns}")
+    return f"{zlib.crc32(' '.join(sorted(seen)).encode()):08x}{len(seen):04x}"
+
+
+def _places(fingerprint: str) -> list[Path]:
+    name = f"catalogue.{fingerprint}.json"
+    # Beside the bytecode; where that is read-only, in a folder that only this user can write.
+    return [
+        FOLDER.parent / "__pycache__" / name,
+        Path.home() / ".cache" / "gfxgraph" / name,
+    ]
+
+
+def _store(plain: dict[str, Any], fingerprint: str) -> None:
+    for path in _places(fingerprint):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for old in path.parent.glob("catalogue.*.json"):
+                old.unlink(missing_ok=True)
+            # Written aside and renamed: another process may be reading.
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+                json.dump(plain, file, ensure_ascii=False)
+            os.replace(file.name, path)
+            return
+        except OSError:
+            continue

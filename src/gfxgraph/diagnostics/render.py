@@ -1,0 +1,63 @@
+"""Turn an entry and its values into the text that people read.
+
+The first line never varies for a code, so that it can be searched for; values go below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gfxgraph.diagnostics.entries import Entry, UnknownCodeError, entry
+
+_PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+_UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
+LABELS = {
+    "en": ("what: ", "why:  ", "do:   ", "more: "),
+    "zh": ("现象：", "原因：", "处理：", "详情："),  # each as wide as the English one
+}
+
+
+def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
+    """Return the five-line text of ``code``; never raises, since it is called while an error is shown.
+
+    Args:
+        code: slug of a catalogue entry.
+        values: what the placeholders stand for; a missing one reads "(not known)".
+        lang: ``en`` or ``zh``.
+        quote: somebody else's message, shown word for word after the reason, because programs
+            search exceptions for it.
+    """
+    try:
+        found = entry(code)
+    except UnknownCodeError:
+        shown = ", ".join(f"{name}={value}" for name, value in values.items())
+        return f"{code}: {shown}" + (f"\n  why:  {quote}" if quote else "")
+    return render_entry(found, values, lang, quote)
+
+
+def render_entry(found: Entry, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
+    """As ``render``, for an entry already at hand."""
+    text = found.text(lang)
+    why = fill(text.why, found, values, lang)
+    if quote:
+        why = f"{why}\n{quote}" if "\n" in quote else f"{why} [{quote}]"
+    steps = "\n".join(fill(step, found, values, lang) for step in text.do)
+    lines = [f"{found.code}: {text.title}"]
+    bodies = (fill(text.what, found, values, lang), why, steps, f"gfxgraph explain {found.code}")
+    for label, body in zip(LABELS.get(lang, LABELS["en"]), bodies):
+        lines.append(f"  {label}" + body.strip().replace("\n", "\n" + " " * 8))
+    return "\n".join(lines)
+
+
+def fill(template: str, found: Entry, values: Mapping[str, object], lang: str) -> str:
+    """Replace the entry's own placeholders; other braces (shell, JSON) stay as they are."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in found.fields:
+            return match[0]
+        shown = values.get(name)
+        return _UNKNOWN.get(lang, _UNKNOWN["en"]) if shown is None or shown == "" else str(shown)
+
+    return _PLACEHOLDER.sub(value, template)

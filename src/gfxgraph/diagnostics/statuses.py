@@ -1,0 +1,60 @@
+"""Status codes of HIP, HSA and the libraries: by name and by number, each with its entry and meaning."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "codes"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One status: which interface, its name and number, the entry that explains it.
+
+    ``text`` is what the library's own error-string function says; ``aka`` are other names of the
+    same status (CUDA's, older spellings).
+    """
+
+    api: str
+    name: str
+    number: int
+    entry: str
+    en: str
+    zh: str
+    text: str = ""
+    aka: tuple[str, ...] = ()
+
+    def meaning(self, lang: str) -> str:
+        return self.zh if lang == "zh" else self.en
+
+    def shown_number(self) -> str:
+        """HSA and exit statuses as people meet them: hexadecimal for HSA, decimal elsewhere."""
+        return f"0x{self.number:x}" if self.api == "HSA" else str(self.number)
+
+
+@lru_cache(maxsize=1)
+def every() -> tuple[Status, ...]:
+    """Return every status of every table, HIP's first."""
+    found = []
+    for path in sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem != "hip", path.stem)):
+        table = tomllib.loads(path.read_text())
+        for row in table["status"]:
+            found.append(Status(api=table["api"], **(row | {"aka": tuple(row.get("aka", ()))})))
+    return tuple(found)
+
+
+def by_name(name: str) -> Status | None:
+    """Return the status called ``name``, in any letter case; CUDA's names find HIP's."""
+    wanted = name.lower()
+    for status in every():
+        if status.name.lower() == wanted or any(other.lower() == wanted for other in status.aka):
+            return status
+    return None
+
+
+def by_number(number: int) -> list[Status]:
+    """Return every status with this number, HIP's first: a bare number does not say whose it is."""
+    return [status for status in every() if status.number == number]

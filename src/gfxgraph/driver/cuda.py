@@ -1,0 +1,84 @@
+"""`GraphDriver` over ``libcuda``, the reference GPU's driver.
+
+The driver library rather than ``libcudart``: its versioned names keep one signature for ever, and a
+process has one of it however many runtimes it carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+
+from gfxgraph.driver import layouts
+from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.params import Layout
+from gfxgraph.driver.table import SUCCESS
+from gfxgraph.errors import DriverError
+from gfxgraph.types import CaptureStatus, NodeKind
+
+
+class CudaDriver(RuntimeDriver):
+    name = "cuda"
+    node_struct = layouts.CudaKernelNodeParams
+    launch_end = layouts.CUDA_LAUNCH_END
+
+    def _split_version(self) -> tuple[int, ...]:
+        number = c_int()
+        self.table.call("version", byref(number))
+        return number.value // 1000, number.value % 1000 // 10
+
+    def _node_kinds(self) -> Mapping[int, NodeKind]:
+        return layouts.CUDA_NODE_KINDS
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        # The first form refuses graphs with programmatic edges, which only the second can express.
+        with_data = self.table.has("graph_edges_v2")
+        name = "graph_edges_v2" if with_data else "graph_edges"
+        count = c_size_t()
+        self.table.call(name, graph, None, None, *((None,) if with_data else ()), byref(count))
+        if not count.value:
+            return []
+        before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
+        data = ((layouts.CudaEdgeData * count.value)(),) if with_data else ()
+        self.table.call(name, graph, before, after, *data, byref(count))
+        return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
+
+    def kernel_name(self, node: int) -> str:
+        raw = self._raw_params(node)
+        call, handle = ("func_name", raw.func) if raw.func else ("kern_name", raw.kern)
+        if not handle or not self.table.has(call):
+            return ""
+        name = c_char_p()
+        self.table.call(call, byref(name), handle)
+        return name.value.decode("utf-8", "replace") if name.value else ""
+
+    def param_layout(self, node: int) -> Layout | None:
+        raw = self._raw_params(node)
+        call, handle = ("func_param", raw.func) if raw.func else ("kern_param", raw.kern)
+        if not handle or not self.table.has(call):
+            return None
+        return self._walk_layout(call, handle)
+
+    def update_exec(self, graph_exec: int, graph: int) -> None:
+        """Give ``graph_exec`` the parameters of ``graph``, which has the same shape.
+
+        Raises:
+            DriverError: `driver_call_failed`, where the shape differs.
+        """
+        result = layouts.CudaUpdateResult()
+        self.table.call("exec_update", graph_exec, graph, byref(result))
+
+    def abandon_capture(self, stream: int) -> None:
+        """End the capture of ``stream``; CUDA resets the stream even when the end is refused.
+
+        Raises:
+            DriverError: `capture_not_abandoned`, as for a capture that another thread began.
+        """
+        if self.capture_info(stream).status is CaptureStatus.NONE:
+            return
+        graph = c_void_p()
+        status = self.table.raw("end_capture")(stream, byref(graph))
+        if status == SUCCESS and graph.value:
+            self.table.call("graph_destroy", graph)
+        if self.capture_info(stream).status is not CaptureStatus.NONE:
+            raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))

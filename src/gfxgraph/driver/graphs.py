@@ -1,0 +1,292 @@
+"""Graph calls that HIP and CUDA answer alike; hip.py and cuda.py add what differs.
+
+Nothing here decides: a call is made, its status checked, its answer handed on. Handles are integers
+and are never looked into.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+from gfxgraph.driver import params as kernel_params
+from gfxgraph.driver.params import KernelParams, Layout
+from gfxgraph.driver.table import SUCCESS, Table
+from gfxgraph.errors import DriverError
+from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+
+# hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
+MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED = 0, 1, 2
+
+
+class RuntimeDriver(ABC):
+    """`GraphDriver` over a function table, and what the native calls give beyond that protocol."""
+
+    name: str
+    node_struct: type[Structure]
+    launch_end: int
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.library = table.found.path
+        self.version = self._split_version()
+        self.missing = table.missing
+        self._kinds = self._node_kinds()
+
+    @abstractmethod
+    def _split_version(self) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    def _node_kinds(self) -> Mapping[int, NodeKind]: ...
+
+    @abstractmethod
+    def kernel_name(self, node: int) -> str: ...
+
+    @abstractmethod
+    def param_layout(self, node: int) -> Layout | None:
+        """(offset, nbytes) of each argument of ``node``'s kernel; None where the runtime does not say."""
+
+    @abstractmethod
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        """(from, to) pairs of ``graph``."""
+
+    @abstractmethod
+    def abandon_capture(self, stream: int) -> None: ...
+
+    # Captures ----------------------------------------------------------------------------------
+
+    def capture_info(self, stream: int) -> CaptureInfo:
+        return self._capture_info(stream, None, None)
+
+    def capture_frontier(self, stream: int) -> tuple[int, ...]:
+        """Nodes that the next work on the capturing ``stream`` will depend on."""
+        first, count = c_void_p(), c_size_t()
+        info = self._capture_info(stream, byref(first), byref(count))
+        if info.status is not CaptureStatus.ACTIVE or not first.value:
+            return ()
+        # Read at once: the runtime owns the array and the next captured call may move it.
+        return tuple(node or 0 for node in (c_void_p * count.value).from_address(first.value))
+
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        status, first, count = c_int(), c_void_p(), c_size_t()
+        call = self.table.raw("capture_info")
+        # Converted once: this runs before and after every operation of a capture.
+        arguments = (c_void_p(stream), byref(status), None, None, byref(first), byref(count))
+        word = c_size_t.from_address
+
+        def frontier() -> int | tuple[int, ...]:
+            if call(*arguments) or status.value != 1 or not count.value or not first.value:
+                return 0
+            if count.value == 1:
+                return word(first.value).value
+            return tuple(word(first.value + 8 * i).value for i in range(count.value))
+
+        return frontier
+
+    def _capture_info(self, stream: int, first: Any, count: Any) -> CaptureInfo:
+        status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
+        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
+        if answer != SUCCESS:
+            if self._asked_about_legacy_stream(answer, stream):
+                return CaptureInfo(CaptureStatus.NONE, 0, 0)
+            self.table.check(answer, "capture_info")
+        state = CaptureStatus(status.value)
+        if state is CaptureStatus.NONE:
+            return CaptureInfo(state, 0, 0)
+        # Of an invalidated capture the runtimes set no id and no graph.
+        return CaptureInfo(state, capture_id.value, graph.value or 0)
+
+    def _asked_about_legacy_stream(self, answer: int, stream: int) -> bool:
+        # The legacy stream cannot be captured; asked about it while another stream captures, both
+        # runtimes refuse to answer. 1 is its named handle.
+        return stream in (0, 1) and "IMPLICIT" in self.table.status_name(answer).upper()
+
+    def begin_capture(self, stream: int, mode: int = MODE_THREAD_LOCAL) -> None:
+        self.table.call("begin_capture", stream, mode)
+
+    def end_capture(self, stream: int) -> int:
+        """End the capture of ``stream`` and return its graph, which is then the caller's."""
+        graph = c_void_p()
+        # On failure HIP leaves garbage in the handle: the status alone says whether there is one.
+        self.table.call("end_capture", stream, byref(graph))
+        return graph.value or 0
+
+    # Graphs ------------------------------------------------------------------------------------
+
+    def node_counter(self, graph: int) -> Callable[[], int]:
+        count = c_size_t()
+        call, check = self.table.raw("graph_nodes"), self.table.check
+        # Converted once: this runs after every op of a capture.
+        handle, where = c_void_p(graph), byref(count)
+
+        def node_count() -> int:
+            status = call(handle, None, where)
+            if status:
+                check(status, "graph_nodes")
+            return count.value
+
+        return node_count
+
+    def nodes(self, graph: int) -> Sequence[int]:
+        """Nodes of ``graph``: HIP gives them in topological order, CUDA in the order of insertion."""
+        count = c_size_t()
+        self.table.call("graph_nodes", graph, None, byref(count))
+        if not count.value:
+            return []
+        found = (c_void_p * count.value)()
+        self.table.call("graph_nodes", graph, found, byref(count))
+        return [node or 0 for node in found[: count.value]]
+
+    def node_kind(self, node: int) -> NodeKind:
+        kind = c_int()
+        self.table.call("node_type", node, byref(kind))
+        return self._kinds.get(kind.value, NodeKind.OTHER)
+
+    def child_graph(self, node: int) -> int:
+        """The graph inside a child-graph node; it stays the node's."""
+        graph = c_void_p()
+        self.table.call("child_graph", node, byref(graph))
+        return graph.value or 0
+
+    def leaves(self, graph: int) -> list[int]:
+        """Nodes of ``graph`` that nothing depends on."""
+        followed = {before for before, _ in self.edges(graph)}
+        return [node for node in self.nodes(graph) if node not in followed]
+
+    def destroy_graph(self, graph: int) -> None:
+        self.table.call("graph_destroy", graph)
+
+    # Graph execs -------------------------------------------------------------------------------
+
+    def instantiate(self, graph: int, flags: int = 0) -> int:
+        graph_exec = c_void_p()
+        # Both runtimes may write the handle on failure too; see end_capture.
+        self.table.call("instantiate", byref(graph_exec), graph, flags)
+        return graph_exec.value or 0
+
+    def destroy_exec(self, graph_exec: int) -> None:
+        self.table.call("exec_destroy", graph_exec)
+
+    def launch(self, graph_exec: int, stream: int) -> None:
+        self.table.call("launch", graph_exec, stream)
+
+    def synchronize_stream(self, stream: int) -> None:
+        self.table.call("synchronize", stream)
+
+    def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:
+        """Let ``graph_exec`` skip ``node``, or not. Kernel, copy and memset nodes of the top level only."""
+        self.table.call("set_enabled", graph_exec, node, int(enabled))
+
+    def node_enabled(self, graph_exec: int, node: int) -> bool:
+        enabled = c_uint()
+        self.table.call("get_enabled", graph_exec, node, byref(enabled))
+        return bool(enabled.value)
+
+    # Kernel nodes ------------------------------------------------------------------------------
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """Return how the kernel node ``node`` launches its kernel.
+
+        Args:
+            node: a kernel node.
+            layout: (offset, nbytes) of each argument, where the caller knows what the runtime does
+                not tell. A wrong layout reads memory that is not the arguments'.
+        """
+        raw = self._raw_params(node)
+        known = self.param_layout(node) if layout is None else layout
+        return kernel_params.read(raw, known, self._why_layout_unknown())
+
+    def set_kernel_params(self, graph_exec: int, node: int, params: KernelParams) -> None:
+        """Make ``graph_exec`` launch ``node`` as ``params`` say; the graph itself keeps its own.
+
+        Raises:
+            DriverError: `kernel_layout_unknown`, or what the runtime answers.
+        """
+        raw = self.node_struct()
+        alive = kernel_params.write(raw, params, self.launch_end)
+        self.table.call("exec_kernel_params", graph_exec, node, byref(raw))
+        del alive  # the runtime has copied every argument
+
+    def update_params(
+        self,
+        graph_exec: int,
+        node: int,
+        changes: Mapping[int, bytes],
+        *,
+        base: KernelParams | None = None,
+        layout: Layout | None = None,
+    ) -> KernelParams:
+        """Replace some arguments of ``node`` in ``graph_exec`` and return what it now launches with.
+
+        ``base`` is what the exec has now: the answer of the last call, since neither runtime can be
+        asked about an exec. By default that is what the graph was captured with.
+        """
+        wanted = base if base is not None else self.node_params(node, layout)
+        for index, value in changes.items():
+            wanted = wanted.with_param(index, value)
+        self.set_kernel_params(graph_exec, node, wanted)
+        return wanted
+
+    @contextmanager
+    def single_node_exec(self, node: int, params: KernelParams | None = None) -> Iterator[int]:
+        """Instantiate a graph of the kernel node ``node`` alone, and destroy it at the end.
+
+        It needs no argument layout: the runtime's own pointers are handed back to it. Not exact for
+        what a kernel node does not tell: cooperative launches, and on HIP the partial last workgroup
+        of hipExtModuleLaunchKernel.
+
+        Raises:
+            DriverError: `node_not_relaunchable`, for anything but a kernel node.
+        """
+        kind = self.node_kind(node)
+        if kind is not NodeKind.KERNEL:
+            raise DriverError("node_not_relaunchable", kind=str(kind))
+        raw = self._raw_params(node)
+        alive = [] if params is None else kernel_params.write(raw, params, self.launch_end)
+        graph, added = c_void_p(), c_void_p()
+        self.table.call("graph_create", byref(graph), 0)
+        try:
+            self.table.call("add_kernel", byref(added), graph, None, 0, byref(raw))
+            del alive
+            graph_exec = self.instantiate(graph.value or 0)
+            try:
+                yield graph_exec
+            finally:
+                self.destroy_exec(graph_exec)
+        finally:
+            self.destroy_graph(graph.value or 0)
+
+    def relaunch(self, node: int, stream: int, params: KernelParams | None = None) -> None:
+        """Run the kernel of ``node`` once on ``stream`` and wait for it."""
+        with self.single_node_exec(node, params) as graph_exec:
+            self.launch(graph_exec, stream)
+            self.synchronize_stream(stream)
+
+    def _raw_params(self, node: int) -> Any:
+        raw = self.node_struct()
+        self.table.call("kernel_params", node, byref(raw))
+        return raw
+
+    def _why_layout_unknown(self) -> str:
+        symbol = self.table.symbol("func_param")
+        if self.table.has("func_param"):
+            return f"{symbol} does not know this kernel"
+        return f"{self.library} has no {symbol}"
+
+    def _walk_layout(self, name: str, function: int) -> Layout | None:
+        """Ask for one argument after the other until the runtime says there are no more."""
+        offset, nbytes = c_size_t(), c_size_t()
+        call = self.table.raw(name)
+        layout: list[tuple[int, int]] = []
+        while True:
+            status = call(function, len(layout), byref(offset), byref(nbytes))
+            if status != SUCCESS:
+                ended = "INVALIDVALUE" in self.table.status_name(status).upper().replace("_", "")
+                self.table.forget_last_error()
+                # Refused at once is either no arguments or no such kernel; the same to a reader
+                # who finds no argument array, and `read` looks.
+                return layout if ended else None
+            layout.append((offset.value, nbytes.value))

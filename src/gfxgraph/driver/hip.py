@@ -1,0 +1,139 @@
+"""`GraphDriver` over ``libamdhip64``.
+
+What HIP does differently, and this module knows: node numbers by version, kernels named by host stub
+or by function, argument layouts only from 7.11 on, and captures that fail without ending (below).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
+
+from gfxgraph.driver import layouts
+from gfxgraph.driver.graphs import MODE_RELAXED, RuntimeDriver
+from gfxgraph.driver.params import Layout
+from gfxgraph.driver.table import SUCCESS
+from gfxgraph.errors import DriverError
+from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+
+
+class HipDriver(RuntimeDriver):
+    name = "hip"
+    node_struct = layouts.HipKernelNodeParams
+    launch_end = layouts.HIP_LAUNCH_END
+
+    def _split_version(self) -> tuple[int, ...]:
+        number = c_int()
+        self.table.call("version", byref(number))
+        return number.value // 10_000_000, number.value // 100_000 % 100, number.value % 100_000
+
+    def _node_kinds(self) -> Mapping[int, NodeKind]:
+        return layouts.hip_node_kinds(self.version)
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        count = c_size_t()
+        self.table.call("graph_edges", graph, None, None, byref(count))
+        if not count.value:
+            return []
+        before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
+        self.table.call("graph_edges", graph, before, after, byref(count))
+        return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
+
+    # Kernels -----------------------------------------------------------------------------------
+
+    def kernel_name(self, node: int) -> str:
+        function = self._raw_params(node).func
+        if not function:
+            return ""
+        # A node launched by hipLaunchKernel holds the address of a host stub, one launched by
+        # hipModuleLaunchKernel a function. Stubs are looked up in a map, so asking is safe for both;
+        # the other call would follow a stub as if it were an object.
+        name = self._stub_name(function)
+        if name is None and self.table.has("func_name"):
+            name = self.table.raw("func_name")(function)
+        return name.decode("utf-8", "replace") if name else ""
+
+    def _stub_name(self, function: int) -> bytes | None:
+        if not self.table.has("stub_name"):
+            return None
+        name: bytes | None = self.table.raw("stub_name")(function, None)
+        return name
+
+    def param_layout(self, node: int) -> Layout | None:
+        if not self.table.has("func_param"):
+            return None
+        function = self._raw_params(node).func or 0
+        found = c_void_p()
+        if self.table.raw("func_of_stub")(byref(found), function) == SUCCESS and found.value:
+            function = found.value
+        else:
+            self.table.forget_last_error()  # not a stub: a function already
+        return self._walk_layout("func_param", function)
+
+    def update_exec(self, graph_exec: int, graph: int) -> None:
+        """Give ``graph_exec`` the parameters of ``graph``, which has the same shape.
+
+        Raises:
+            DriverError: `driver_call_failed`, where the shape differs.
+        """
+        # HIP refuses null pointers here.
+        node, result = c_void_p(), c_uint()
+        self.table.call("exec_update", graph_exec, graph, byref(node), byref(result))
+
+    # Dead captures -----------------------------------------------------------------------------
+
+    def abandon_capture(self, stream: int) -> None:
+        """End the capture of ``stream`` so that it can be used again; its graph is thrown away.
+
+        Never call it on a capture whose end was already refused because of an unjoined fork (904):
+        such a stream stays active with a graph that is gone, and nothing brings it back.
+
+            ACTIVE ──join forks, EndCapture──> NONE
+            INVALIDATED ──EndCapture (901)──> NONE         from 7.14 on
+                                         └──> INVALIDATED  until then
+                              └─ BeginCapture, EndCapture ─> NONE
+
+        Raises:
+            DriverError: `capture_not_abandoned`, when the stream is lost.
+        """
+        info = self.capture_info(stream)
+        if info.status is CaptureStatus.NONE:
+            return
+        if info.status is CaptureStatus.ACTIVE:
+            # EndCapture with an unjoined fork frees the graph, leaves the stream capturing into it,
+            # and crashes when called again. So there must be no fork left when it is called.
+            self.join_forks(info)
+        status = self._end_and_discard(stream)
+        if self._state(stream) is CaptureStatus.INVALIDATED:
+            # Until 7.14 the refused end leaves the stream invalidated, and work sent to it vanishes
+            # without an error. A new capture resets it. Source: tests/emulator.
+            self.table.raw("begin_capture")(stream, MODE_RELAXED)
+            self.table.forget_last_error()
+            status = self._end_and_discard(stream)
+        if self._state(stream) is not CaptureStatus.NONE:
+            raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))
+
+    def join_forks(self, info: CaptureInfo) -> bool:
+        """Tie the loose ends of an active capture together; True when there were several.
+
+        HIP refuses to end a capture whose graph has more than one last node.
+        """
+        leaves = self.leaves(info.graph)
+        if len(leaves) < 2:
+            return False
+        node = c_void_p()
+        self.table.call("add_empty", byref(node), info.graph, (c_void_p * len(leaves))(*leaves), len(leaves))
+        return True
+
+    def _end_and_discard(self, stream: int) -> int:
+        graph = c_void_p()
+        status: int = self.table.raw("end_capture")(stream, byref(graph))
+        if status == SUCCESS:
+            if graph.value:
+                self.table.call("graph_destroy", graph)
+        else:
+            self.table.forget_last_error()  # and the handle is garbage: never touched
+        return status
+
+    def _state(self, stream: int) -> CaptureStatus:
+        return self.capture_info(stream).status

@@ -1,0 +1,102 @@
+"""Structs of the graph API as the runtimes lay them out on x86-64.
+
+HIP's and CUDA's kernel-node structs have the same members in a different order and size, so they
+must never be interchanged. HIP sorts members by name and has kept that from 5.2 to 7.15.
+
+Source: compiled sizes and offsets in docs/decisions/0040; tests/unit/driver/test_driver_calls.py.
+"""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_size_t, c_ubyte, c_uint, c_void_p
+
+from gfxgraph.types import NodeKind
+
+Dim3 = c_uint * 3
+
+
+class HipKernelNodeParams(Structure):
+    """hipKernelNodeParams: 64 bytes."""
+
+    _fields_ = [
+        ("block", Dim3),
+        ("extra", c_void_p),
+        ("func", c_void_p),
+        ("grid", Dim3),
+        ("params", c_void_p),
+        ("shared_nbytes", c_uint),
+    ]
+
+
+class CudaKernelNodeParams(Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2: 72 bytes. ``kern`` is used where ``func`` is null."""
+
+    _fields_ = [
+        ("func", c_void_p),
+        ("grid", Dim3),
+        ("block", Dim3),
+        ("shared_nbytes", c_uint),
+        ("params", c_void_p),
+        ("extra", c_void_p),
+        ("kern", c_void_p),
+        ("ctx", c_void_p),
+    ]
+
+
+class CudaEdgeData(Structure):
+    """CUgraphEdgeData: 8 bytes."""
+
+    _fields_ = [
+        ("from_port", c_ubyte),
+        ("to_port", c_ubyte),
+        ("type", c_ubyte),
+        ("reserved", c_ubyte * 5),
+    ]
+
+
+class CudaUpdateResult(Structure):
+    """CUgraphExecUpdateResultInfo: 24 bytes."""
+
+    _fields_ = [("result", c_uint), ("error_node", c_void_p), ("error_from_node", c_void_p)]
+
+
+# Markers in the ``extra`` array of a launch whose arguments are one packed buffer.
+LAUNCH_BUFFER_POINTER = 1
+LAUNCH_BUFFER_SIZE = 2
+HIP_LAUNCH_END = 3
+CUDA_LAUNCH_END = 0
+
+_COMMON = (
+    NodeKind.KERNEL,
+    NodeKind.MEMCPY,
+    NodeKind.MEMSET,
+    NodeKind.HOST,
+    NodeKind.CHILD_GRAPH,
+    NodeKind.EMPTY,
+    NodeKind.WAIT_EVENT,
+    NodeKind.EVENT_RECORD,
+)
+_SEMAPHORES = (NodeKind.OTHER, NodeKind.OTHER)
+_MEMORY = (NodeKind.MEM_ALLOC, NodeKind.MEM_FREE)
+_SYMBOL_COPIES = (NodeKind.MEMCPY, NodeKind.MEMCPY)
+
+# 12 batch memory operation, 13 conditional.
+CUDA_NODE_KINDS = dict(enumerate(_COMMON + _SEMAPHORES + _MEMORY))
+
+
+def hip_node_kinds(version: tuple[int, ...]) -> dict[int, NodeKind]:
+    """Return hipGraphNodeType's meaning in ``version`` of HIP; absent numbers are `NodeKind.OTHER`.
+
+    The enum began at 1 up to 5.2, and was renumbered twice since. Read with the wrong table a kernel
+    looks like a copy, so this is the one place where a version decides.
+    """
+    if version < (5, 3):
+        # 9 is the one-dimensional copy, then the copies from and to a symbol.
+        return dict(enumerate((*_COMMON, NodeKind.MEMCPY, *_SYMBOL_COPIES), start=1))
+    if version < (5, 5):
+        return dict(enumerate(_COMMON + _SEMAPHORES + _SYMBOL_COPIES))
+    # 14 batch memory operation (6.4).
+    return dict(enumerate(_COMMON + _SEMAPHORES + _MEMORY + _SYMBOL_COPIES))
+
+
+assert c_size_t(-1).value == 2**64 - 1, "the layouts here are those of 64-bit systems"

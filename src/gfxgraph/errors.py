@@ -1,0 +1,108 @@
+"""Every exception that gfxgraph raises.
+
+    RuntimeError
+    └── GfxGraphError            has .code and .fields; str() is the catalogue's text
+        ├── ActivationError      the bridge cannot be switched on here
+        ├── ConfigError          a setting has a value that is not one of the allowed
+        ├── CaptureError         a capture cannot begin, go on or end
+        ├── ReplayError          a captured graph cannot be replayed
+        │   ├── GuardMismatch        what the capture assumed is no longer so
+        │   ├── ValidationMismatch   replay and eager differ
+        │   └── GfxGraphFault        the GPU faulted; names op, line and memory
+        ├── DriverError          a call into the GPU runtime failed
+        └── SimulatorError       the simulator was asked for what it does not have
+
+GfxGraphError is a RuntimeError because torch raises those, and engines that fall back by
+themselves catch them. The text is made when it is asked for: raising costs no file access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from gfxgraph import config as _config
+
+
+class GfxGraphError(RuntimeError):
+    """An error with a catalogued meaning.
+
+    Args:
+        code: slug of the entry in ``diagnostics/catalogue``.
+        quote: somebody else's message, kept word for word in the text; programs search for it.
+        fields: values for the entry's placeholders.
+    """
+
+    def __init__(self, code: str, /, *, quote: str = "", **fields: object) -> None:
+        super().__init__(code)
+        self.code = code
+        self.quote = quote
+        self.fields: dict[str, object] = fields
+
+    def text(self, lang: str) -> str:
+        """The explanation in ``lang``, whatever language is set."""
+        # Here, not above: errors are imported by programs that never fail.
+        from gfxgraph.diagnostics.render import render
+
+        return render(self.code, self.fields, lang, self.quote)
+
+    def __str__(self) -> str:
+        return self.text(_config.language_of())
+
+    def __repr__(self) -> str:
+        shown = "".join(f", {name}={value!r}" for name, value in self.fields.items())
+        return f"{type(self).__name__}({self.code!r}{shown})"
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        # Spawned workers send their errors home pickled; the default would lose the fields.
+        return _rebuild, (type(self), self.code, self.quote, self.fields)
+
+
+def _rebuild(cls: type[Any], code: str, quote: str, fields: dict[str, object]) -> Any:
+    return cls(code, quote=quote, **fields)
+
+
+class ActivationError(GfxGraphError):
+    """The bridge cannot be switched on here; nothing was patched."""
+
+
+class ConfigError(GfxGraphError):
+    """A setting has a value that is not one of the allowed."""
+
+
+class CaptureError(GfxGraphError):
+    """A capture cannot begin, go on or end."""
+
+
+class ReplayError(GfxGraphError):
+    """A captured graph cannot be replayed."""
+
+
+class GuardMismatch(ReplayError):
+    """What the capture assumed is no longer so."""
+
+
+class ValidationMismatch(ReplayError):
+    """Replay and eager differ."""
+
+
+class GfxGraphFault(ReplayError):
+    """The GPU touched memory it may not; names op, source line and memory."""
+
+
+class DriverError(GfxGraphError):
+    """A call into the GPU runtime failed; ``fields`` hold ``api``, ``status``, ``number`` where known."""
+
+
+class SimulatorError(GfxGraphError):
+    """The simulator was asked for what it does not have."""
+
+
+def check_settings(settings: _config.Config) -> None:
+    """Raise for the first setting that was refused.
+
+    Raises:
+        ConfigError: `bad_setting`.
+    """
+    for problem in settings.problems:
+        raise ConfigError("bad_setting", variable=problem.variable, value=problem.value, allowed=problem.allowed)

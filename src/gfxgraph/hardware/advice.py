@@ -1,0 +1,89 @@
+"""Explanations that know this machine: the public ``explain``, ``diagnose`` and ``install_diagnostics``.
+
+The diagnostics room says what an error means; this adds which GPU it means it for. The device is
+only looked up when something was recognised, and never through torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TextIO
+
+from gfxgraph import config
+from gfxgraph.diagnostics import explain as words
+from gfxgraph.diagnostics import hooks
+from gfxgraph.diagnostics.explanation import Explanation
+from gfxgraph.diagnostics.scan import Scanner
+from gfxgraph.hardware.architectures import architecture
+from gfxgraph.hardware.device import device_info, torch_rocm_status
+from gfxgraph.hardware.environment import detect
+from gfxgraph.hardware.versions import show
+
+
+def family_of(arch: str) -> str:
+    """Return ``RDNA2`` for ``gfx1031``; '' for an unknown target."""
+    known = architecture(arch)
+    return known.family if known else ""
+
+
+def explain(subject: object, *, lang: str = "") -> Explanation:
+    """Explain an error: a code, a HIP, HSA or CUDA status name, a number, an exception, or text.
+
+    Args:
+        subject: what to explain.
+        lang: ``en`` or ``zh``; GFXGRAPH_LANG or the locale where empty.
+
+    Returns:
+        An Explanation; false where nothing was recognised. ``.format()`` is the text.
+    """
+    return _with_device(words.explain(subject, lang=lang, family_of=family_of))
+
+
+def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
+    """Finish a scan of a stream, with this machine's notes where the stream names no GPU."""
+    return _with_device(words.conclude(scanner, lang=lang, family_of=family_of))
+
+
+def _with_device(found: Explanation) -> Explanation:
+    if not found or found.families:
+        return found
+    family = device_info().family
+    return replace(found, families=(family,)) if family else found
+
+
+def install_diagnostics() -> Callable[[], None]:
+    """Explain uncaught ROCm errors from now on, in threads and asyncio too; returns the way back."""
+    return hooks.install_diagnostics(explain)
+
+
+def report(error: BaseException, file: TextIO | None = None) -> Explanation:
+    """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it."""
+    return hooks.report(error, file, explain)
+
+
+def diagnose(label: str = "") -> AbstractContextManager[None]:
+    """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note."""
+    return hooks.diagnose(label, explain)
+
+
+def environment_report() -> str:
+    """Return a few lines about this machine, to paste into a bug report."""
+    from gfxgraph import __version__
+
+    device, torch, environment = device_info(), torch_rocm_status(), detect()
+    rows = [
+        ("gfxgraph", __version__),
+        ("GPU", f"{device.name} ({device.arch}, {device.source})" if device.arch else "none found"),
+        ("family", f"{device.family}, wave{device.wavefront}" if device.arch else ""),
+        ("support", device.support),
+        ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
+        ("PyTorch", str(torch["message"])),
+        *environment.environ.items(),
+    ]
+    rows += [
+        ("bad setting", f"{problem.variable}={problem.value}, allowed: {problem.allowed}")
+        for problem in config.load().problems
+    ]
+    return "\n".join(f"{label:<10} {value}" for label, value in rows if value)

@@ -1,0 +1,94 @@
+"""What a check is given, what it answers, and how long it may take."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from gfxgraph.hardware.machine import Machine
+from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
+from gfxgraph.hardware.topology import Gpu, gpus
+
+
+class State(StrEnum):
+    """GREEN is fine, AMBER works but will hurt, RED does not work."""
+
+    GREEN = "green"
+    AMBER = "amber"
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of doctor's screen, in both languages, with the command that mends it."""
+
+    name: str
+    state: State
+    en: str
+    zh: str
+    fix: str = ""
+
+    def text(self, lang: str) -> str:
+        return self.zh if lang == "zh" else self.en
+
+
+@dataclass
+class Site:
+    """Everything that checks look at; read once, when first asked for."""
+
+    machine: Machine = field(default_factory=Machine)
+    search: Sequence[str] | None = None
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        return gpus(self.machine)
+
+    @cached_property
+    def rocm(self) -> list[Rocm]:
+        return find_rocm(self.machine)
+
+    @cached_property
+    def torch(self) -> Torch:
+        return find_torch(self.search)
+
+
+Check = Callable[[Site], list[Finding]]
+
+
+def run(checks: Sequence[Check], site: Site, limit_s: float = 3.0) -> list[Finding]:
+    """Run every check with a time limit each; a check that hangs becomes an amber finding.
+
+    Returns:
+        The findings in the order of ``checks``.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        found += _limited(check, site, limit_s)
+    return found
+
+
+def _limited(check: Check, site: Site, limit_s: float) -> list[Finding]:
+    answers: queue.SimpleQueue[list[Finding] | Exception] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(check(site))
+        except (OSError, ValueError, KeyError) as error:
+            answers.put(error)
+
+    # A thread, not a process: a read that hangs in the kernel cannot be killed either way, and a
+    # daemon thread lets doctor go on and end.
+    threading.Thread(target=work, daemon=True, name=f"check {check.__name__}").start()
+    name = check.__name__.replace("_", " ")
+    try:
+        answer = answers.get(timeout=limit_s)
+    except queue.Empty:
+        text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
+        return [Finding(name, State.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")]
+    if isinstance(answer, Exception):
+        return [Finding(name, State.AMBER, f"could not be checked: {answer}", f"无法检查：{answer}")]
+    return answer

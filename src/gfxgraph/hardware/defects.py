@@ -1,0 +1,182 @@
+"""Known defects of GPU graphs: which apply here, and what they change.
+
+The table is data (``defects.toml``); this module is its meaning. A row that may apply does: an
+unknown version or architecture counts as affected. Both functions are pure, so every ROCm row can
+be tested on a machine without ROCm.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.hardware.environment import Environment
+from gfxgraph.hardware.versions import may_match
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One defect. ``action`` holds fields of ``Decisions``, and ``env``/``advice`` for people."""
+
+    id: str
+    status: str
+    sources: tuple[str, ...]
+    symptom: Mapping[str, str]
+    platform: str = "hip"
+    rocm: str = ""
+    hip: str = ""
+    torch: str = ""
+    arch: str = "*"
+    min_gpus: int = 0
+    cured_by: Mapping[str, str] = field(default_factory=dict)
+    action: Mapping[str, Any] = field(default_factory=dict)
+
+    def where(self) -> str:
+        """The row's range in words."""
+        parts = [
+            f"{name} {spec}" for name, spec in (("rocm", self.rocm), ("hip", self.hip), ("torch", self.torch)) if spec
+        ]
+        if self.arch != "*":
+            parts.append(self.arch)
+        if self.min_gpus:
+            parts.append(f"{self.min_gpus}+ GPUs")
+        return ", ".join(parts) or {"any": "everywhere", "hip": "every ROCm"}.get(self.platform, "every CUDA")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one decision is what it is: the rows that asked for it."""
+
+    decision: str
+    value: object
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What the runtime does differently because of defects.
+
+    Attributes:
+        capture_error_mode: mode to use where the caller left torch's default; None keeps it.
+        validate_replays: how many first replays of each graph are compared with eager.
+        max_nodes: split a graph that grows past this; None for no limit.
+        update_budget: node updates of one graph exec before it is instantiated anew; None: no limit.
+        update_headroom_mib: free memory that an update needs; below it, instantiate anew.
+        replay_timeout_s: after so long a replay is reported as hanging; None: never.
+        fresh_stream_after_failure: never capture again on a stream where a capture failed.
+        gc_before_capture: collect garbage before, and not during, a capture.
+        check_after_each_op: compare capture state after every op; illegal calls are not reported.
+        inline_nested_replay: a replay inside a capture is captured anew, not launched.
+        join_copies: wait, on the device, for host copies issued before a replay.
+        one_capture_at_a_time: serialize captures across threads.
+        keep_graphs: do not destroy graph execs before the process ends.
+        synchronize_after_destroy: synchronize the device after destroying a graph exec.
+        destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
+        clean_after_failure: restore allocator routing and generators after a failed capture.
+        child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
+        env: variables worth setting before the process starts.
+        advice: sentences for people.
+        reasons: for each field that differs from its default, the rows behind it.
+    """
+
+    capture_error_mode: str | None = None
+    validate_replays: int = 0
+    max_nodes: int | None = None
+    update_budget: int | None = None
+    update_headroom_mib: int = 0
+    replay_timeout_s: int | None = None
+    fresh_stream_after_failure: bool = False
+    gc_before_capture: bool = False
+    check_after_each_op: bool = False
+    inline_nested_replay: bool = False
+    join_copies: bool = False
+    one_capture_at_a_time: bool = False
+    keep_graphs: bool = False
+    synchronize_after_destroy: bool = False
+    destroy_before_exit: bool = False
+    clean_after_failure: bool = False
+    child_graphs: bool = True
+    host_functions: bool = True
+    conditional_nodes: bool = True
+    node_walk: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    def because(self, decision: str) -> tuple[str, ...]:
+        """The rows behind one decision; () where it is the default."""
+        return next((reason.rows for reason in self.reasons if reason.decision == decision), ())
+
+
+# How two rows that speak of the same decision are reconciled: always towards caution.
+_least: Callable[[Any, Any], Any] = min
+_most: Callable[[Any, Any], Any] = max
+_MERGE: dict[str, Callable[[Any, Any], Any]] = {
+    "validate_replays": _most,
+    "max_nodes": _least,
+    "update_budget": _least,
+    "update_headroom_mib": _most,
+    "replay_timeout_s": _least,
+    "capture_error_mode": lambda old, new: new,  # rows only ever ask for thread_local
+}
+
+
+@lru_cache(maxsize=1)
+def rows() -> tuple[Row, ...]:
+    """Return the whole table, in file order."""
+    with (Path(__file__).parent / "defects.toml").open("rb") as file:
+        table = tomllib.load(file)
+    return tuple(Row(**(row | {"sources": tuple(row["sources"])})) for row in table["row"])
+
+
+def applicable(environment: Environment) -> list[Row]:
+    """Return the rows that may apply in ``environment``, in file order, cured ones left out."""
+    return [row for row in rows() if applies(row, environment) and not is_cured(row, environment)]
+
+
+def applies(row: Row, environment: Environment) -> bool:
+    """True where ``row`` may apply, whether or not a variable cures it."""
+    if environment.platform == "none" or row.platform not in ("any", environment.platform):
+        return False
+    if row.min_gpus and environment.n_gpus < row.min_gpus:
+        return False
+    known = environment.archs
+    if known and not any(fnmatch.fnmatchcase(arch, row.arch) for arch in known):
+        return False
+    return (
+        may_match(environment.rocm, row.rocm)
+        and may_match(environment.hip, row.hip)
+        and may_match(environment.torch, row.torch)
+    )
+
+
+def is_cured(row: Row, environment: Environment) -> bool:
+    """True where one of the variables that cure the defect is set so."""
+    return any(environment.environ.get(name) == value for name, value in row.cured_by.items())
+
+
+def decide(environment: Environment) -> Decisions:
+    """Return what the applicable rows ask for together, with the rows behind each decision."""
+    plain = {item.name for item in fields(Decisions)} - {"env", "advice", "reasons"}
+    values: dict[str, Any] = {}
+    because: dict[str, list[str]] = {}
+    env: dict[str, str] = {}
+    advice: list[str] = []
+    for row in applicable(environment):
+        for name, value in row.action.items():
+            if name == "env":
+                env |= value
+            elif name == "advice":
+                advice.append(value)
+            elif name in plain:
+                merge = _MERGE.get(name, lambda old, new: new)
+                values[name] = merge(values[name], value) if name in values else value
+                because.setdefault(name, []).append(row.id)
+    wanted = {name: value for name, value in env.items() if environment.environ.get(name) != value}
+    reasons = tuple(Reason(name, values[name], tuple(ids)) for name, ids in because.items())
+    return replace(Decisions(), **values, env=wanted, advice=tuple(advice), reasons=reasons)

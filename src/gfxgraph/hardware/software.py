@@ -1,0 +1,129 @@
+"""Installed software, read from files and never imported: torch, ROCm trees, the kernel module."""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.metadata
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gfxgraph.hardware.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """A PyTorch installation as its ``version.py`` describes it."""
+
+    version: str = ""
+    hip: str = ""
+    cuda: str = ""
+    rocm: str = ""
+    path: str = ""
+
+    @property
+    def kind(self) -> str:
+        """``rocm``, ``cuda``, ``cpu``, or ``none`` where torch is not installed."""
+        if not self.version:
+            return "none"
+        return "rocm" if self.hip else "cuda" if self.cuda else "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Rocm:
+    """A ROCm installation: where it is and what it calls itself."""
+
+    path: str
+    version: str
+    has_runtime: bool
+
+
+def find_torch(search: Sequence[str] | None = None) -> Torch:
+    """Describe the torch that ``import torch`` would load, without importing it.
+
+    Args:
+        search: folders to look in; the interpreter's own path where None.
+    """
+    # PathFinder rather than find_spec: it never runs import hooks or a parent package.
+    spec = importlib.machinery.PathFinder.find_spec("torch", list(sys.path if search is None else search))
+    if spec is None or spec.origin is None:
+        return Torch()
+    folder = Path(spec.origin).parent
+    try:
+        values = _assignments((folder / "version.py").read_text())
+    except (OSError, SyntaxError):
+        return Torch(version=_distribution_version("torch"), path=str(folder))
+    return Torch(
+        version=values.get("__version__", ""),
+        hip=values.get("hip", ""),
+        cuda=values.get("cuda", ""),
+        rocm=values.get("rocm", ""),
+        path=str(folder),
+    )
+
+
+def _assignments(source: str) -> dict[str, str]:
+    """Return the module-level names that are set to plain strings."""
+    found = {}
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign):
+            targets, value = [statement.target], statement.value or ast.Constant(None)
+        else:
+            continue
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
+    return found
+
+
+def _distribution_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def distribution_versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those Python packages that are installed."""
+    return {name: version for name in names if (version := _distribution_version(name))}
+
+
+def find_rocm(machine: Machine) -> list[Rocm]:
+    """Return every ROCm under /opt and /usr, the one that /opt/rocm points at first."""
+    current = machine.path("/opt/rocm").resolve()
+    found: dict[Path, Rocm] = {}
+    for path in [machine.path("/opt/rocm"), *machine.glob("/opt/rocm-*"), machine.path("/usr")]:
+        real = path.resolve()
+        version = _rocm_version(path)
+        runtime = any((path / lib / "libamdhip64.so").exists() for lib in ("lib", "lib64"))
+        runtime = runtime or bool(list(path.glob("lib*/libamdhip64.so.*")))
+        runtime = runtime or bool(list(path.glob("lib/*-linux-gnu/libamdhip64.so*")))
+        if path.name == "usr" and not runtime:
+            continue
+        if (version or runtime) and real not in found:
+            found[real] = Rocm("/" + str(path.relative_to(machine.root)), version, runtime)
+    return sorted(found.values(), key=lambda rocm: machine.path(rocm.path).resolve() != current)
+
+
+def _rocm_version(path: Path) -> str:
+    for name in (".info/version", ".info/version-dev", ".info/version-hiprt"):
+        try:
+            return (path / name).read_text().strip().split("-")[0]
+        except OSError:
+            continue
+    match = re.fullmatch(r"rocm-(\d+(?:\.\d+)+)", path.resolve().name)
+    return match[1] if match else ""
+
+
+def kernel_module(machine: Machine) -> dict[str, str]:
+    """Return the amdgpu module's state: ``loaded``, ``version`` (only a DKMS build has one), ``kernel``."""
+    loaded = machine.exists("/sys/module/amdgpu")
+    return {
+        "loaded": "yes" if loaded else "no",
+        "version": machine.text("/sys/module/amdgpu/version"),
+        "kernel": machine.text("/proc/sys/kernel/osrelease"),
+    }

@@ -1,0 +1,261 @@
+"""Switching the bridge on and off: which platform this is, what is patched, and how it is put back.
+
+Nothing is patched until every check has passed. What is patched: the two names of CUDAGraph
+(``torch.cuda`` and ``torch.cuda.graphs``) and the exit of ``torch.cuda.graph``, which in torch up
+to 2.14 leaves the capture stream current when the capture could not be ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gfxgraph import config
+from gfxgraph.config import Activation, Config
+from gfxgraph.errors import ActivationError, DriverError, check_settings
+from gfxgraph.types import OnUnsafe
+
+OLDEST_TORCH = (2, 9)
+VALIDATE_REPLAYS = 3
+
+_lock = threading.RLock()
+_undo: list[Callable[[], None]] = []
+_arguments: dict[str, Any] = {}
+
+
+def enable(
+    *,
+    allow_cuda: bool | None = None,
+    validate: bool | None = None,
+    on_unsafe: OnUnsafe | str | None = None,
+    simulate: str | bool | None = None,
+    debug: bool | None = None,
+) -> None:
+    """Put gfxgraph under ``torch.cuda.CUDAGraph`` in this process.
+
+    Arguments left out come from the environment. Calling it again with the same meaning does
+    nothing.
+
+    Args:
+        allow_cuda: also on a CUDA build of torch, with an NVIDIA GPU.
+        validate: compare the first replays of every graph with eager execution (the default on HIP).
+        on_unsafe: "split", "pin" or "raise": what a capture does with values that Python reads.
+        simulate: name of a simulator profile (True for "hip"), to run without a GPU.
+        debug: log every capture and fallback.
+
+    Raises:
+        ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`,
+            `torch_too_old`, `already_enabled_differently`; nothing is patched then.
+        ConfigError: `bad_setting`.
+    """
+    settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug)
+    check_settings(settings)
+    with _lock:
+        from gfxgraph.runtime import process
+
+        state = process.current()
+        if state is not None and _undo:
+            _refuse_other_settings(state.settings, settings)
+            return
+        _enable(settings)
+
+
+def disable() -> None:
+    """Put back every object that ``enable`` replaced. Graphs already captured keep working."""
+    with _lock:
+        while _undo:
+            _undo.pop()()
+
+
+def is_enabled() -> bool:
+    """True while the bridge is on in this process."""
+    return bool(_undo)
+
+
+def activate_from_environment() -> bool:
+    """Enable as ``GFXGRAPH`` and its companions ask. Returns whether the bridge is on."""
+    settings = config.load()
+    if not settings.is_on:
+        return False
+    enable()
+    return True
+
+
+def _settings(
+    settings: Config,
+    allow_cuda: bool | None,
+    validate: bool | None,
+    on_unsafe: OnUnsafe | str | None,
+    simulate: str | bool | None,
+    debug: bool | None,
+) -> Config:
+    changes: dict[str, Any] = {}
+    if allow_cuda is not None:
+        changes["allow_cuda"] = allow_cuda
+    if on_unsafe is not None:
+        changes["on_unsafe"] = OnUnsafe(on_unsafe)
+    if simulate is not None:
+        changes["simulate"] = simulate if isinstance(simulate, str) else ("hip" if simulate else "")
+    if debug:
+        changes["activation"] = Activation.DEBUG
+        changes["log_level"] = config.LogLevel.DEBUG
+    elif validate:
+        changes["activation"] = Activation.VALIDATE
+    if validate is False:
+        changes["validate_replays"] = 0
+    return replace(settings, **changes)
+
+
+def _refuse_other_settings(current: Config, asked: Config) -> None:
+    for name in ("on_unsafe", "simulate"):
+        if getattr(current, name) != getattr(asked, name):
+            raise ActivationError(
+                "already_enabled_differently",
+                setting=name,
+                current=str(getattr(current, name)) or "off",
+                requested=str(getattr(asked, name)) or "off",
+            )
+
+
+def _enable(settings: Config) -> None:
+    torch = _import_torch()
+    platform = _platform(torch, settings)
+    if settings.simulate:
+        from gfxgraph.runtime import simulator
+
+        simulation = simulator.install(settings.simulate)
+        _undo.append(simulation.undo)
+    try:
+        _put_in_place(torch, settings, platform)
+    except BaseException:
+        disable()
+        raise
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST_TORCH:
+        raise ActivationError(
+            "torch_too_old", torch_version=torch.__version__, minimum=".".join(map(str, OLDEST_TORCH))
+        )
+    return torch
+
+
+def _platform(torch: Any, settings: Config) -> str:
+    """Which platform this is; raises before anything is patched."""
+    if settings.simulate:
+        return "simulator"
+    if torch.version.hip is None:
+        if torch.version.cuda is None:
+            raise ActivationError("not_rocm_cpu_torch", torch_version=torch.__version__)
+        if not settings.allow_cuda:
+            raise ActivationError(
+                "not_rocm_cuda_torch", torch_version=torch.__version__, cuda_version=torch.version.cuda
+            )
+    if not torch.cuda.is_available():
+        raise ActivationError("no_gpu", torch_version=torch.__version__, hip_version=torch.version.hip or "none")
+    return "rocm" if torch.version.hip is not None else "cuda"
+
+
+def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
+    from gfxgraph.runtime import process
+    from gfxgraph.runtime.graph import bridged_class
+
+    _set_log_level(settings)
+    base = torch.cuda.graphs.CUDAGraph
+    decisions = _decisions(platform, settings)
+    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
+    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
+    state.capture_error_mode = decisions.capture_error_mode
+    state.fresh_stream_after_failure = decisions.fresh_stream_after_failure
+    state.decisions = decisions
+    process.install(state)
+    process.watch_forks()
+    bridged = bridged_class(base)
+    _replace(torch.cuda.graphs, "CUDAGraph", bridged)
+    _replace(torch.cuda, "CUDAGraph", bridged)
+    _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    process.log.info(
+        "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
+        platform,
+        settings.on_unsafe,
+        state.validate_replays,
+    )
+
+
+def _replace(owner: Any, name: str, new: Any) -> None:
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    _undo.append(lambda: setattr(owner, name, old))
+
+
+def _exit_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __exit__(self: Any, *args: Any) -> Any:
+        capture_stream = getattr(self, "capture_stream", None)
+        try:
+            return original(self, *args)
+        except BaseException:
+            # Up to torch 2.14 an error in capture_end leaves the capture stream current.
+            if capture_stream is not None and torch.cuda.current_stream() == capture_stream:
+                self.stream_ctx.__exit__(*args)
+            raise
+
+    return __exit__
+
+
+def _driver(platform: str) -> Any:
+    from gfxgraph.runtime import process
+
+    if platform == "simulator":
+        from gfxgraph.runtime import simulator
+
+        simulation = simulator.active()
+        assert simulation is not None
+        return simulator.SimDriver(simulation)
+    from gfxgraph.driver import locate
+
+    try:
+        return locate("hip" if platform == "rocm" else "cuda")
+    except DriverError as error:
+        process.log.warning("graphs are captured without a look below torch: %s", error)
+        return None
+
+
+def _decisions(platform: str, settings: Config) -> Any:
+    """What the defect table says for this machine, or for the simulated one."""
+    from pathlib import Path
+
+    from gfxgraph.hardware import defects, environment
+
+    if settings.environment:
+        return defects.decide(environment.load(Path(settings.environment)))
+    if platform == "rocm":
+        return defects.decide(environment.detect())
+    return defects.Decisions()
+
+
+def _validate_replays(settings: Config, platform: str, by_table: int) -> int:
+    if settings.validate_replays is not None:
+        return settings.validate_replays
+    if settings.activation is Activation.VALIDATE:
+        return max(VALIDATE_REPLAYS, by_table)
+    hip = platform == "rocm" or (platform == "simulator" and settings.simulate.startswith("hip"))
+    return max(VALIDATE_REPLAYS if hip else 0, by_table)
+
+
+def _set_log_level(settings: Config) -> None:
+    logger = logging.getLogger("gfxgraph")
+    logger.setLevel(settings.log_level.value.upper() if settings.log_level.value != "warn" else "WARNING")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("gfxgraph: %(levelname)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False

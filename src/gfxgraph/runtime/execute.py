@@ -1,0 +1,101 @@
+"""Running a tape eagerly: the reference that replay is compared with, and the fallback for it.
+
+Entries were recorded below autograd and autocast, so they run there again. Inputs are looked up:
+made earlier in this run, held from outside, or lying at a fixed address that an earlier segment
+wrote. Results of this run live in fresh memory until somebody copies them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.core.tape import Entry, Tape, Value, leaves, substitute
+
+Env = dict[Value, Any]
+
+
+@contextmanager
+def below_autograd() -> Iterator[None]:
+    """Eager execution as the recorder saw it: no autograd, no autocast, in-place on anything."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch._C._DisableAutocast())
+        yield
+
+
+def last_uses(tape: Tape, keep: set[Value]) -> list[list[Value]]:
+    """For each entry, the values that nothing later needs."""
+    seen: set[Value] = set(keep)
+    drop: list[list[Value]] = [[] for _ in tape.entries]
+    alias_base: dict[int, list[Value]] = {}
+    for before, _, base, _ in tape.aliases:
+        alias_base.setdefault(before, []).append(base)
+    for position in range(len(tape.entries) - 1, -1, -1):
+        for base in alias_base.get(position + 1, ()):
+            seen.add(base)
+        entry = tape.entries[position]
+        for value in (*leaves(entry.args), *leaves(entry.kwargs), *leaves(entry.outputs)):
+            if value not in seen:
+                seen.add(value)
+                drop[position].append(value)
+    for base in alias_base.get(0, ()):
+        seen.add(base)
+    return drop
+
+
+def run_tape(
+    tape: Tape,
+    lookup: Callable[[Value], Tensor],
+    keep: set[Value],
+    after: Callable[[int, Entry, Env], None] | None = None,
+) -> Env:
+    """Run every entry in order; return the values of ``keep``.
+
+    Args:
+        lookup: gives the tensor of a value made outside this tape.
+        keep: values wanted at the end; all others are dropped after their last use.
+        after: called after each entry with its position, for comparing as the run goes.
+    """
+    env: Env = {}
+    drop = last_uses(tape, keep)
+    aliases: dict[int, list[tuple[int, Value, Value, tuple[Any, ...]]]] = {}
+    for row in tape.aliases:
+        aliases.setdefault(row[0], []).append(row)
+
+    def value_of(value: Value) -> Tensor:
+        found = env.get(value)
+        return found if found is not None else lookup(value)
+
+    def make_aliases(position: int) -> None:
+        for _, made, base, (dtype, size, stride, offset) in aliases.get(position, ()):
+            storage = value_of(base).untyped_storage()
+            device = value_of(base).device
+            env[made] = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
+
+    with below_autograd():
+        for position, entry in enumerate(tape.entries):
+            make_aliases(position)
+            result = entry.func(*substitute(entry.args, value_of), **substitute(entry.kwargs, value_of))
+            bind(entry.outputs, result, env)
+            if after is not None:
+                after(position, entry, env)
+            for value in drop[position]:
+                env.pop(value, None)
+        make_aliases(len(tape.entries))
+    return {value: env[value] for value in keep if value in env}
+
+
+def bind(spec: Any, result: Any, env: Env) -> None:
+    """Give each value of an output structure its tensor."""
+    kind = type(spec)
+    if kind is Value:
+        if not spec.is_external:
+            env[spec] = result
+    elif kind is tuple or kind is list:
+        for part, item in zip(spec, result):
+            bind(part, item, env)

@@ -1,0 +1,353 @@
+"""BridgedCUDAGraph: the ``torch.cuda.CUDAGraph`` that users hold while the bridge is on.
+
+It is a subclass that always drives the base class's ``capture_begin``, ``capture_end`` and
+``replay``: the allocator's routing, random generators and newer hooks hang on them. Around them it
+runs a session (at capture) and a program (at replay). A plain graph with nothing to check goes
+straight to torch's replay.
+
+Invariants:
+  - no reference cycle through the graph: dropping the last reference frees its memory at once;
+  - the driver's graph is always kept (``keep_graph=True`` below), and both errors that torch
+    raises when the user did not ask for that are raised here;
+  - an empty capture warns and does not fail: torch's own code uses one to hold a pool.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from gfxgraph.errors import CaptureError, ReplayError
+from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.program import Program
+from gfxgraph.runtime.recorder import place
+from gfxgraph.runtime.session import Session, leave_modes
+from gfxgraph.types import OnUnsafe
+
+STOCK_ALREADY = (
+    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+)
+STOCK_DEFAULT_STREAM = (
+    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+    "on the default stream.)"
+)
+STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
+STOCK_NO_RAW_GRAPH = (
+    "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
+)
+STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
+
+# A replay whose count is a multiple of this is timed; the others take no clock.
+SAMPLE_MASK = 255
+
+
+def bridged_class(base: type) -> type:
+    """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
+    launch = _launch_of(base)
+
+    class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
+        """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
+
+        def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
+            return super().__new__(cls, True)
+
+        def __init__(self, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> None:
+            super().__init__(True)
+            state = process.require()
+            self._state = state
+            self._keeps_graph = keep_graph
+            self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
+            self._program: Program | None = None
+            self._session: Session | None = None
+            self._generators: list[Any] = []
+            self._replays = 0
+            self._mask = 0
+            self._unvalidated = 0
+            self._is_instantiated = False
+            self._was_reset = False
+            self._debug_mode = False
+            state.graphs.add(self)
+
+        # -- capture ----------------------------------------------------------------------------------
+
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+            """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
+
+            Raises:
+                CaptureError: `overlapping_captures`, `capture_on_default_stream`, `wrong_pool`,
+                    `graph_in_forked_child`.
+            """
+            self._refuse_in_child("capture_begin")
+            if self._session is not None:
+                raise CaptureError(
+                    "overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place())
+                )
+            if self._program is not None:
+                raise RuntimeError(STOCK_ALREADY)
+            if torch.cuda.current_stream() == torch.cuda.default_stream():
+                raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
+            pool = _checked_pool(pool)
+            mode = self._state.capture_error_mode if capture_error_mode == "global" else None
+            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            session.begin()
+            self._session = session
+            self._was_reset = False
+
+        def capture_end(self) -> None:
+            """End the capture; afterwards ``replay`` may be called.
+
+            Raises:
+                CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or what
+                    made the capture fail, unless that error is on its way to the caller already.
+            """
+            leave_modes()
+            session = self._session
+            if session is None:
+                self._refuse_in_child("capture_end")
+                super().capture_end()  # torch's own error for a capture that was never begun
+                return
+            if session.error is not None:
+                self._session = None
+                self._fail(session.error)
+                return
+            if process.active_session() is not session:
+                raise self._not_here(session)
+            if torch.cuda.current_stream() != session.stream:
+                error = CaptureError(
+                    "capture_ended_elsewhere",
+                    begun=f"{session.stream} at {_shown(session.begun_at)}",
+                    ended=f"{torch.cuda.current_stream()} at {_shown(place())}",
+                    quote="Capture must end on the same stream it began on.",
+                )
+                session.abort(error)
+                self._session = None
+                raise error
+            self._session = None
+            try:
+                program = session.end()
+            except BaseException:
+                self._state.counters.add("capture_failed")
+                raise
+            self._program = program
+            self._state.counters.add("capture")
+            self._is_instantiated = not (self._keeps_graph and program.is_plain)
+            self._unvalidated = self._state.validate_replays
+            self._choose_path()
+
+        def _fail(self, error: BaseException) -> None:
+            import sys
+
+            if sys.exc_info()[1] is error:
+                return  # it is being shown already; hiding it behind a second error helps nobody
+            raise error
+
+        def _not_here(self, session: Session) -> CaptureError:
+            active = process.active_session()
+            if active is not None and session in process.sessions():
+                return CaptureError(
+                    "overlapping_captures", first=_shown(session.begun_at), second=_shown(active.begun_at)
+                )
+            return CaptureError(
+                "capture_ended_elsewhere",
+                begun=f"another thread, at {_shown(session.begun_at)}",
+                ended=f"this thread, at {_shown(place())}",
+            )
+
+        def instantiate(self) -> None:
+            """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
+            if self._program is None or not self._keeps_graph:
+                if self._program is not None:
+                    raise RuntimeError(STOCK_INSTANTIATE)
+                super().instantiate()
+                return
+            if self._program.is_plain:
+                super().instantiate()
+            self._is_instantiated = True
+            self._choose_path()
+
+        def register_generator_state(self, generator: Any) -> None:
+            super().register_generator_state(generator)
+            self._generators.append(generator)
+
+        def enable_debug_mode(self) -> None:
+            self._debug_mode = True
+            super().enable_debug_mode()
+
+        # -- replay ------------------------------------------------------------------------------------
+
+        def replay(self) -> None:
+            """Replay the captured work on the current stream.
+
+            Raises:
+                ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
+                    `no_fallback_left`.
+                GuardMismatch: a value that steered the capture has changed.
+            """
+            n = self._replays = self._replays + 1
+            if n & self._mask:
+                try:
+                    launch(self)
+                except RuntimeError as error:
+                    self._replay_failed(error)
+                return
+            self._checked_replay()
+
+        def _checked_replay(self) -> None:
+            """Every replay of a graph that has something to check, and the sampled ones of the others."""
+            program = self._program
+            leave_modes()
+            if program is None:
+                self._replays -= 1
+                raise self._nothing_to_replay()
+            session = process.active_session()
+            if session is not None and not session.recorder.paused:
+                self._replays -= 1
+                session.replay_inside(self)
+                return
+            if not self._is_instantiated:
+                self.instantiate()
+            if self._unvalidated > 0:
+                self._unvalidated -= 1
+                from gfxgraph.runtime.validate import replay_validated
+
+                replay_validated(program, self._retire)
+                self._choose_path()
+                return
+            begun = time.perf_counter()
+            program.run()
+            self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+
+        def _replay_failed(self, error: RuntimeError) -> None:
+            session = process.active_session()
+            if session is not None and not session.recorder.paused:
+                self._replays -= 1
+                session.replay_inside(self)
+                return
+            program = self._program
+            assert program is not None
+            program.launch_failed(program.segments[0], error)
+
+        def _retire(self) -> None:
+            """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
+            self._state.counters.add("retired")
+            assert self._program is not None
+            for segment in self._program.segments:
+                if segment.tape.is_complete:
+                    segment.is_launchable = False
+            self._mask = 0
+
+        def _choose_path(self) -> None:
+            program = self._program
+            plain = program is not None and program.is_plain and self._is_instantiated
+            self._mask = SAMPLE_MASK if plain and not self._unvalidated else 0
+
+        def _forget_fast_path(self) -> None:
+            self._mask = 0
+
+        def _nothing_to_replay(self) -> ReplayError:
+            self._refuse_in_child("replay")
+            where = _shown(place())
+            if self._was_reset:
+                return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
+            return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
+
+        def _refuse_in_child(self, call: str) -> None:
+            if self._state.pid != os.getpid():
+                raise ReplayError("graph_in_forked_child", call=call, owner_pid=self._state.pid, pid=os.getpid())
+
+        # -- the rest of the surface ----------------------------------------------------------------------
+
+        def reset(self) -> None:
+            """Drop the captured graph and give its memory back; the object can capture again."""
+            if self._session is not None:
+                self._session.abort(None)
+                self._session = None
+            self._state.counters.add("replay", self._replays)
+            self._replays = 0
+            self._was_reset = self._program is not None or self._was_reset
+            self._program = None
+            self._mask = 0
+            self._is_instantiated = False
+            super().reset()
+
+        def raw_cuda_graph(self) -> int:
+            if self._program is not None and not self._keeps_graph:
+                raise RuntimeError(STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda"))
+            return super().raw_cuda_graph()  # type: ignore[no-any-return]
+
+        def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
+            super().debug_dump(debug_path, **kwargs)
+
+        def __del__(self) -> None:
+            session = getattr(self, "_session", None)
+            if session is not None and session.error is None:
+                session.abort(None)
+            leave_modes()
+            state = getattr(self, "_state", None)
+            if state is not None:
+                state.counters.add("replay", self._replays)
+                self._replays = 0
+            if intercept.keep_until_captures_end(self):
+                return  # destroying a graph now would break the capture underway
+            above = getattr(super(), "__del__", None)
+            if above is not None:
+                above()
+
+        # -- gfxgraph's own --------------------------------------------------------------------------------
+
+        def validate(self) -> bool:
+            """Compare the next replay with eager execution; True when they agree."""
+            from gfxgraph.runtime.validate import replay_validated
+
+            if self._program is None:
+                raise self._nothing_to_replay()
+            if not self._is_instantiated:
+                self.instantiate()
+            self._replays += 1
+            verdict = replay_validated(self._program, self._retire)
+            self._choose_path()
+            return verdict
+
+        def explain(self) -> str:
+            """What a replay of this graph does, step by step."""
+            if self._program is None:
+                return "nothing captured"
+            return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
+
+    BridgedCUDAGraph.__qualname__ = "BridgedCUDAGraph"
+    BridgedCUDAGraph.__module__ = "gfxgraph"
+    return BridgedCUDAGraph
+
+
+def _launch_of(base: Any) -> Any:
+    """torch's replay in its leanest form that loses nothing.
+
+    Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
+    """
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    bound = getattr(torch._C, "_CUDAGraph", None)
+    if version < (2, 13) and bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
+        return bound.replay
+    return base.replay
+
+
+def _checked_pool(pool: Any) -> Any:
+    """The pool as torch takes it. Raises CaptureError `wrong_pool` for what it would abort on."""
+    if pool is None or hasattr(pool, "id"):
+        return pool
+    if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) for part in pool)):
+        raise CaptureError(
+            "wrong_pool", pool=pool, problem="a pool is what graph.pool() or graph_pool_handle() gives"
+        )
+    if pool[0] and pool[1]:
+        raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
+    return pool
+
+
+def _shown(where: Any) -> str:
+    from gfxgraph.core.tape import where_of
+
+    return str(where_of(*where))

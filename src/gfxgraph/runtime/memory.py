@@ -1,0 +1,66 @@
+"""Tensors over memory that a graph uses: by address, without owning it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a tensor lies: enough to look at its memory again after the tensor is gone."""
+
+    address: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        return cls(tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    @property
+    def span_nbytes(self) -> int:
+        """Bytes from the first to past the last element; strides are never negative in torch."""
+        if 0 in self.size:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.size, self.stride))
+        return (last + 1) * self.dtype.itemsize
+
+    def tensor(self) -> Tensor:
+        """A tensor over that memory; valid as long as the graph's pool is."""
+        return tensor_at(self)
+
+
+def tensor_at(layout: Layout) -> Tensor:
+    nbytes = layout.span_nbytes
+    if nbytes == 0:
+        return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=layout.device)
+    storage = torch._C._construct_storage_from_data_pointer(layout.address, layout.device, nbytes)
+    metadata: dict[str, Any] = {
+        "nbytes": nbytes,
+        "data_ptr": layout.address,
+        "size": layout.size,
+        "stride": layout.stride,
+        "dtype": layout.dtype,
+        "device": layout.device,
+        "storage_offset": 0,
+    }
+    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
+
+
+def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
+    """Address ranges of a private pool's segments, sorted."""
+    try:
+        segments = torch.cuda.memory_snapshot(pool)
+    except TypeError:  # before torch took a pool here
+        segments = [s for s in torch.cuda.memory_snapshot() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
+    return sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
+
+
+def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(start <= address < end for start, end in ranges)

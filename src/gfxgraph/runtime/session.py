@@ -1,0 +1,699 @@
+"""One capture: its segments, its splits, what it must undo, and how it ends when it dies.
+
+    open ──unsafe op──> outside ──> open (next segment)
+     │ │
+     │ └─ nested capture begins ──> suspended ──> open
+     ├── dead (an op nobody foresaw): recovered from the tape ──> open
+     ├── aborted: an error goes to the user, the process is as before the capture
+     └── ended: a Program
+
+A plain capture computes nothing, and programs count on it. A split must launch what was recorded
+so that real values exist; what such launches change outside the graph is saved before and put
+back at the end, random generators too.
+
+Invariant: whatever happens between ``begin`` and ``end``, ``_close`` runs once: modes popped,
+autograd threads and the sync debug mode as before, interception off.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.core.questions import Question, Reference
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
+from gfxgraph.errors import CaptureError, DriverError
+from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
+from gfxgraph.runtime.numbers import TrackedNumber
+from gfxgraph.runtime.program import Program
+from gfxgraph.runtime.recorder import Recorder, place
+from gfxgraph.runtime.recovery import heal_capture
+from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
+from gfxgraph.types import CaptureStatus, OnUnsafe
+
+# torch's own refusals that leave the capture alive: the operation can be split out.
+_REFUSALS = (
+    "called a synchronizing CUDA operation",
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+    "not permitted when stream is capturing",
+    "not in capture mode",
+)
+
+
+class Session:
+    """The capture of one graph object, from capture_begin to capture_end."""
+
+    def __init__(
+        self, graph: Any, pool: Any, mode: str, extra: dict[str, Any], generators: list[Any], policy: OnUnsafe
+    ) -> None:
+        self.state = process.require()
+        self.graph_ref = weakref.ref(graph)
+        self.mode = mode
+        self.extra = extra
+        self.policy = policy
+        self.device_index = torch.cuda.current_device()
+        self.stream = torch.cuda.current_stream()
+        self.begun_at = place()
+        self.pool_id = pool
+        self.user_generators = generators
+        self.program = Program(self.state.base)
+        self.segment_graph: Any = None
+        self.n_segments = 0
+        self.n_executed = 0
+        self.snapshots: list[tuple[Tensor, Tensor]] = []
+        self.saved_rng: list[tuple[Any, Tensor]] = []
+        self.side_streams: dict[int, Any] = {}
+        # Held, not weakly: torch's event type does not clear weak references when it dies.
+        self.events: dict[int, tuple[Any, int]] = {}
+        self.tainted: dict[int, weakref.ref[Tensor]] = {}
+        self.n_reads = 0
+        self.reads: dict[int, ReadStep] = {}
+        self.error: BaseException | None = None
+        self.died_of: BaseException | None = None
+        self.is_open = False
+        self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
+        self.recorder = Recorder(self)
+        self._has_entered = False
+
+    # -- begin and end ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin the first segment on the user's graph object."""
+        leave_modes()
+        outer = process.active_session()
+        if outer is not None:
+            outer.suspend()
+        try:
+            self._open(self.graph_ref(), self.extra)
+        except BaseException:
+            if outer is not None:
+                outer.resume()
+            raise
+        self.outer = outer
+        process.sessions().append(self)
+        intercept.enter()
+        self._saved_multithreading = torch.autograd.is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
+        self.recorder.__enter__()
+        self._has_entered = True
+
+    def end(self) -> Program:
+        """End the last segment; undo what splits executed; give the program."""
+        try:
+            self._end_segment(final=True)
+        finally:
+            self._close()
+        self._finish_program()
+        program, self.program = self.program, Program(self.state.base)
+        return program
+
+    def abort(self, error: BaseException | None) -> None:
+        """Leave the process as it was before the capture. The error is raised by the caller."""
+        if self.error is not None or not self._has_entered:
+            return
+        self.error = error if error is not None else RuntimeError("abandoned")
+        try:
+            if self.is_open:
+                self._discard_segment()
+        finally:
+            self._close()
+        self.state.counters.add("capture_failed")
+
+    def _close(self) -> None:
+        if not self._has_entered:
+            return
+        self._has_entered = False
+        self.recorder.paused = True
+        process.leftover_modes().append(self.recorder)
+        leave_modes()
+        torch._C._set_multithreading_enabled(self._saved_multithreading)
+        intercept.leave()
+        stack = process.sessions()
+        if self in stack:
+            stack.remove(self)
+        try:
+            self._undo()
+        finally:
+            self.recorder.let_go()
+            self.events.clear()
+            self.side_streams.clear()
+            if self.outer is not None:
+                self.outer.resume()
+
+    # -- segments -----------------------------------------------------------------------------------
+
+    def _open(self, graph: Any, extra: dict[str, Any] | None = None) -> None:
+        base = self.state.base
+        try:
+            if extra is not None:
+                base.capture_begin(graph, self.pool_id, self.mode, **extra)
+            else:
+                for generator in self.user_generators:
+                    base.register_generator_state(graph, generator)
+                base.capture_begin(graph, self.pool_id, self.mode)
+        except BaseException:
+            heal_capture(base, graph, self.stream, self.state.driver)
+            raise
+        self.segment_graph = graph
+        self.recorder.start_segment(self.n_segments)
+        self.n_segments += 1
+        self.is_open = True
+        self._sync_debug(True)
+        if self.side_streams:
+            fork = torch.cuda.Event()
+            intercept.stock("record")(fork, self.stream)
+            for stream in self.side_streams.values():
+                intercept.stock("wait")(fork, stream)
+
+    def _join_side_streams(self) -> None:
+        for stream in self.side_streams.values():
+            if self._status(stream) is CaptureStatus.ACTIVE:
+                join = torch.cuda.Event()
+                intercept.stock("record")(join, stream)
+                intercept.stock("wait")(join, self.stream)
+
+    def _end_segment(self, final: bool = False) -> None:
+        """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
+        recorder = self.recorder
+        base, graph = self.state.base, self.segment_graph
+        recorder.note_opaque()
+        if not final:
+            self._join_side_streams()
+        live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
+        self.is_open = False
+        self._sync_debug(False)
+        is_users = graph is self.graph_ref()
+        try:
+            with warnings.catch_warnings():
+                if not (final and self.n_segments == 1):
+                    warnings.simplefilter("ignore")
+                base.capture_end(graph)
+        except RuntimeError as error:
+            heal_capture(base, graph, self.stream, self.state.driver)
+            if not recorder.tape.is_complete or (final and not recorder.tape.entries):
+                raise self._end_error(error) from error
+            if self.died_of is None:
+                self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
+            process.log.debug("capture_end failed: %s", error)
+            graph = None
+        if self.pool_id is None:
+            self.pool_id = base.pool(self.segment_graph)
+        tape = recorder.tape
+        self.program.layouts.update(live)
+        for opaque in tape.opaque:
+            self.state.counters.add("opaque")
+            process.log.debug("opaque launch before %s", opaque.where)
+        step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
+        step.is_launchable = graph is not None and self._instantiate(step, is_users)
+        if not step.is_launchable or tape.entries or tape.opaque or (final and self.n_segments == 1):
+            self.program.steps.append(step)
+
+    def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
+        graph = self.segment_graph
+        if self.state.driver is not None:
+            step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
+        if is_users and graph._keeps_graph and self.n_segments == 1:
+            return True  # the user instantiates, or the first replay does
+        try:
+            self.state.base.instantiate(graph)
+        except RuntimeError as error:
+            if not step.tape.is_complete:
+                raise CaptureError("instantiate_failed", status=first_line(error), n_nodes=step.n_nodes) from error
+            self.state.report("fallback", "the graph could not be instantiated; its tape runs instead", "instantiate")
+            process.log.debug("instantiate failed: %s", error)
+            return False
+        return True
+
+    def _end_error(self, error: RuntimeError) -> CaptureError:
+        entries = self.recorder.tape.entries
+        last = entries[-1] if entries else None
+        return CaptureError(
+            "end_failed",
+            status=first_line(error),
+            op=last.name if last else "nothing",
+            where=last.where if last else "",
+            quote=str(error),
+        )
+
+    def _discard_segment(self) -> None:
+        self.is_open = False
+        self._sync_debug(False)
+        graph = self.segment_graph
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self._join_side_streams()
+                self.state.base.capture_end(graph)
+            except (RuntimeError, DriverError):
+                heal_capture(self.state.base, graph, self.stream, self.state.driver)
+        with suppress(RuntimeError):
+            self.state.base.reset(graph)
+
+    def suspend(self) -> None:
+        """Make room for a capture inside this one."""
+        self.recorder.paused = True
+        self._end_segment()
+
+    def resume(self) -> None:
+        if self.error is None:
+            self._open(self.new_graph())
+            self.recorder.paused = False
+
+    def new_graph(self) -> Any:
+        return self.state.base(keep_graph=True)
+
+    # -- splits -------------------------------------------------------------------------------------
+
+    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation of the table, seen at the dispatcher: do it on the host's side."""
+        name = func._schema.name
+        if name == "aten::_local_scalar_dense":
+            return self.read_below_python(row, func, args)
+        outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            self._save([t for t in flat(args, kwargs) if t.is_cuda and _writes(func, args, kwargs, t)])
+            out = func(*args, **kwargs)
+            if outcome:
+                index = self._next_read()
+                step: Step = ReadStep(lambda: func(*args, **kwargs), index, name, *where)
+                self.reads[index] = step  # type: ignore[assignment]
+                self._question(Reference(index), "is true", None, bool(out), where)
+                return out, step
+            for tensor in flat_out(out):
+                if tensor.is_cuda:
+                    self.recorder.adopt(tensor)
+                elif any(t.is_cuda or self.is_tainted(t) for t in flat(args, kwargs)):
+                    self.taint(tensor)
+            writes = tuple(t for t in flat(args, kwargs) if _writes(func, args, kwargs, t))
+            return out, HostStep(func, args, kwargs, out, name, *where, writes)
+
+        return self.split(row, name, make, where)
+
+    def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None) -> Any:
+        """End the segment, run what is pending, do the host's part, open the next segment.
+
+        Raises:
+            CaptureError: `unsafe_op_in_capture` where the policy is "raise".
+        """
+        from gfxgraph.core.tape import where_of
+
+        where = where or place()
+        shown = where_of(*where)
+        if self.policy is OnUnsafe.RAISE:
+            error = CaptureError("unsafe_op_in_capture", op=name, where=shown, reason=row.reason, quote=STOCK_TEXT)
+            self.abort(error)
+            raise error
+        self.state.report("split", row.kind.value, name, shown, logging.INFO)
+        self.recorder.paused = True
+        try:
+            self._end_segment()
+            self.execute_pending()
+            out, step = make()
+            if step is not None:
+                self.program.steps.append(step)
+            self.n_executed = len(self.program.steps)
+            self._open(self.new_graph())
+        except BaseException as error:
+            self.abort(error)
+            raise
+        finally:
+            self.recorder.paused = False
+        return out
+
+    def execute_pending(self) -> None:
+        """Launch what was recorded and not yet run, so that real values exist."""
+        steps = self.program.steps
+        pending = steps[self.n_executed :]
+        if not pending:
+            return
+        if self.n_executed == 0:
+            # Inputs may still be written by other streams; a capture never waited for them.
+            try:
+                intercept.stock("device_synchronize")()
+            except RuntimeError:
+                intercept.stock("stream_synchronize")(self.stream)  # another thread captures in global mode
+            self._save_generators()
+        for step in pending:
+            self._save(step.mutated)
+            if isinstance(step, SegmentStep) and step.tape.opaque:
+                first = step.tape.opaque[0]
+                self.state.report(
+                    "effects_not_undone",
+                    "a split ran launches that torch did not make; what they wrote outside the graph stays written",
+                    str(len(step.tape.opaque)),
+                    first.where,
+                )
+            self._pin_externals()
+            step.run(self.program)
+        self.n_executed = len(steps)
+
+    def _save_generators(self) -> None:
+        for generator in (torch.cuda.default_generators[self.device_index], *self.user_generators):
+            self.saved_rng.append((generator, generator.get_state()))
+
+    def _save(self, tensors: Any) -> None:
+        have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
+        for tensor in tensors:
+            key = (tensor.data_ptr(), tensor.size(), tensor.stride())
+            if key not in have:
+                have.add(key)
+                with torch.inference_mode():
+                    self.snapshots.append((tensor, tensor.clone()))
+
+    def _undo(self) -> None:
+        if not self.snapshots and not self.saved_rng:
+            return
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            # Newest first: where two saved views overlap, the older content is the right one.
+            for tensor, saved in reversed(self.snapshots):
+                tensor.copy_(saved)
+        for generator, saved_state in self.saved_rng:
+            generator.set_state(saved_state)
+        self.snapshots = []
+        self.saved_rng = []
+        intercept.stock("stream_synchronize")(self.stream)
+
+    # -- what an operation did -------------------------------------------------------------------------
+
+    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+        """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self.state.counters.add("out_of_memory")
+            raise error
+        status = self._status(self.stream)
+        if status is CaptureStatus.ACTIVE:
+            text = str(error)
+            if any(refusal in text for refusal in _REFUSALS):
+                row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
+                return self.unsafe_op(row, func, args, kwargs)
+            raise error
+        return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def _recover(self, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
+        """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
+        from gfxgraph.core.tape import where_of
+
+        tape = self.recorder.tape
+        where = where_of(*place())
+        if not tape.is_complete:
+            failure = CaptureError(
+                "capture_failed",
+                op=name,
+                where=where,
+                status=first_line(error),
+                n_opaque=len(tape.opaque),
+                opaque=", ".join(str(o.where) for o in tape.opaque[:3]),
+                quote=str(error),
+            )
+            self.abort(failure)
+            raise failure from error
+        self.state.report(
+            "fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where
+        )
+        process.log.debug("capture died: %s", error)
+        row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
+        self.died_of = error
+        try:
+            return again(row)
+        finally:
+            self.died_of = None
+
+    def escaped_recording(self, out: Any, info: Any) -> bool:
+        """HIP only: device work that returned success and left no node behind."""
+        tensors = flat_out(out)
+        if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
+            return False
+        return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+
+    def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
+        position, name = slot
+        generator = args[position] if position < len(args) else kwargs.get(name)
+        if generator is None or generator.device.type == "cpu":
+            return False
+        if generator is torch.cuda.default_generators[self.device_index]:
+            return False
+        return not any(generator is known for known in self.user_generators)
+
+    # -- host values ---------------------------------------------------------------------------------
+
+    def taint(self, tensor: Tensor) -> None:
+        self.tainted[id(tensor)] = weakref.ref(tensor)
+
+    def is_tainted(self, tensor: Tensor) -> bool:
+        ref = self.tainted.get(id(tensor))
+        return ref is not None and ref() is tensor
+
+    def reads_tainted(self, args: Any, kwargs: Any) -> bool:
+        return any(self.is_tainted(t) for t in flat(args, kwargs))
+
+    def comes_from_device(self, tensor: Tensor) -> bool:
+        return tensor.is_cuda or self.is_tainted(tensor)
+
+    def _next_read(self) -> int:
+        self.n_reads += 1
+        return self.n_reads - 1
+
+    def read_scalar(self, tensor: Tensor, name: str) -> TrackedNumber:
+        """``tensor.item()`` inside the capture."""
+        where = place()
+        index = self._next_read()
+        item = intercept.stock("item")
+
+        def make() -> tuple[Any, Step]:
+            value = item(tensor)
+            step = ReadStep(lambda: item(tensor), index, name, *where)
+            self.reads[index] = step
+            return value, step
+
+        value = self.split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
+        return TrackedNumber(self, value, Reference(index))
+
+    def read_below_python(self, row: UnsafeOp, func: Any, args: Any) -> Any:
+        """A value that C++ reads for itself: an index, a size. Its use cannot be seen."""
+        tensor = args[0]
+        where = place()
+        index = self._next_read()
+
+        def make() -> tuple[Any, Step]:
+            value = func(tensor)
+            step = ReadStep(lambda: func(tensor), index, "aten::_local_scalar_dense", *where)
+            self.reads[index] = step
+            return value, step
+
+        value = self.split(row, "aten::_local_scalar_dense", make, where)
+        reference = Reference(index)
+        if tensor.dtype is torch.bool:
+            self._question(reference, "is true", None, bool(value), where)
+        else:
+            self.escaped(reference, value, "an index, a size or an operation's argument", where)
+        return value
+
+    def asked(self, reference: Reference, test: str, operand: Any, answer: bool) -> None:
+        self._question(reference, test, operand, answer, place())
+
+    def _question(self, reference: Reference, test: str, operand: Any, answer: bool, where: Any) -> None:
+        from gfxgraph.core.tape import where_of
+
+        latest = max(reference.read, operand.read) if isinstance(operand, Reference) else reference.read
+        step = self.reads.get(latest)
+        if step is not None:
+            question = Question(reference, test, operand, answer, where_of(*where))
+            if question not in step.questions:
+                step.questions.append(question)
+
+    def escaped(self, reference: Reference, value: Any, use: str, where: Any = None) -> None:
+        """The value itself goes into a computation.
+
+        Raises:
+            CaptureError: `host_value_escaped`, unless the policy is "pin".
+        """
+        from gfxgraph.core.tape import where_of
+
+        used = where or place()
+        if self.policy is OnUnsafe.PIN:
+            self._question(reference, "is exactly", value, True, used)
+            return
+        if self.error is not None or not self._has_entered:
+            return  # after the capture it is a plain number, as it would be in eager code
+        step = self.reads[reference.read]
+        error = CaptureError(
+            "host_value_escaped",
+            op=use,
+            value=value,
+            read_at=where_of(step.code, step.lasti),
+            used_at=where_of(*used),
+        )
+        self.abort(error)
+        raise error
+
+    # -- waits, events, other graphs --------------------------------------------------------------------
+
+    def host_call(self, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+        """A wait or another host call that a capture refuses: split, make it, make it again at replay."""
+        where = place()
+
+        def make() -> tuple[Any, Step | None]:
+            return call(), CallStep(call, name, *where) if repeat else None
+
+        return self.split(BY_NAME[name], name, make, where)
+
+    def replay_inside(self, graph: Any) -> None:
+        """A graph replayed inside this capture becomes a step of the program."""
+        self.host_call("torch.cuda.CUDAGraph.replay", graph.replay)
+
+    def captures(self, stream: Any) -> bool:
+        """True if ``stream`` is part of this capture."""
+        handle = stream.cuda_stream
+        return handle == self.stream.cuda_stream or handle in self.side_streams
+
+    def generator_state(self, read: Callable[[], Tensor]) -> Tensor:
+        """The generator's state, read again at each replay into the same host tensor."""
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            out = read()
+            self.taint(out)
+            return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
+
+        return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
+
+    def note_event(self, event: Any) -> None:
+        self.events[id(event)] = (event, self.n_segments)
+
+    def recorded_in(self, event: Any) -> int | None:
+        """The segment in which the event was last recorded, None where it was not recorded here."""
+        found = self.events.get(id(event))
+        return found[1] if found is not None else None
+
+    def note_side_stream(self, stream: Any) -> None:
+        if stream.cuda_stream != self.stream.cuda_stream:
+            self.side_streams[stream.cuda_stream] = stream
+
+    # -- small things ------------------------------------------------------------------------------------
+
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        driver = self.state.driver
+        if stream != self.stream.cuda_stream:
+            self.note_side_stream(torch.cuda.current_stream())
+        if driver is None:
+            return lambda: 0
+        return driver.frontier_reader(stream)
+
+    def _status(self, stream: Any) -> CaptureStatus:
+        driver = self.state.driver
+        if driver is None:
+            return CaptureStatus.ACTIVE if torch.cuda.is_current_stream_capturing() else CaptureStatus.INVALIDATED
+        return driver.capture_info(stream.cuda_stream).status
+
+    def _sync_debug(self, on: bool) -> None:
+        # Raises at hidden waits before they reach the driver. It is process-wide: where other
+        # threads run, they would be refused their own waits, so there the table must do.
+        if on:
+            import threading
+
+            if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
+                self._saved_debug = torch.cuda.get_sync_debug_mode()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that the mode is a prototype
+                    torch._C._cuda_set_sync_debug_mode(2)
+        elif getattr(self, "_saved_debug", None) is not None:
+            torch._C._cuda_set_sync_debug_mode(self._saved_debug)
+            self._saved_debug = None
+
+    def _pin_externals(self) -> None:
+        self.program.externals.update(self.recorder.externals)
+
+    def _finish_program(self) -> None:
+        """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
+        program = self.program
+        own = (
+            tuple(self.state.base.pool(self.graph_ref())) if program.segments and program.segments[0].graph else None
+        )
+        ranges: list[tuple[int, int]] = []
+        if own is not None:
+            known = self.state.pools
+            if own in known or self.pool_id is not None:
+                for pool in {own, *known}:
+                    ranges += pool_ranges(pool)
+            known[own] = known.get(own, 0) + 1
+        for value, tensor in self.recorder.externals.items():
+            if ranges and tensor.is_cuda and is_within(tensor.data_ptr(), ranges):
+                program.externals[value] = Layout.of(tensor)
+            else:
+                program.externals[value] = tensor
+        program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
+        self.recorder.externals = {}
+        self.recorder.known.clear()
+        self.recorder.mutated = {}
+        self.recorder.tape = type(self.recorder.tape)(-1)
+
+
+STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
+_NO_NODE = frozenset(
+    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
+    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
+)
+
+
+def leave_modes() -> None:
+    """Pop the recorders whose sessions are over, wherever they are on the stack of modes.
+
+    Modes pushed after them stay. One that ended its session while it handled an operation is off
+    the stack just then and comes back when the operation returns; it stays on the list, passes
+    everything through, and goes with the next call.
+    """
+    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
+    over = process.leftover_modes()
+    if not over:
+        return
+    others = []
+    while (top := _get_current_dispatch_mode()) is not None:
+        if top in over:
+            over.remove(top)
+            top.__exit__(None, None, None)
+            if not over:
+                break
+        else:
+            others.append(_pop_mode())
+    for mode in reversed(others):
+        _push_mode(mode)
+
+
+def flat(*items: Any) -> list[Tensor]:
+    """Every tensor among arguments, nested lists included."""
+    found: list[Tensor] = []
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found.extend(flat(*item))
+        elif isinstance(item, dict):
+            found.extend(flat(*item.values()))
+    return found
+
+
+flat_out = flat
+
+
+def _writes(func: Any, args: Any, kwargs: Any, tensor: Tensor) -> bool:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
+                return True
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,214 @@
+"""Device memory: one reserved address range, and tensors that live at chosen addresses in it.
+
+Enters: addresses, sizes, dtypes.
+Stays out: who owns which range (allocator.py), what kernels do.
+
+A device tensor is a plain ``torch.Tensor`` whose device is really ``cuda:0``: DLPack lets a CPU build wrap
+any pointer so. Its *twin* is a CPU tensor over the same bytes, owning nothing; kernels compute on twins.
+Twins carry the whole arena as their storage, so address arithmetic is the only bookkeeping there is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import mmap
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+_NORESERVE: Final = 0x4000  # MAP_NORESERVE: pages cost memory only once they are written
+_SLOT: Final = 512  # one DLManagedTensor with room for 28 dims
+_MAX_DIMS: Final = 28
+# data, device(type, id), ndim, dtype(code, bits, lanes), shape*, strides*, offset, context, deleter*
+_MANAGED: Final = struct.Struct("<QiiiBBHQQQQQ")
+_DELETER_AT: Final = 56
+_KDL_CUDA: Final = 2
+
+_DTYPES: Final[dict[torch.dtype, tuple[int, int]]] = {
+    torch.int8: (0, 8),
+    torch.int16: (0, 16),
+    torch.int32: (0, 32),
+    torch.int64: (0, 64),
+    torch.uint8: (1, 8),
+    torch.uint16: (1, 16),
+    torch.uint32: (1, 32),
+    torch.uint64: (1, 64),
+    torch.float16: (2, 16),
+    torch.float32: (2, 32),
+    torch.float64: (2, 64),
+    torch.bfloat16: (4, 16),
+    torch.complex64: (5, 64),
+    torch.complex128: (5, 128),
+    torch.bool: (6, 8),
+}
+_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_as_strided: Final = torch.ops.aten.as_strided.default
+_view_dtype: Final = torch.ops.aten.view.dtype
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Slab:
+    """Memory for DLManagedTensor structs; immortal, because C++ reads them until the process ends."""
+
+    slots_per_page = 4096
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self.on_free: dict[int, Callable[[], None] | None] = {}
+        self.deleter = _Deleter(self._deleted)
+        self.deleter_address = ctypes.cast(self.deleter, ctypes.c_void_p).value or 0
+        self._pages: list[tuple[int, memoryview]] = []
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.deleter))
+        atexit.register(self.disarm)
+
+    def take(self) -> int:
+        if not self.free:
+            self._grow()
+        return self.free.pop()
+
+    def disarm(self) -> None:
+        """Forget all deleters: C++ statics may free tensors after Python is gone."""
+        for address in list(self.on_free):
+            ctypes.c_uint64.from_address(address + _DELETER_AT).value = 0
+        # A thread of autograd's engine may be about to call one: it must get the lock of a living
+        # interpreter, or the process ends in std::terminate.
+        for _ in range(5):
+            time.sleep(0.002)
+
+    def _deleted(self, address: int) -> None:
+        finish = self.on_free.pop(address, None)
+        self.free.append(address)
+        if finish is not None:
+            finish()
+
+    def _grow(self) -> None:
+        page = mmap.mmap(-1, self.slots_per_page * _SLOT)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
+        base = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        self.free.extend(range(base + (self.slots_per_page - 1) * _SLOT, base - 1, -_SLOT))
+
+
+_slab = _Slab()
+
+
+class Arena:
+    """The simulated card's memory: ``nbytes`` of addresses, backed by pages only where touched."""
+
+    def __init__(self, nbytes: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        self._map = mmap.mmap(-1, nbytes, flags=flags)
+        # Immortal: tensors may outlive the simulator and must still find their bytes.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
+        self.nbytes = nbytes
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.end = self.base + nbytes
+        raw = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._flat: dict[torch.dtype, torch.Tensor] = {torch.uint8: raw}
+        self._shift: dict[torch.dtype, int] = {torch.uint8: 0}
+        for dtype in _DTYPES:
+            self._add_dtype(dtype)
+
+    def __contains__(self, address: int) -> bool:
+        return self.base <= address < self.end
+
+    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """CPU tensor over the bytes of device tensor ``tensor``."""
+        dtype = tensor.dtype
+        address = tensor.data_ptr()
+        if not address:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype)
+        if dtype not in self._flat:
+            self._add_dtype(dtype)
+        twin = self._flat[dtype].as_strided(
+            tensor.size(), tensor.stride(), (address - self.base) >> self._shift[dtype]
+        )
+        if dtype.is_complex and tensor.is_conj():
+            twin = torch._conj(twin)
+        if tensor.is_neg():
+            twin = torch._neg_view(twin)
+        return twin
+
+    def twin_at(
+        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """CPU tensor over device bytes, without a device tensor."""
+        if dtype not in self._flat:
+            self._add_dtype(dtype)
+        if not address:
+            return torch.empty_strided(size, stride, dtype=dtype)
+        return self._flat[dtype].as_strided(size, stride, (address - self.base) >> self._shift[dtype])
+
+    def tensor_at(
+        self,
+        address: int,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        on_free: Callable[[], None] | None = None,
+    ) -> torch.Tensor:
+        """Device tensor at ``address``; ``on_free`` is called when its storage dies."""
+        known = _DTYPES.get(dtype)
+        if known is None or len(size) > _MAX_DIMS:
+            return self._exotic(address, size, stride, dtype, on_free)
+        slot = _slab.take()
+        ndim = len(size)
+        code, bits = known
+        shape_at = slot + 64
+        deleter = _slab.deleter_address
+        view = (ctypes.c_char * _SLOT).from_address(slot)
+        _MANAGED.pack_into(
+            view, 0, address, _KDL_CUDA, 0, ndim, code, bits, 1, shape_at, shape_at + 8 * ndim, 0, 0, deleter
+        )
+        struct.pack_into(f"<{2 * ndim}q", view, 64, *size, *stride)
+        _slab.on_free[slot] = on_free
+        tensor: torch.Tensor = torch._C._from_dlpack(_new_capsule(slot, b"dltensor", None))
+        return tensor
+
+    def copy_bytes(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(to, source, nbytes)
+
+    def drop_pages(self, address: int, nbytes: int) -> None:
+        """Give the pages of an unmapped segment back to the machine; they read as zero afterwards."""
+        page = mmap.PAGESIZE
+        start = -(-(address - self.base) // page) * page
+        stop = (address - self.base + nbytes) // page * page
+        if stop > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _exotic(
+        self,
+        address: int,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        on_free: Callable[[], None] | None,
+    ) -> torch.Tensor:
+        # float8 and its like: DLPack codes differ by torch version, so the bytes are viewed instead.
+        nbytes = span_nbytes(size, stride, dtype)
+        raw: Any = self.tensor_at(address, [nbytes], [1], torch.uint8, on_free)
+        if nbytes == 0:
+            raw = self.tensor_at(0, [0], [1], torch.uint8)
+        typed = _view_dtype(raw, dtype)
+        return _as_strided.redispatch(_CPU_KEYS, typed, list(size), list(stride), 0)  # type: ignore[no-any-return]
+
+    def _add_dtype(self, dtype: torch.dtype) -> None:
+        self._flat[dtype] = self._flat[torch.uint8].view(dtype)
+        self._shift[dtype] = dtype.itemsize.bit_length() - 1
+
+
+def span_nbytes(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes from the first to the last element, as torch sizes a storage; 0 for an empty tensor."""
+    last = 0
+    for extent, step in zip(size, stride):
+        if extent == 0:
+            return 0
+        last += (extent - 1) * step
+    return (last + 1) * dtype.itemsize

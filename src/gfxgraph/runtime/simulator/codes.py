@@ -1,0 +1,107 @@
+"""Status codes of the simulated runtime and the exceptions torch makes of them.
+
+Enters: numbers, HIP/CUDA names and texts.
+Stays out: policy; which call gives which code is in ``profiles/``.
+
+HIP and CUDA agree on all codes used here (data/hip_errors.json; they part above 910).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+INVALID_VALUE: Final = 1
+OUT_OF_MEMORY: Final = 2
+ILLEGAL_STATE: Final = 401
+ILLEGAL_ADDRESS: Final = 700
+LAUNCH_FAILURE: Final = 719
+NOT_SUPPORTED: Final = 801
+CAPTURE_UNSUPPORTED: Final = 900
+CAPTURE_INVALIDATED: Final = 901
+CAPTURE_MERGE: Final = 902
+CAPTURE_UNMATCHED: Final = 903
+CAPTURE_UNJOINED: Final = 904
+CAPTURE_ISOLATION: Final = 905
+CAPTURE_IMPLICIT: Final = 906
+CAPTURED_EVENT: Final = 907
+CAPTURE_WRONG_THREAD: Final = 908
+
+# code -> (name without the hip/cuda prefix and "Error", text as the runtimes print it)
+_NAMES: Final[dict[int, tuple[str, str]]] = {
+    INVALID_VALUE: ("InvalidValue", "invalid argument"),
+    OUT_OF_MEMORY: ("OutOfMemory", "out of memory"),
+    ILLEGAL_STATE: ("IllegalState", "the operation cannot be performed in the present state"),
+    ILLEGAL_ADDRESS: ("IllegalAddress", "an illegal memory access was encountered"),
+    LAUNCH_FAILURE: ("LaunchFailure", "unspecified launch failure"),
+    NOT_SUPPORTED: ("NotSupported", "operation not supported"),
+    CAPTURE_UNSUPPORTED: ("StreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    CAPTURE_INVALIDATED: (
+        "StreamCaptureInvalidated",
+        "operation failed due to a previous error during capture",
+    ),
+    CAPTURE_MERGE: (
+        "StreamCaptureMerge",
+        "operation would result in a merge of separate capture sequences",
+    ),
+    CAPTURE_UNMATCHED: (
+        "StreamCaptureUnmatched",
+        "capture was not ended in the same stream as it began",
+    ),
+    CAPTURE_UNJOINED: ("StreamCaptureUnjoined", "capturing stream has unjoined work"),
+    CAPTURE_ISOLATION: (
+        "StreamCaptureIsolation",
+        "dependency created on uncaptured work in another stream",
+    ),
+    CAPTURE_IMPLICIT: (
+        "StreamCaptureImplicit",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+    ),
+    CAPTURED_EVENT: (
+        "CapturedEvent",
+        "operation not permitted on an event last recorded in a capturing stream",
+    ),
+    CAPTURE_WRONG_THREAD: (
+        "StreamCaptureWrongThread",
+        "attempt to terminate a thread-local capture sequence from another thread",
+    ),
+}
+
+# A fault that leaves the device context unusable: every later call returns the same code.
+STICKY: Final = frozenset({ILLEGAL_ADDRESS, LAUNCH_FAILURE})
+
+
+def status_name(code: int, platform: str) -> str:
+    """``hipErrorStreamCaptureInvalidated`` or ``cudaError...`` for ``code``."""
+    short = _NAMES[code][0] if code in _NAMES else f"Unknown{code}"
+    if platform == "cuda" and code == OUT_OF_MEMORY:
+        short = "MemoryAllocation"
+    return f"{platform}Error{short}"
+
+
+def status_text(code: int) -> str:
+    return _NAMES[code][1] if code in _NAMES else "unknown error"
+
+
+def torch_error(code: int, platform: str) -> RuntimeError:
+    """The exception torch raises when a runtime call returns ``code``."""
+    label = "HIP" if platform == "hip" else "CUDA"
+    lines = [f"{label} error: {status_text(code)}"]
+    if platform == "cuda":
+        lines.append(
+            f"Search for `{status_name(code, platform)}' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+            "group__CUDART__TYPES.html for more information."
+        )
+    blocking = "AMD_SERIALIZE_KERNEL=3" if platform == "hip" else "CUDA_LAUNCH_BLOCKING=1"
+    dsa = "TORCH_USE_HIP_DSA" if platform == "hip" else "TORCH_USE_CUDA_DSA"
+    lines += [
+        f"{label} kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+        "below might be incorrect.",
+        f"For debugging consider passing {blocking}",
+        f"Compile with `{dsa}` to enable device-side assertions.",
+        "",
+    ]
+    error: RuntimeError = getattr(torch, "AcceleratorError", RuntimeError)("\n".join(lines))
+    error.error_code = code  # type: ignore[attr-defined]  # torch sets the same attribute
+    return error

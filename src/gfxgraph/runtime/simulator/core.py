@@ -1,0 +1,197 @@
+"""The simulator object: one card, its memory, its runtime, and the plan of failures.
+
+Enters: what kernels and torch's patched names ask of the card.
+Stays out: patching (installation.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from gfxgraph.runtime.simulator import codes, generators
+from gfxgraph.runtime.simulator.allocator import Allocator, OutOfDeviceMemory
+from gfxgraph.runtime.simulator.arena import Arena, span_nbytes
+from gfxgraph.runtime.simulator.device import Device, Refused
+from gfxgraph.runtime.simulator.faults import Faults
+from gfxgraph.runtime.simulator.graphs import Node
+from gfxgraph.runtime.simulator.profiles import Profile
+from gfxgraph.types import CaptureStatus, NodeKind
+
+_SYNC_WARNING: Final = "called a synchronizing CUDA operation"
+_ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
+
+
+class Simulator:
+    """The simulated card that is installed; ``installation.active()`` returns it."""
+
+    def __init__(self, profile: Profile, total_nbytes: int) -> None:
+        self.profile = profile
+        self.arena = Arena(total_nbytes * _ARENA_FACTOR)
+        self.device = Device(profile)
+        self.allocator = Allocator(self.arena, total_nbytes)
+        self.allocator.on_new_segment = self._before_malloc
+        self.default_generator = generators.SimGenerator()
+        self.default_generator.guard(self._assert_not_capturing)
+        self._pinned: dict[int, weakref.ref[Any]] = {}
+
+    # ---- failures -----------------------------------------------------------------------------------
+
+    @property
+    def faults(self) -> Faults:
+        return self.device.faults
+
+    @faults.setter
+    def faults(self, plan: Faults) -> None:
+        self.device.plan(plan)
+
+    def error(self, refused: Refused) -> RuntimeError:
+        """What torch raises for a refused call."""
+        if refused.code in codes.STICKY and self.faults.die_at_sticky:
+            import os
+
+            os.abort()
+        return codes.torch_error(refused.code, self.profile.platform)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call into the runtime as torch does, turning a code into an exception."""
+        try:
+            return function(*args)
+        except Refused as refused:
+            raise self.error(refused) from None
+
+    def _assert_not_capturing(self, attempt: str) -> None:
+        status = self.device.current().status
+        if status is not CaptureStatus.NONE:
+            raise RuntimeError(
+                f"{attempt} during CUDA graph capture. If you need this call to be captured, please file an "
+                f"issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatus{status.name.title()}"
+            )
+
+    # ---- memory -------------------------------------------------------------------------------------
+
+    def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A new device tensor with undefined contents.
+
+        Raises:
+            torch.OutOfMemoryError: the card is full, or a planted failure says so.
+        """
+        nbytes = span_nbytes(size, stride, dtype)
+        if nbytes == 0:
+            return self.arena.tensor_at(0, size, stride, dtype)
+        stream = torch._C._accelerator_getStream(0).stream_id
+        try:
+            if self.faults.strike_allocation():
+                self.allocator.num_ooms += 1
+                raise OutOfDeviceMemory(nbytes)
+            block = self.allocator.allocate(nbytes, stream)
+        except OutOfDeviceMemory as full:
+            raise torch.OutOfMemoryError(self._oom_text(full.requested)) from None
+        except Refused as refused:
+            raise self.error(refused) from None
+        return self.arena.tensor_at(block.address, size, stride, dtype, partial(self.allocator.free, block))
+
+    def _before_malloc(self) -> None:
+        """A segment is about to be mapped: cudaMalloc, which captures may forbid."""
+        self.device.check("malloc")
+        # On a capturing stream torch switches its thread to relaxed mode around the call.
+        if self.device.captures and self.device.current().status is CaptureStatus.NONE:
+            self.device.unsafe_call("malloc")
+
+    def _oom_text(self, requested: int) -> str:
+        label = "HIP" if self.profile.platform == "hip" else "CUDA"
+        free = max(0, self.allocator.total_nbytes - self.allocator.reserved_nbytes)
+        return (
+            f"{label} out of memory. Tried to allocate {_size(requested)}. GPU 0 has a total capacity of "
+            f"{_size(self.allocator.total_nbytes)} of which {_size(free)} is free. Of the allocated memory "
+            f"{_size(self.allocator.stats['allocated_bytes']['all'].current)} is allocated by PyTorch, and "
+            f"{_size(self.allocator.reserved_nbytes)} is reserved by PyTorch."
+        )
+
+    def resize_out(self, out: torch.Tensor, like: torch.Tensor) -> None:
+        """Give ``out=`` the shape of the result, warning as torch does when it was not empty."""
+        if out.numel():
+            warnings.warn(
+                "An output with one or more elements was resized since it had shape "
+                f"{list(out.size())}, which does not match the required output shape {list(like.size())}.",
+                UserWarning,
+                stacklevel=2,
+            )
+        made = self.allocate(like.size(), like.stride(), out.dtype)
+        out.set_(made)  # type: ignore[call-overload]
+
+    # ---- host memory --------------------------------------------------------------------------------
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A page-locked copy of a CPU tensor."""
+        copy = tensor.clone(memory_format=torch.preserve_format)
+        storage = copy.untyped_storage()
+        address = storage.data_ptr()
+        self._pinned[address] = weakref.ref(storage, lambda _dead: self._pinned.pop(address, None))
+        return copy
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        known = self._pinned.get(tensor.untyped_storage().data_ptr())
+        return known is not None and known() is not None
+
+    # ---- calls that wait for the device --------------------------------------------------------------
+
+    def note_sync(self) -> None:
+        """torch's own check at synchronizing calls, before they reach the runtime."""
+        mode = self.device.sync_debug_mode
+        if mode == 1:
+            warnings.warn(_SYNC_WARNING, UserWarning, stacklevel=3)
+        elif mode == 2:
+            raise RuntimeError(_SYNC_WARNING)
+
+    def host_read(self) -> None:
+        """memcpy_and_sync: an op needs a value on the host before it can go on."""
+        if self.device.sync_debug_mode:
+            self.note_sync()
+        if not self.device.busy:
+            return
+        stream = self.device.current()
+        if stream.capture is None:
+            self.call(self.device.synchronize_stream, stream)
+        elif self.profile.torch.guards_memcpy_and_sync:
+            raise codes.torch_error(codes.CAPTURE_UNSUPPORTED, self.profile.platform)
+        elif stream.capture.invalidated:
+            raise codes.torch_error(codes.CAPTURE_INVALIDATED, self.profile.platform)
+        else:
+            self.call(self.device.apply, "memcpy_with_stream", stream.capture)
+
+    # ---- for tests and for work below the dispatcher -----------------------------------------------------
+
+    def tensor_at(
+        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Device tensor over memory that it does not own."""
+        return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
+
+    def launch_opaque(self, name: str, function: Callable[..., Any], *tensors: torch.Tensor) -> None:
+        """Launch ``function`` on the current stream as a kernel that no dispatcher sees.
+
+        It is called with a CPU tensor over the memory of each of ``tensors``, at once or at every replay.
+        """
+        twins: list[Any] = [self.arena.twin(tensor) for tensor in tensors]
+
+        def run(node: Node, generator: torch.Generator | None) -> None:
+            function(*node.call[0])
+
+        def make() -> Node:
+            slots = [(twins, at) for at in range(len(twins))]
+            return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots)
+
+        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+            self.call(self.device.submit, self.device.current(), make)
+
+
+def _size(nbytes: int) -> str:
+    if nbytes >= 1 << 30:
+        return f"{nbytes / (1 << 30):.2f} GiB"
+    return f"{nbytes / (1 << 20):.2f} MiB"

@@ -1,0 +1,156 @@
+"""The simulator's GraphDriver, and what only a simulated driver can do: move a node's operands.
+
+Enters: handles as integers.
+Stays out: torch's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from gfxgraph.errors import DriverError
+from gfxgraph.runtime.simulator import codes
+from gfxgraph.runtime.simulator.device import Refused, Stream
+from gfxgraph.runtime.simulator.graphs import Graph, GraphExec, Node
+from gfxgraph.types import CaptureInfo, NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.simulator.core import Simulator
+
+
+class SimDriver:
+    """Satisfies gfxgraph.driver.base.GraphDriver."""
+
+    name = "sim"
+
+    def __init__(self, sim: Simulator) -> None:
+        self._sim = sim
+        self._device = sim.device
+        self.version: tuple[int, ...] = sim.profile.version
+        self.missing: frozenset[str] = frozenset()
+
+    def capture_info(self, stream: int) -> CaptureInfo:
+        found = self._stream(stream)
+        capture = found.capture
+        if capture is None:
+            return CaptureInfo(found.status, 0, 0)
+        return CaptureInfo(found.status, capture.id, capture.graph.handle)
+
+    def node_counter(self, graph: int) -> Callable[[], int]:
+        nodes = self._graph(graph).nodes
+        return nodes.__len__
+
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        found = self._stream(stream)
+
+        def frontier() -> int | tuple[int, ...]:
+            last = found.frontier
+            if not last:
+                return 0
+            return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)
+
+        return frontier
+
+    def nodes(self, graph: int) -> Sequence[int]:
+        return [node.handle for node in self._graph(graph).nodes]
+
+    def node_kind(self, node: int) -> NodeKind:
+        return self._node(node).kind
+
+    def kernel_name(self, node: int) -> str:
+        found = self._node(node)
+        return found.name if found.kind is NodeKind.KERNEL else ""
+
+    def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphNodeSetEnabled", made, found)
+        if enabled:
+            made.disabled.discard(node)
+        else:
+            made.disabled.add(node)
+
+    def node_enabled(self, graph_exec: int, node: int) -> bool:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphNodeGetEnabled", made, found)
+        return node not in made.disabled
+
+    def launch(self, graph_exec: int, stream: int) -> None:
+        made = self._exec(graph_exec)
+        try:
+            self._device.launch(made, self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipGraphLaunch", refused.code) from None
+
+    def synchronize_stream(self, stream: int) -> None:
+        try:
+            self._device.synchronize_stream(self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipStreamSynchronize", refused.code) from None
+
+    def begin_capture(self, stream: int) -> None:
+        try:
+            self._device.begin_capture(self._stream(stream), "relaxed")
+        except Refused as refused:
+            raise self._error("hipStreamBeginCapture", refused.code) from None
+
+    def abandon_capture(self, stream: int) -> None:
+        self._device.abandon_capture(self._stream(stream))
+
+    # ---- operands ---------------------------------------------------------------------------------------
+
+    def node_operands(self, node: int) -> tuple[list[int], list[int]]:
+        """Addresses that ``node`` reads (in-place targets included), and those it only writes."""
+        found = self._node(node)
+        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.outputs]
+
+    def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
+        """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
+        container, key = self._node(node).input_slots[index]
+        container[key] = self._sim.arena.twin(tensor)
+
+    def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
+        """Let ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
+        self._node(node).outputs[index] = self._sim.arena.twin(tensor)
+
+    # ---- handles ----------------------------------------------------------------------------------------
+
+    def _stream(self, handle: int) -> Stream:
+        found = self._device.by_handle.get(handle)
+        if found is None:
+            raise self._error("hipStreamGetCaptureInfo", 400)
+        return found
+
+    def _graph(self, handle: int) -> Graph:
+        found = self._device.handles.graphs.get(handle)
+        if found is None:
+            raise self._error("hipGraphGetNodes", codes.INVALID_VALUE)
+        return found
+
+    def _exec(self, handle: int) -> GraphExec:
+        found = self._device.handles.execs.get(handle)
+        if found is None:
+            raise self._error("hipGraphLaunch", codes.INVALID_VALUE)
+        return found
+
+    def _node(self, handle: int) -> Node:
+        found = self._device.handles.nodes.get(handle)
+        if found is None:
+            raise self._error("hipGraphNodeGetType", codes.INVALID_VALUE)
+        return found
+
+    def _belongs(self, api: str, made: GraphExec, node: Node) -> None:
+        if node not in made.nodes:
+            raise self._error(api, codes.INVALID_VALUE)
+
+    def _error(self, api: str, code: int) -> DriverError:
+        platform = self._sim.profile.platform
+        return DriverError(
+            "driver_call_failed",
+            api=api if platform == "hip" else api.replace("hip", "cuda", 1),
+            status=codes.status_name(code, platform),
+            number=code,
+            detail=codes.status_text(code),
+        )

@@ -1,0 +1,63 @@
+"""Failures to plant: which call fails, with which code, and which replay lies.
+
+Enters: counts and codes, set by tests.
+Stays out: the calls themselves; device.py and allocator.py ask here before they act.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+# What can fail by its Nth call.
+CALLS = ("begin", "op", "end", "instantiate", "launch", "malloc", "synchronize")
+
+
+@dataclass
+class WrongReplay:
+    """Corrupt the output of one node of one graph exec.
+
+    Args:
+        node: index of the node in the graph, in recording order; negative counts from the end.
+        replay: 1 for the first launch of an exec, 0 for every launch.
+        graph: index of the graph among those instantiated since install; None means every graph.
+        add: what is added to the first element of the output.
+    """
+
+    node: int = -1
+    replay: int = 0
+    graph: int | None = None
+    add: float = 1.0
+
+
+@dataclass
+class Faults:
+    """The simulator's fault plan; all off when fresh. Counts start when the plan is set."""
+
+    # call name (one of CALLS) -> {n: code}: the n-th such call from now fails with the code.
+    fail: dict[str, dict[int, int]] = field(default_factory=dict)
+    oom_at_allocation: int | None = None  # the Nth allocation raises torch.OutOfMemoryError
+    wrong_replays: list[WrongReplay] = field(default_factory=list)
+    slow_launch_s: float = 0.0  # every graph launch takes this much longer
+    die_at_sticky: bool = False  # a sticky error ends the process as ROCr does: SIGABRT
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def fail_nth(self, call: str, n: int, code: int) -> None:
+        """Make the ``n``-th ``call`` from now fail with ``code``."""
+        if call not in CALLS:
+            raise ValueError(f"{call!r} is not one of {', '.join(CALLS)}")
+        self.fail.setdefault(call, {})[self.calls[call] + n] = code
+
+    def oom_nth(self, n: int) -> None:
+        """Make the ``n``-th allocation from now run out of memory."""
+        self.oom_at_allocation = self.calls["allocate"] + n
+
+    def strike(self, call: str) -> int:
+        """Count one ``call``; return the code it must fail with, or 0."""
+        self.calls[call] += 1
+        planned = self.fail.get(call)
+        return planned.pop(self.calls[call], 0) if planned else 0
+
+    def strike_allocation(self) -> bool:
+        self.calls["allocate"] += 1
+        return self.oom_at_allocation == self.calls["allocate"]

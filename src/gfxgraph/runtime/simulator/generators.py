@@ -1,0 +1,181 @@
+"""The device's random numbers: a counter-based state, as Philox has, over torch's CPU generator.
+
+Enters: seeds, offsets, captures that register a state.
+Stays out: which ops draw (op_table.py).
+
+A draw at (seed, offset) depends on nothing else, so a replay that starts at the state's current offset
+gives what eager would give there. torch 2.11's rules are kept: a captured draw needs a state that the
+capture registered; one that was registered stays in capture mode until its capture ends well.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import torch
+
+_MASK: Final = (1 << 64) - 1
+_PER_STEP: Final = 4  # Philox gives four numbers a step; torch keeps offsets multiples of 4
+_ELEMENTS_PER_STEP: Final = 1 << 16
+
+
+class State:
+    """Seed and offset; several generators may share one (``graphsafe_set_state``)."""
+
+    def __init__(self, seed: int = 67280421310721, offset: int = 0) -> None:
+        self.seed = seed
+        self.offset = offset
+        self.capturing = False
+        self.intragraph_offset = 0
+        self._scratch = torch.Generator("cpu")
+
+    def clone(self) -> State:
+        return State(self.seed, self.offset)
+
+    def take(self, numel: int, in_capture: bool) -> int:
+        """Advance by what ``numel`` random values use; return the offset to draw at."""
+        steps = -(-max(numel, 1) // _ELEMENTS_PER_STEP)
+        if in_capture:
+            if not self.capturing:
+                raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+            at = self.intragraph_offset
+            self.intragraph_offset += _PER_STEP * steps
+            return at
+        if self.capturing:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+        at = self.offset
+        self.offset += _PER_STEP * steps
+        return at
+
+    def at(self, offset: int) -> torch.Generator:
+        """A CPU generator standing at ``offset``; valid until the next call."""
+        mixed = (self.seed * 0x9E3779B97F4A7C15 + offset * 0xBF58476D1CE4E5B9 + 1) & _MASK
+        self._scratch.manual_seed(mixed ^ (mixed >> 31))
+        return self._scratch
+
+
+class ReplayDraw:
+    """A captured draw: finds its numbers from the state as the replay set it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.base = 0
+
+    def draw(self, offset: int) -> torch.Generator:
+        return self.state.at(self.base + offset)
+
+
+class SimGenerator(torch._C.Generator):
+    """``torch.Generator(device="cuda")``."""
+
+    _by_impl: WeakValueDictionary[int, SimGenerator] = WeakValueDictionary()
+
+    def __new__(cls, device: object = "cuda") -> SimGenerator:
+        made = super().__new__(cls, "cpu")
+        made._state = State()
+        made._forbid = lambda what: None
+        cls._by_impl[made._cdata] = made
+        return made
+
+    def __init__(self, device: object = "cuda") -> None:
+        self._state: State
+        self._forbid: Any
+
+    @classmethod
+    def of(cls, generator: torch._C.Generator | None) -> SimGenerator | None:
+        """The generator behind what the dispatcher hands to a kernel."""
+        if generator is None:
+            return None
+        return cls._by_impl.get(generator._cdata)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+    def guard(self, forbid: Any) -> None:
+        """Use ``forbid(what)`` to refuse changes of state during a capture."""
+        self._forbid = forbid
+
+    def manual_seed(self, seed: int) -> SimGenerator:
+        self._forbid("Cannot call CUDAGeneratorImpl::set_current_seed")
+        self._state.seed = int(seed) & _MASK
+        self._state.offset = 0
+        return self
+
+    def seed(self) -> int:
+        seed = random.SystemRandom().getrandbits(53)
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        return self._state.seed
+
+    def get_offset(self) -> int:
+        self._forbid("Cannot call CUDAGeneratorImpl::get_offset")
+        return self._state.offset
+
+    def set_offset(self, offset: int) -> SimGenerator:
+        self._forbid("Cannot call CUDAGeneratorImpl::set_offset")
+        if offset % 4:
+            raise RuntimeError("offset must be a multiple of 4")
+        self._state.offset = int(offset)
+        return self
+
+    def get_state(self) -> torch.Tensor:
+        packed = struct.pack("<QQ", self._state.seed, self._state.offset)
+        return torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()
+
+    def set_state(self, new_state: torch.Tensor) -> SimGenerator:
+        self._forbid("Cannot call CUDAGeneratorImpl::set_state")
+        if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        if new_state.numel() not in (8, 16):
+            raise RuntimeError("RNG state is wrong size")
+        data = bytes(new_state.tolist())
+        self._state.seed = struct.unpack("<Q", data[:8])[0]
+        self._state.offset = struct.unpack("<Q", data[8:16])[0] if len(data) == 16 else 0
+        return self
+
+    def clone_state(self) -> SimGenerator:
+        made = SimGenerator()
+        made._state = self._state.clone()
+        made._forbid = self._forbid
+        return made
+
+    def graphsafe_get_state(self) -> SimGenerator:
+        made = SimGenerator()
+        made._state = self._state
+        made._forbid = self._forbid
+        return made
+
+    def graphsafe_set_state(self, generator: SimGenerator) -> SimGenerator:
+        self._state = generator._state
+        return self
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.get_state(),)
+
+
+def _rebuild(state: torch.Tensor) -> SimGenerator:
+    return SimGenerator().set_state(state)
+
+
+class _GeneratorMeta(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class GeneratorName(metaclass=_GeneratorMeta):
+    """Stands in for ``torch.Generator``: the real class, except for a CUDA device."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if torch.device(device).type == "cuda":
+            return SimGenerator(device)
+        return torch._C.Generator(device)

@@ -1,0 +1,106 @@
+"""Graphs, nodes and graph execs of the simulated runtime.
+
+Enters: callables over CPU twins, edges.
+Stays out: streams and captures (device.py), torch's CUDAGraph class (torch_classes.py).
+
+A node owns no device memory: its tensors are twins. What it reads and writes at a replay is whatever lies
+at those addresses by then, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from gfxgraph.types import NodeKind
+
+
+class Draw(Protocol):
+    """Where a drawing node gets its numbers; generators.py."""
+
+    def draw(self, offset: int) -> torch.Generator: ...
+
+
+_handles = itertools.count(0x7F5100000000, 0x40)
+
+
+@dataclass(eq=False)
+class Node:
+    """One recorded operation.
+
+    Args:
+        run: performs it, given the node and the generator to draw from, or None.
+        call: ``(args, kwargs)`` of the operation, twins in place of device tensors.
+        input_slots: where in ``call`` the twins it reads stand, as (container, key).
+        outputs: twins it writes beyond those among its inputs.
+        draw: for an op that draws: gives the generator at ``offset`` of its state.
+    """
+
+    kind: NodeKind
+    name: str
+    run: Callable[[Node, torch.Generator | None], None]
+    call: tuple[list[Any], dict[str, Any]] = field(default_factory=lambda: ([], {}))
+    input_slots: list[tuple[Any, Any]] = field(default_factory=list)
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    draw: Draw | None = None
+    offset: int = 0
+    parents: tuple[Node, ...] = ()
+    handle: int = field(default_factory=lambda: next(_handles))
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        return [container[key] for container, key in self.input_slots]
+
+    def execute(self) -> None:
+        """Run eagerly, or as part of a replay."""
+        self.run(self, self.draw.draw(self.offset) if self.draw is not None else None)
+
+
+@dataclass(eq=False)
+class Graph:
+    """An editable graph; nodes in recording order, which is a topological one."""
+
+    nodes: list[Node] = field(default_factory=list)
+    handle: int = field(default_factory=lambda: next(_handles))
+
+    def add(self, node: Node) -> None:
+        self.nodes.append(node)
+
+    def leaves(self) -> list[Node]:
+        inner = {id(parent) for node in self.nodes for parent in node.parents}
+        return [node for node in self.nodes if id(node) not in inner]
+
+
+class GraphExec:
+    """An instantiated graph: its own list of the nodes, and which of them are switched off."""
+
+    def __init__(self, graph: Graph, index: int) -> None:
+        self.handle = next(_handles)
+        self.nodes: Sequence[Node] = tuple(graph.nodes)
+        self.index = index
+        self.disabled: set[int] = set()
+        self.launches = 0
+
+    def run(self, after_node: Callable[[int, Node], None] | None = None) -> None:
+        """Execute every enabled node; ``after_node`` sees each, with its index."""
+        disabled = self.disabled
+        for at, node in enumerate(self.nodes):
+            if node.handle in disabled:
+                continue
+            node.execute()
+            if after_node is not None:
+                after_node(at, node)
+
+
+class Handles:
+    """Integer handles of everything the driver interface speaks of. Weak: a dead graph has no handle."""
+
+    def __init__(self) -> None:
+        self.graphs: WeakValueDictionary[int, Graph] = WeakValueDictionary()
+        self.execs: WeakValueDictionary[int, GraphExec] = WeakValueDictionary()
+        self.nodes: WeakValueDictionary[int, Node] = WeakValueDictionary()

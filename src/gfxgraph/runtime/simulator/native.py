@@ -1,0 +1,126 @@
+"""Make torch's C++ believe in one "cuda" device, without a driver and without compiling anything.
+
+Enters: two registries inside torch's own libraries.
+Stays out: Python names (torch_names.py), kernels (kernels.py).
+
+Three things in C++ ask for a device before any kernel runs: ``.to("cuda")`` asks the device guard which
+device is current; autograd asks the guard for streams, and asks the CUDA hooks whether there is an
+accelerator at all. Everything else of a tensor (device, keys, storage) needs no driver.
+
+* The guard. torch ships ``FakeGuardImpl<CUDA>`` (thread-local current device and stream, no driver) and
+  installs it through ``torch._C._ensureCUDADeviceGuardSet()``, but only over a guard that reports no
+  devices. A CPU build has none at all, so a guard that answers 0 to everything is registered first.
+* The hooks. The live hooks object gets a copy of its own vtable in which ``hasCUDA`` and its like answer
+  yes. The slots are counted from the headers that every torch wheel carries.
+
+Both are put back by ``undo``. Tensors that outlive it keep their memory and lose their kernels.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from gfxgraph.errors import SimulatorError
+
+_CUDA_DEVICE_TYPE: Final = 1  # c10::DeviceType::CUDA
+_YES: Final = ("isBuilt", "isAvailable", "hasPrimaryContext", "deviceCount", "hasCUDA", "getNumGPUs")
+_SLOTS: Final = 160  # more than any version's vtable; the tail is copied and never called
+
+_AnswerType = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_answer_zero = _AnswerType(lambda _this: 0)
+_answer_one = _AnswerType(lambda _this: 1)
+
+
+def _keep_for_ever(*objects: object) -> None:
+    """C++ has pointers into these; they must outlive even this module."""
+    for one in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+_keep_for_ever(_answer_zero, _answer_one)
+
+
+class NativeDevice:
+    """The patched guard and hooks; ``undo`` restores both."""
+
+    def __init__(self) -> None:
+        lib = Path(torch.__file__).parent / "lib"
+        self._c10 = ctypes.CDLL(str(lib / "libc10.so"))
+        self._cpu = ctypes.CDLL(str(lib / "libtorch_cpu.so"))
+        self._guard_before = self._guard_slot().value
+        self._install_guard()
+        self._hooks_object, self._hooks_before = self._install_hooks()
+        # C++ statics may ask the hooks something when no Python is left to answer.
+        atexit.register(self.undo)
+
+    def undo(self) -> None:
+        atexit.unregister(self.undo)
+        ctypes.c_void_p.from_address(self._hooks_object).value = self._hooks_before
+        self._guard_slot().value = self._guard_before
+
+    def _guard_slot(self) -> ctypes.c_void_p:
+        registry = _symbol(self._c10, "_ZN3c104impl26device_guard_impl_registryE")
+        return ctypes.c_void_p.from_address(registry + _CUDA_DEVICE_TYPE * ctypes.sizeof(ctypes.c_void_p))
+
+    def _install_guard(self) -> None:
+        if self._guard_before is None:
+            table = (ctypes.c_void_p * 64)(*[_address_of(_answer_zero)] * 64)
+            guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+            _keep_for_ever(table, guard)
+            self._guard_slot().value = ctypes.addressof(guard)
+        stand_in = self._guard_slot().value
+        torch._C._ensureCUDADeviceGuardSet()
+        if self._guard_before is None and self._guard_slot().value == stand_in:
+            self._guard_slot().value = None
+            raise SimulatorError("simulator_unsupported", feature="a CUDA device guard", where="this torch")
+
+    def _install_hooks(self) -> tuple[int, int]:
+        get_hooks: Any = self._cpu["_ZN2at6detail12getCUDAHooksEv"]
+        get_hooks.restype = ctypes.c_void_p
+        hooks = int(get_hooks())
+        before = ctypes.c_void_p.from_address(hooks).value
+        assert before is not None  # a C++ object with virtual functions always has one
+        # Two words before the first slot: offset-to-top and type info, kept for dynamic_cast.
+        table_type = ctypes.c_void_p * (_SLOTS + 2)
+        table = table_type.from_buffer_copy(table_type.from_address(before - 16))
+        slots = _hook_slots()
+        for name in _YES:
+            table[2 + slots[name]] = _address_of(_answer_one)
+        _keep_for_ever(table)
+        ctypes.c_void_p.from_address(hooks).value = ctypes.addressof(table) + 16
+        return hooks, before
+
+
+def _hook_slots() -> dict[str, int]:
+    """Vtable slot of every virtual function of at::CUDAHooksInterface, by name."""
+    folder = Path(torch.__file__).parent / "include" / "ATen" / "detail"
+    base = _virtuals(folder / "AcceleratorHooksInterface.h")
+    derived = _virtuals(folder / "CUDAHooksInterface.h")
+    # The Itanium ABI gives a virtual destructor two slots; an override keeps its base's slot.
+    order = ["(destructor)"] + base + [name for name in derived if name not in base]
+    missing = [name for name in _YES if name not in order]
+    if missing:
+        feature = f"CUDA hooks {', '.join(missing)}"
+        raise SimulatorError("simulator_unsupported", feature=feature, where="this torch's headers")
+    return {name: slot for slot, name in enumerate(order)}
+
+
+def _virtuals(header: Path) -> list[str]:
+    text = re.sub(r"//[^\n]*", "", header.read_text("utf-8"))
+    return re.findall(r"\bvirtual\s[^;{]*?(~?\w+)\s*\(", text)
+
+
+def _symbol(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.addressof(ctypes.c_byte.in_dll(library, name))
+
+
+def _address_of(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address

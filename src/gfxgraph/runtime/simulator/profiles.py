@@ -1,0 +1,146 @@
+"""How one runtime version behaves during a capture, read from ``profiles/*.toml``.
+
+Enters: TOML rows.
+Stays out: torch, devices; device.py applies the rules.
+
+A rule says what one call does when it meets a capture, by capture mode:
+``records`` (becomes a node), ``runs`` (executes at once, success, nothing recorded),
+``refuses CODE`` (error, capture lives on), ``refuses CODE and invalidates``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.errors import SimulatorError
+
+MODES = ("global", "thread_local", "relaxed")
+ALIASES = {"hip": "hip-7.2"}
+_RULE = re.compile(r"^(records|runs|refuses (\d+)( and invalidates)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a call does; ``code`` is 0 where it succeeds."""
+
+    records: bool = False
+    code: int = 0
+    invalidates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TorchHabits:
+    """What torch itself does above the runtime, where versions differ."""
+
+    # memcpy_and_sync asks hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
+    guards_memcpy_and_sync: bool
+    # copy_ refuses unpinned host memory in a capture before it reaches the runtime.
+    checks_pinned_copies: bool
+    # 2.11: a failed capture leaves the default generator in capture mode and the pool routed.
+    failed_capture_leaves_generator: bool
+    failed_capture_leaves_routing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    name: str
+    arch: str
+    capability: tuple[int, int]
+    warp_size: int
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    name: str
+    platform: str  # "cuda" or "hip"
+    version: tuple[int, ...]
+    torch_hip: str | None  # what torch.version.hip says
+    device: DeviceFacts
+    nested_begin: int
+    # Status code of a failed EndCapture -> what the stream's capture status is afterwards.
+    after_failed_end: dict[int, str]
+    stuck_launch: Rule
+    torch: TorchHabits
+    calls: dict[str, dict[str, Rule]]
+
+    def rule(self, call: str, mode: str) -> Rule:
+        return self.calls[call][mode]
+
+
+def names() -> list[str]:
+    """Names of all profiles, aliases included."""
+    return sorted([path.stem for path in _folder().glob("*.toml")] + list(ALIASES))
+
+
+def load(name: str) -> Profile:
+    """Read profile ``name``.
+
+    Raises:
+        SimulatorError: `simulator_unknown_profile`.
+    """
+    path = _folder() / f"{ALIASES.get(name, name)}.toml"
+    if not path.is_file():
+        raise SimulatorError("simulator_unknown_profile", profile=name, known=", ".join(names()))
+    return _parse(_read(path))
+
+
+def _folder() -> Path:
+    return Path(__file__).parent / "profiles"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    table = tomllib.loads(path.read_text("utf-8"))
+    parent = table.pop("extends", None)
+    if parent is None:
+        return table
+    return _overlay(_read(path.with_name(f"{parent}.toml")), table)
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        # A call's row replaces the parent's whole row: modes of two versions must not mix.
+        deep = isinstance(value, dict) and key in merged and key in ("device", "torch", "calls", "capture")
+        merged[key] = _overlay(merged[key], value) if deep else value
+    return merged
+
+
+def _parse(table: dict[str, Any]) -> Profile:
+    capture = table["capture"]
+    device = table["device"]
+    return Profile(
+        name=table["name"],
+        platform=table["platform"],
+        version=tuple(table["version"]),
+        torch_hip=table.get("torch_hip"),
+        device=DeviceFacts(
+            name=device["name"],
+            arch=device["arch"],
+            capability=(device["capability"][0], device["capability"][1]),
+            warp_size=device["warp_size"],
+            multiprocessors=device["multiprocessors"],
+        ),
+        nested_begin=capture["nested_begin"],
+        after_failed_end={int(code): status for code, status in capture["after_failed_end"].items()},
+        stuck_launch=_rule(capture["stuck_launch"]),
+        torch=TorchHabits(**table["torch"]),
+        calls={call: _row(row) for call, row in table["calls"].items()},
+    )
+
+
+def _row(row: dict[str, str]) -> dict[str, Rule]:
+    return {mode: _rule(row[mode] if mode in row else row["all"]) for mode in MODES}
+
+
+def _rule(text: str) -> Rule:
+    match = _RULE.match(text)
+    if match is None:
+        raise ValueError(f"not a rule: {text!r}")
+    if match[2]:
+        return Rule(code=int(match[2]), invalidates=bool(match[3]))
+    return Rule(records=match[1] == "records")

@@ -1,0 +1,195 @@
+"""What one replay does, step by step.
+
+Most graphs are one ``GraphStep`` and are launched without any of this. A capture that met unsafe
+operations is a list: launch, do the host's part, launch again. Each step says what a failure of
+it means and what it changes outside the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.core.questions import Question, ask
+from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.runtime import process
+from gfxgraph.runtime.execute import run_tape
+from gfxgraph.runtime.memory import Layout
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.program import Program
+
+
+class Step:
+    """One part of a replay."""
+
+    mutated: tuple[Tensor, ...] = ()
+    """External tensors that the step writes; saved and restored around a capture that runs it."""
+
+    def run(self, program: Program) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class SegmentStep(Step):
+    """A stretch of recorded work: launched as a graph, or run from its tape when that failed.
+
+    Args:
+        owner: the torch graph object. The user's own is held weakly: it holds this step.
+        is_users: whether ``owner`` is the user's.
+        live: values that outlive the segment, at the addresses where others will look for them.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        is_users: bool,
+        tape: Tape,
+        live: list[tuple[Value, Layout]],
+        mutated: tuple[Tensor, ...],
+    ) -> None:
+        self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_launchable = False
+        self.tape = tape
+        self.live = live
+        self.mutated = mutated
+        self.n_nodes = 0
+
+    @property
+    def graph(self) -> Any:
+        """The torch graph object, None where it could not be made or has been retired."""
+        return self._owner() if self.is_launchable else None
+
+    def run(self, program: Program) -> None:
+        if self.graph is None:
+            self.run_tape(program)
+            return
+        try:
+            program.base.replay(self.graph)
+        except RuntimeError as error:
+            program.launch_failed(self, error)
+
+    def run_tape(self, program: Program) -> None:
+        """Do the segment's work operation by operation, into the same addresses."""
+        keep = {value for value, _ in self.live}
+        env = run_tape(self.tape, program.lookup, keep)
+        with torch.inference_mode():
+            for value, layout in self.live:
+                made = env.get(value)
+                if made is not None and made.data_ptr() != layout.address:
+                    layout.tensor().copy_(made)
+
+    def __str__(self) -> str:
+        how = "graph" if self.graph is not None else "tape"
+        return f"{how} of {self.n_nodes} nodes, {len(self.tape.entries)} operations"
+
+
+@dataclass(slots=True, eq=False)
+class HostStep(Step):
+    """An operation that no graph holds, run eagerly at each replay into the same tensors."""
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    out: Any
+    name: str
+    code: Any
+    lasti: int
+    mutated: tuple[Tensor, ...] = ()
+
+    def run(self, program: Program) -> None:
+        with torch.no_grad():
+            result = self.func(*self.args, **self.kwargs)
+            self._store(self.out, result)
+
+    def _store(self, out: Any, result: Any) -> None:
+        if isinstance(out, Tensor):
+            if out is result or out.data_ptr() == result.data_ptr():
+                return
+            if out.size() != result.size():
+                raise GuardMismatch(
+                    "shape_guard_mismatch",
+                    op=self.name,
+                    where=where_of(self.code, self.lasti),
+                    expected=tuple(out.size()),
+                    actual=tuple(result.size()),
+                )
+            with torch.inference_mode():
+                out.copy_(result)
+        elif isinstance(out, (tuple, list)):
+            for mine, new in zip(out, result):
+                self._store(mine, new)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class ReadStep(Step):
+    """A value read by the host: read again, and every question asked of it asked again."""
+
+    read: Callable[[], Any]
+    index: int
+    name: str
+    code: Any
+    lasti: int
+    questions: list[Question] = field(default_factory=list)
+
+    def run(self, program: Program) -> None:
+        program.values[self.index] = self.read()
+        for question in self.questions:
+            holds, now = ask(question, program.values)
+            if not holds:
+                process.require().counters.add("guard_mismatch")
+                exact = question.test == "is exactly"
+                raise GuardMismatch(
+                    "guard_mismatch",
+                    where=question.where,
+                    question=question.text(),
+                    expected=question.operand if exact else question.answer,
+                    actual=now,
+                )
+
+    def __str__(self) -> str:
+        return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class CallStep(Step):
+    """A wait, a graph replayed inside the capture, a generator's state: a call made again."""
+
+    call: Callable[[], Any]
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Program) -> None:
+        self.call()
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def describe(entry: Entry) -> str:
+    return f"{entry.name} at {entry.where}"
+
+
+def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
+    """Count a step down and log it once; the error itself at debug level."""
+    state = process.require()
+    state.report("fallback", reason, op, where)
+    if error is not None:
+        process.log.log(logging.DEBUG, "fallback because of: %s", error)
+
+
+def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
+    return ReplayError("no_fallback_left", tried=", ".join(tried), where=where, quote=str(error))

@@ -1,0 +1,332 @@
+"""Validation: replay against eager execution on the same inputs.
+
+The reference is the tape, run operation by operation into fresh memory *before* the graph (the
+graph may reuse the memory of its own inputs), with external tensors and generators put back in
+between. Where the two agree the graph's effects stand; where they differ the eager ones do, the
+first operation that differs is looked for node by node, and the graph is retired.
+
+Where launches stand in the segment that the tape does not know, the node walk is the reference:
+the same kernels, one at a time. What could not be compared is reported as skipped, never as passed.
+
+Tolerances: bitwise where every operation gives the same bits each time it runs on the same input;
+else by dtype, relative to the largest magnitude in the tensor, wide enough for another algorithm of
+the same library (tests/property/test_fuzz.py runs without false alarms).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.core.tape import Entry, Value, leaves
+from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
+from gfxgraph.runtime import process
+from gfxgraph.runtime.execute import Env, run_tape
+from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.program import Program
+from gfxgraph.runtime.steps import SegmentStep, note_fallback
+from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
+
+# Relative to the largest magnitude: a few hundred units in the last place, as sums of a thousand
+# terms in another order give.
+RELATIVE = {
+    torch.float64: 1e-10,
+    torch.float32: 2e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 6e-2,
+    torch.complex64: 2e-4,
+    torch.complex128: 1e-10,
+}
+
+# Operations that may give other bits in another run: algorithm choice, atomics, split sums.
+_VARIES = (
+    "mm", "matmul", "bmm", "addmv", "mv", "dot", "vdot", "linear", "conv", "attention", "scatter", "index_add",
+    "index_put", "index_reduce", "embedding", "cumsum", "cumprod", "rnn", "lstm", "gru", "batch_norm", "layer_norm",
+    "group_norm", "fft", "upsample", "interpolate", "grid_sample", "pool", "put_", "bincount", "histc", "norm",
+    "sum", "mean", "var", "std", "softmax", "prod", "logsumexp", "einsum", "baddbmm", "addbmm", "nll_loss", "linalg",
+    "cdist", "scaled", "foreach", "fused", "ctc", "backward", "kthvalue", "median", "mode",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two tensors are apart, in the dtype's own measure."""
+
+    largest: float
+    allowed: float
+
+    @property
+    def is_match(self) -> bool:
+        return self.largest <= self.allowed
+
+
+def compare(replayed: Tensor, eager: Tensor, exact: bool) -> Difference:
+    """Compare two tensors of one shape and dtype; NaN equals NaN.
+
+    Args:
+        exact: require the same bits (NaN payloads aside).
+    """
+    if replayed.numel() == 0:
+        return Difference(0.0, 0.0)
+    if replayed.is_complex():
+        replayed, eager = (
+            torch.view_as_real(replayed.resolve_conj()),
+            torch.view_as_real(eager.resolve_conj()),
+        )
+    if replayed.dtype not in RELATIVE or not replayed.is_floating_point():
+        differs = bool(intercepted_any(replayed != eager))
+        return Difference(1.0 if differs else 0.0, 0.0)
+    nan_a, nan_b = replayed.isnan(), eager.isnan()
+    if bool(intercepted_any(nan_a != nan_b)):
+        return Difference(float("inf"), 0.0)
+    a = torch.where(nan_a, 0, replayed).double()
+    b = torch.where(nan_b, 0, eager).double()
+    same = a == b
+    gap = torch.where(same, 0.0, (a - b).abs())
+    largest = float(gap.max())
+    if exact:
+        return Difference(largest, 0.0)
+    scale = float(torch.where(b.isinf(), 0.0, b).abs().max())
+    return Difference(largest, RELATIVE[replayed.dtype] * max(scale, torch.finfo(replayed.dtype).tiny * 16))
+
+
+def intercepted_any(mask: Tensor) -> Tensor:
+    return mask.any()
+
+
+def is_exact(entries: list[Entry]) -> bool:
+    """True if every operation gives the same bits each time it runs on the same input."""
+    return not any(word in entry.name for entry in entries for word in _VARIES)
+
+
+def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
+    """Replay once with every graph segment compared; the results are right either way.
+
+    Returns:
+        False when a segment differed (its eager result stands, the graph is retired).
+    """
+    agreed = True
+    skipped = False
+    for step in program.steps:
+        if isinstance(step, SegmentStep) and step.graph is not None:
+            verdict = _segment(program, step)
+            if verdict is None:
+                skipped = True
+            elif not verdict:
+                agreed = False
+        else:
+            step.run(program)
+    if not agreed:
+        retire()
+    elif not skipped:
+        process.require().counters.add("validated")
+    return agreed
+
+
+def _segment(program: Program, step: SegmentStep) -> bool | None:
+    state = process.require()
+    if not step.tape.is_complete and not can_walk(step):
+        state.report(
+            "validation_skipped",
+            f"{len(step.tape.opaque)} launches that torch did not make, and the nodes cannot be run singly",
+            "opaque launch",
+            step.tape.opaque[0].where,
+            logging.INFO,
+        )
+        step.run(program)
+        return None
+    mutated = list(step.mutated)
+    before = [t.clone() for t in mutated]
+    generators = _generators()
+    rng = [g.get_state() for g in generators]
+
+    def put_back() -> None:
+        with torch.inference_mode():
+            for tensor, saved in zip(reversed(mutated), reversed(before)):
+                tensor.copy_(saved)
+        for generator, saved_state in zip(generators, rng):
+            generator.set_state(saved_state)
+
+    try:
+        reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
+        eager_mutated = [t.clone() for t in mutated]
+        rng_after = [g.get_state() for g in generators]
+    except (RuntimeError, TypeError) as error:
+        put_back()
+        state.report(
+            "validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO
+        )
+        step.run(program)
+        return None
+    put_back()
+    step.run(program)
+    if step.graph is None:
+        return True
+    exact = is_exact(step.tape.entries) if step.tape.is_complete else True
+    with torch.inference_mode():
+        pairs = [(layout.tensor(), reference[value]) for value, layout in step.live if value in reference]
+        pairs += list(zip(mutated, eager_mutated))
+        worst = _worst(pairs, exact)
+    if worst.is_match:
+        return True
+    put_back()
+    culprit = _first_difference(program, step, worst)
+    with torch.inference_mode():
+        for value, layout in step.live:
+            if value in reference:
+                layout.tensor().copy_(reference[value])
+        for tensor, eager in zip(mutated, eager_mutated):
+            tensor.copy_(eager)
+    for generator, saved_state in zip(generators, rng_after):
+        generator.set_state(saved_state)
+    state.counters.add("validation_failed")
+    mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
+    process.log.error("%s", mismatch)
+    note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
+    return False
+
+
+def _by_tape(program: Program, step: SegmentStep) -> Env:
+    return run_tape(step.tape, program.lookup, {value for value, _ in step.live})
+
+
+def _by_walk(program: Program, step: SegmentStep) -> Env:
+    """The segment node by node; its results copied out of the graph's memory."""
+    walk(step, program)
+    with torch.inference_mode():
+        return {value: layout.tensor().clone() for value, layout in step.live}
+
+
+def _generators() -> list[Any]:
+    return [torch.cuda.default_generators[torch.cuda.current_device()]]
+
+
+def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
+    worst = Difference(0.0, 0.0)
+    for replayed, eager in pairs:
+        found = compare(replayed, eager, exact)
+        if not found.is_match and (worst.is_match or found.largest > worst.largest):
+            worst = found
+    return worst
+
+
+def _first_difference(program: Program, step: SegmentStep, worst: Difference) -> dict[str, Any]:
+    """Name the first operation whose result differs, running graph nodes and tape side by side."""
+    last = step.tape.entries[-1] if step.tape.entries else None
+    fallback = {
+        "op": last.name if last else "unknown",
+        "where": last.where if last else "",
+        "max_difference": worst.largest,
+        "tolerance": worst.allowed,
+    }
+    if not step.tape.is_complete or not can_walk(step):
+        return _by_outputs(program, step) or fallback
+    try:
+        return _side_by_side(program, step) or _by_outputs(program, step) or fallback
+    except (GfxGraphError, DriverError, RuntimeError) as error:
+        process.log.debug("could not look for the first difference: %s", error)
+        return fallback
+
+
+def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
+    state = process.require()
+    driver = state.driver
+    assert driver is not None
+    generators = _generators()
+    rng = [g.get_state() for g in generators]
+    eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
+    mutated = list(step.mutated)
+    before = [t.clone() for t in mutated]
+
+    def keep(position: int, entry: Entry, env: Env) -> None:
+        for value in (*leaves(entry.outputs), *_written(entry)):
+            made = env.get(value)
+            if made is None:
+                made = program.lookup(value) if value.is_external else None
+            if made is not None and value.address:
+                layout = Layout(value.address, tuple(made.size()), tuple(made.stride()), made.dtype, made.device)
+                eager[position].append((layout, made.clone()))
+
+    run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
+    with torch.inference_mode():
+        for tensor, saved in zip(reversed(mutated), reversed(before)):
+            tensor.copy_(saved)
+    for generator, saved_state in zip(generators, rng):
+        generator.set_state(saved_state)
+
+    position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
+    ends = [position_of.get(entry.node_end, -1) for entry in step.tape.entries]
+    at_node: dict[int, list[int]] = {}
+    for index, end in enumerate(ends):
+        at_node.setdefault(end, []).append(index)
+    found: dict[str, Any] = {}
+    kinds = [n for n in driver.nodes(raw_graph(step.graph))]
+    order = {node: i for i, node in enumerate(kinds)}
+
+    def check(position: int, node: int) -> bool:
+        for index in at_node.get(order[node], ()):
+            entry = step.tape.entries[index]
+            exact = not any(word in entry.name for word in _VARIES)
+            for layout, reference in eager[index]:
+                difference = compare(layout.tensor(), reference, exact and is_exact(step.tape.entries[:index]))
+                if not difference.is_match:
+                    found.update(
+                        op=entry.name,
+                        where=entry.where,
+                        max_difference=difference.largest,
+                        tolerance=difference.allowed,
+                    )
+                    return True
+        return False
+
+    walk(step, program, check)
+    return found or None
+
+
+def _written(entry: Entry) -> list[Value]:
+    schema = getattr(entry.func, "_schema", None)
+    if schema is None:
+        return []
+    found: list[Value] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            target = entry.args[position] if position < len(entry.args) else entry.kwargs.get(argument.name)
+            found.extend(leaves(target))
+    return found
+
+
+def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
+    """Without a walk: the first operation, in order, whose surviving result differs."""
+    reference = _by_tape(program, step) if step.tape.is_complete else {}
+    by_position: dict[int, Difference] = {}
+    with torch.inference_mode():
+        for value, layout in step.live:
+            if value in reference and value.made_by < len(step.tape.entries):
+                difference = compare(
+                    layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
+                )
+                if not difference.is_match:
+                    by_position[value.made_by] = difference
+    for position in sorted(by_position):
+        entry = step.tape.entries[position]
+        return {
+            "op": entry.name,
+            "where": entry.where,
+            "max_difference": by_position[position].largest,
+            "tolerance": by_position[position].allowed,
+        }
+    return None
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def handles(step: SegmentStep) -> tuple[int, int]:
+    """(graph, exec) handles of a segment, for tools that change nodes through the driver."""
+    return raw_graph(step.graph), raw_exec(step.graph)

@@ -1,0 +1,10 @@
+"""startup: how gfxgraph reaches a program that has never heard of it.
+
+Enters: environment variables set by ``gfxgraph run`` or by the user; the moment at which torch is imported.
+Stays out: importing torch itself, decisions about hardware, anything that a program without torch would
+notice.
+
+``path/`` is the folder that ``gfxgraph run`` puts first on PYTHONPATH: Python imports its
+``sitecustomize`` in every process it starts, children and spawned workers included.
+``hook`` waits there for torch. ``torch_build`` tells which torch is installed without importing it.
+"""

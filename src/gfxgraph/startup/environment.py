@@ -1,0 +1,38 @@
+"""The environment of a program that is to run with graphs made safe, in all of its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gfxgraph import config
+from gfxgraph.errors import check_settings
+
+PATH = Path(__file__).parent / "path"
+"""Put first on PYTHONPATH: Python imports its ``sitecustomize`` as it starts."""
+
+
+def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], config.Config]:
+    """Return this process's environment with ``asked`` set and activation arranged, and what it amounts to.
+
+    Raises:
+        ConfigError: `bad_setting`.
+    """
+    environment = dict(os.environ) | dict(asked)  # noqa: TID251  (handed on whole, not read)
+    if not config.load(environment).is_on:
+        environment["GFXGRAPH"] = "1"
+        environment.pop("SGLANG_DISABLE_GFXGRAPH", None)
+    settings = config.load(environment)
+    check_settings(settings)
+    environment["PYTHONPATH"] = first_on_path(PATH, environment.get("PYTHONPATH", ""))
+    return environment, settings
+
+
+def first_on_path(folder: Path, search_path: str) -> str:
+    """Put ``folder`` first on ``search_path``, unless it is there already."""
+    if not search_path:
+        return str(folder)
+    if search_path.split(os.pathsep)[0] == str(folder):
+        return search_path
+    return f"{folder}{os.pathsep}{search_path}"

@@ -1,0 +1,37 @@
+"""Write ``gfxgraph.stats()`` when a process ends, for ``gfxgraph run --stats[=FILE]``."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+
+from gfxgraph import config
+
+VARIABLE = "GFXGRAPH_STATS"
+TO_STDERR = "-"
+
+
+def register() -> None:
+    """Arrange for this process and no child of it; spawned children register for themselves."""
+    target = config.variables([VARIABLE]).get(VARIABLE)
+    if target:
+        atexit.register(_write, target, os.getpid())
+
+
+def _write(target: str, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child ends with its parent's counters; they are not its own
+        return
+    from gfxgraph import stats  # type: ignore[attr-defined]
+
+    line = json.dumps({"pid": owner, "argv": sys.argv, "stats": stats()}, default=str) + "\n"
+    if target == TO_STDERR:
+        sys.stderr.write(f"gfxgraph stats: {line}")
+        return
+    try:
+        # One write of one line in append mode: processes that end together do not mix their lines.
+        with open(target, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        sys.stderr.write(f"gfxgraph: statistics not written to {target}: {error.strerror}\n{line}")

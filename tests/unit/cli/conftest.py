@@ -1,0 +1,96 @@
+"""A gfxgraph whose runtime is a stand-in, and torches that are a few lines long.
+
+What is tested here is how a program is reached and how it is refused; what the runtime does once it is
+switched on has tests of its own. The real package is used file by file, but for ``runtime``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import gfxgraph
+
+REAL = Path(gfxgraph.__file__).parent
+TORCH = {
+    "hip": "__version__ = '2.11.0+rocm7.2'\ncuda: str | None = None\nhip: str | None = '7.2.0'\n",
+    "cuda": "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n",
+    "cpu": "__version__ = '2.11.0+cpu'\ncuda: str | None = None\nhip: str | None = None\n",
+}
+INIT = """
+from gfxgraph.startup.hook import install_if_asked
+def is_enabled():
+    return True
+def stats():
+    return {"replay_count": 7}
+install_if_asked()
+"""
+ACTIVATION = """
+import os, sys
+from gfxgraph.errors import ActivationError
+def activate_from_environment():
+    import torch
+    if os.environ.get("STANDIN_REFUSES"):
+        raise ActivationError("no_gpu", torch_version="2.11.0", hip_version="7.2.0")
+    torch.switched_on = getattr(torch, "switched_on", 0) + 1
+"""
+
+
+@dataclass
+class Sandbox:
+    """A folder to run programs in."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def script(self, text: str, name: str = "program.py") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def torch(self, kind: str) -> None:
+        """Install one of the small torches; "none" is one that cannot be imported."""
+        if kind == "none":
+            shutil.rmtree(self.folder / "lib" / "torch", ignore_errors=True)
+            self.script("raise ModuleNotFoundError('not here', name='torch')\n", "lib/torch.py")
+            return
+        self.script(TORCH[kind], "lib/torch/version.py")
+        self.script("from torch.version import __version__\n", "lib/torch/__init__.py")
+
+    def python(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *map(str, args)],
+            cwd=self.folder,
+            env=self.environment | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def gfxgraph(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "gfxgraph", *args, **env)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    package = tmp_path / "lib" / "gfxgraph"
+    (package / "runtime").mkdir(parents=True)
+    for entry in REAL.iterdir():
+        if entry.name not in ("runtime", "__init__.py", "__pycache__"):
+            (package / entry.name).symlink_to(entry)
+    (package / "__init__.py").write_text(INIT)
+    (package / "runtime" / "__init__.py").write_text("")
+    (package / "runtime" / "activation.py").write_text(ACTIVATION)
+    own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    environment |= {"PYTHONPATH": str(tmp_path / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+    box = Sandbox(tmp_path, environment)
+    box.torch("hip")
+    return box

@@ -1,0 +1,157 @@
+"""``gfxgraph demo``: where it runs, and that it tells what happened without embellishment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gfxgraph.cli.demo import examples_folder, fallbacks, verdict
+
+# Prints what decode.py would, and leaves its statistics by the same way.
+PROGRAM = """
+import json, os, sys, torch
+print(json.dumps({{"text": "Alice ran [on] and", "texts_equal": {equal}, "eager_tokens_per_s": 400.0,
+    "graphed_tokens_per_s": 2000.0, "n_tokens": 4, "device": "some device"}}))
+assert sys.argv[1:] == ["--json", "--prompt", "Alice ran", "--tokens", "300"], sys.argv
+assert os.environ.get("GFXGRAPH_SIMULATE") == {simulate!r}
+sys.exit({status})
+"""
+STATS = {
+    "capture_count": 1,
+    "replay_count": 1234,
+    "fallback_count": 0,
+    "fallbacks": {},
+    "validations": 3,
+    "validation_failures": 0,
+    "validations_skipped": 0,
+}
+
+
+def demo(sandbox, *, equal=True, simulate="hip", status=0, options=(), **stats):
+    sandbox.script(
+        PROGRAM.format(equal=equal, simulate=simulate, status=status), "lib/gfxgraph/examples/decode.py"
+    )
+    init = sandbox.folder / "lib/gfxgraph/__init__.py"
+    init.write_text(init.read_text().replace('{"replay_count": 7}', repr(STATS | stats)))
+    return sandbox.gfxgraph("demo", "--prompt", "Alice ran", *options, COLUMNS="100")
+
+
+def test_without_a_gpu(sandbox):
+    """A CPU torch runs in the simulator, and both the reason and the worthlessness of the rates are said."""
+    sandbox.torch("cpu")
+    done = demo(sandbox)
+    assert done.returncode == 0, done.stderr
+    assert "No GPU here (torch 2.11.0+cpu is a CPU build): running in the simulator." in done.stdout
+    assert "nothing about speed" in done.stdout.replace("\n", " ")
+    assert "times eager" not in done.stdout
+    assert "Alice ran [on] and" in done.stdout
+    assert "1,234" in done.stdout
+    assert "3 replays compared with eager execution, all equal" in done.stdout
+
+
+def test_rocm(sandbox):
+    """A ROCm torch that sees a GPU uses it, and the gain is shown."""
+    cuda = "class cuda:\n is_available = lambda: True\n get_device_name = lambda: 'Radeon'\n"
+    sandbox.script("from torch.version import __version__\n" + cuda, "lib/torch/__init__.py")
+    done = demo(sandbox, simulate=None)
+    assert done.returncode == 0, done.stderr
+    assert "Running on Radeon, with torch 2.11.0+rocm7.2." in done.stdout
+    assert "2,000 tokens/s  (5.0 times eager)" in done.stdout
+    assert "simulator" not in done.stdout
+
+
+def test_gpu_build_without_a_gpu(sandbox):
+    """A GPU build that sees no GPU falls back to the simulator and says so."""
+    cuda = "class cuda:\n is_available = lambda: False\n"
+    sandbox.script("from torch.version import __version__\n" + cuda, "lib/torch/__init__.py")
+    done = demo(sandbox)
+    assert "torch 2.11.0+rocm7.2 sees none" in done.stdout
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_news_is_told(sandbox):
+    """Unequal texts, failed validations and fallbacks are shown, and the exit status is 1."""
+    bad = {"fallback_count": 2, "fallbacks": {"launch_failed": 2}, "validations": 3, "validation_failures": 1}
+    done = demo(sandbox, equal=False, options=["--simulate"], **bad)
+    assert done.returncode == 1
+    assert "2 (launch_failed: 2)" in done.stdout
+    assert "NO: eager wrote another text" in done.stdout
+    assert "1 of 3 replays differed from eager" in done.stdout
+
+
+def test_a_failing_example_is_not_hidden(sandbox):
+    """Its own error stays on stderr, and its status is kept."""
+    done = demo(sandbox, status=7, options=["--simulate"])
+    assert done.returncode == 7
+    assert "The example ended with status 7" in done.stderr
+
+
+def test_no_torch(sandbox):
+    """Without torch the demo is refused as run refuses."""
+    sandbox.torch("none")
+    done = demo(sandbox)
+    assert done.returncode == 2
+    assert done.stderr.startswith("no_torch: ")
+
+
+@pytest.mark.parametrize(
+    ("stats", "said"),
+    [
+        ({"validations": 0, "validation_failures": 0}, "none was made"),
+        (
+            {"validations": 0, "validation_failures": 0, "validations_skipped": 2},
+            "none was made; 2 could not be",
+        ),
+        (
+            {"validations": 1, "validation_failures": 0, "validations_skipped": 2},
+            "1 replays compared with eager execution, all equal; 2 could not be compared",
+        ),
+    ],
+)
+def test_what_was_not_compared_never_reads_as_passed(stats, said):
+    """The verdict names what was left out."""
+    assert verdict(stats) == said
+
+
+def test_fallbacks_without_reasons():
+    """A count without reasons is still a count."""
+    assert fallbacks({"fallback_count": 0}) == "none"
+    assert fallbacks({"fallback_count": 3}) == "3 (reason not recorded)"
+
+
+def test_examples_are_found_in_the_source_tree():
+    """decode.py, its model and its weights are together, and the weights are at most 2 MB."""
+    folder = examples_folder()
+    assert (folder / "char_model.py").is_file()
+    assert (folder / "char_model.pt").stat().st_size <= 2_000_000
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_check(sandbox, ok):
+    """check prints health_check's keys, and its status tells whether all is well."""
+    health = {"ok": ok, "gpu": "Radeon", "rocm": "gfx1030", "native_bridge": False, "details": "fine"}
+    init = sandbox.folder / "lib/gfxgraph/__init__.py"
+    init.write_text(init.read_text() + f"\ndef health_check(): return {health!r}\n")
+    done = sandbox.gfxgraph("check")
+    assert done.returncode == (0 if ok else 1), done.stderr
+    assert done.stdout.splitlines()[0] == ("ok" if ok else "not ok")
+    assert "  native_bridge   no" in done.stdout
+    assert json.loads(sandbox.gfxgraph("check", "--json").stdout) == health
+
+
+def test_check_survives_what_kills_the_process_it_asks(sandbox):
+    """A capture that ends its process by a signal is reported as such."""
+    init = sandbox.folder / "lib/gfxgraph/__init__.py"
+    init.write_text(init.read_text() + "\ndef health_check():\n import os; os.abort()\n")
+    done = sandbox.gfxgraph("check")
+    assert done.returncode == 1
+    assert "ended by signal 6" in done.stdout
+
+
+def test_check_refuses(sandbox):
+    """What cannot be used here is refused with status 2, found before or after torch is there."""
+    assert sandbox.gfxgraph("check", STANDIN_REFUSES="1").stderr.startswith("no_gpu: ")
+    sandbox.torch("cpu")
+    done = sandbox.gfxgraph("check")
+    assert done.returncode == 2 and done.stderr.startswith("not_rocm_cpu_torch: ")

@@ -1,0 +1,126 @@
+"""cli.explain: pipes, files, JSON, exit status."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+FAULT = "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Unknown.\n"
+
+
+def explain(*arguments, stdin=b"", **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "gfxgraph", "explain", *arguments],
+        input=stdin,
+        capture_output=True,
+        env=os.environ | {"GFXGRAPH_LANG": "en"} | environ,
+    )
+
+
+def test_a_pipe_passes_every_byte_unchanged():
+    """Binary, carriage returns, no final newline: stdout is stdin."""
+    data = bytes(range(256)) * 50 + b"\r\n" + FAULT.encode() + b"no newline at the end"
+    found = explain(stdin=data)
+    assert found.stdout == data
+    assert b"illegal_address:" in found.stderr
+    assert found.returncode == 0
+
+
+def test_lines_pass_at_once():
+    """A line is through before the next one is written."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "gfxgraph", "explain"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdin and program.stdout
+    for number in range(3):
+        program.stdin.write(f"line {number}\n".encode())
+        program.stdin.flush()
+        assert program.stdout.readline() == f"line {number}\n".encode()
+    program.stdin.close()
+    assert program.wait() == 1
+
+
+def test_live_explains_before_the_end():
+    """With --live the explanation is on stderr while the program still runs."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "gfxgraph", "explain", "--live"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdin and program.stderr
+    program.stdin.write(FAULT.encode())
+    program.stdin.flush()
+    assert program.stderr.readline() == b"\n"
+    assert b"illegal_address:" in program.stderr.readline()
+    program.stdin.close()
+    assert program.wait() == 0
+
+
+def test_stdout_puts_it_at_the_end_of_the_output():
+    """--stdout keeps one stream."""
+    found = explain("--stdout", stdin=FAULT.encode())
+    assert found.stdout.startswith(FAULT.encode()) and b"illegal_address:" in found.stdout
+    assert found.stderr == b""
+
+
+def test_json_is_one_object_and_nothing_else():
+    """In a pipe too; code is null where nothing is known."""
+    found = json.loads(explain("--json", stdin=FAULT.encode()).stdout)
+    assert found["code"] == "illegal_address" and found["matches"][0]["line"] == 1
+    nothing = explain("--json", stdin=b"fine\n")
+    assert json.loads(nothing.stdout)["code"] is None and nothing.returncode == 1
+
+
+def test_exit_status():
+    """0 explained, 1 nothing to explain, 2 wrong usage."""
+    assert explain("700").returncode == 0
+    assert explain("nothing known").returncode == 1
+    assert explain("--no-such-option").returncode == 2
+
+
+def test_a_file_is_read(tmp_path):
+    """A path that exists is a log, not a text."""
+    path = tmp_path / "run.log"
+    path.write_text("x\n" * 10 + FAULT)
+    found = explain(str(path))
+    assert b"(line 11)" in found.stdout
+
+
+def test_a_code_gives_its_page_and_list_gives_all():
+    """The page holds notes of all families; the list one line an entry."""
+    page = explain("illegal_address").stdout.decode()
+    assert "on RDNA2:" in page and "on CDNA:" in page and "hipErrorIllegalAddress (HIP 700)" in page
+    listed = explain("--list").stdout.decode().splitlines()
+    assert len(listed) > 120 and any(line.startswith("kfd_permission ") for line in listed)
+    assert "没有" in explain("--list", GFXGRAPH_LANG="zh").stdout.decode()
+
+
+def test_a_reader_that_leaves_does_not_break_it():
+    """Piped on into head: no traceback, and the explanation still comes."""
+    data = (b"filler\n" * 100_000) + FAULT.encode()
+    program = subprocess.run(
+        f"{sys.executable} -m gfxgraph explain | head -1", shell=True, input=data, capture_output=True
+    )
+    assert program.stdout == b"filler\n"
+    assert b"Traceback" not in program.stderr and b"illegal_address" in program.stderr
+
+
+def test_it_starts_fast_and_without_torch():
+    """Under 150 ms, the best of five, on a machine that has other things to do; torch stays out."""
+    explain("700")  # writes the derived index, as the first use does
+    best = min(_timed("explain", "700") for _ in range(5))
+    assert best < 0.15 * float(os.environ.get("GFXGRAPH_TEST_SLOWNESS", "2"))
+    code = "import sys; from gfxgraph.cli.explain import command; command(['700'], standalone_mode=False)"
+    check = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True).returncode == 0
+
+
+def _timed(*arguments):
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "gfxgraph", *arguments], capture_output=True)
+    return time.perf_counter() - started

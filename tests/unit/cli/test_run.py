@@ -1,0 +1,260 @@
+"""``gfxgraph run``: programs are reached in every process, started as if by hand, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gfxgraph.cli.run import Program, split, wanted
+from gfxgraph.startup.environment import first_on_path
+
+SHOW = "import torch; print('on', getattr(torch, 'switched_on', 0))\n"
+
+
+def test_script_is_activated_once(sandbox):
+    """A script finds gfxgraph switched on when its own import of torch returns."""
+    done = sandbox.gfxgraph("run", sandbox.script(SHOW))
+    assert (done.stdout, done.stderr, done.returncode) == ("on 1\n", "", 0)
+
+
+def test_script_without_torch_is_left_alone(sandbox):
+    """A program that never imports torch never has it imported."""
+    done = sandbox.gfxgraph("run", sandbox.script("import sys; print('torch' in sys.modules)"))
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_script_sees_what_python_would_show_it(sandbox):
+    """Arguments, __main__ and sys.path are those of ``python script.py``."""
+    script = sandbox.script(
+        "import sys, json\nx = [sys.argv, __name__, __file__, sys.path[:2], sys.orig_argv[1:]]\nprint(json.dumps(x))",
+        "elsewhere/program.py",
+    )
+    plain = sandbox.python(script, "--debug", "-m", "x", "--", "y").stdout
+    under = sandbox.gfxgraph("run", "--debug", script, "--debug", "-m", "x", "--", "y").stdout
+    assert json.loads(under) == json.loads(plain)
+
+
+def test_exit_status_and_traceback_are_the_programs_own(sandbox):
+    """An uncaught exception prints the same traceback as without gfxgraph, and the status is kept."""
+    failing = sandbox.script("import torch\ndef f(): raise KeyError('x')\nf()\n")
+    assert sandbox.gfxgraph("run", failing).stderr == sandbox.python(failing).stderr
+    leaving = sandbox.script("import torch, sys; sys.exit(37)")
+    assert sandbox.gfxgraph("run", leaving).returncode == 37
+
+
+def test_module(sandbox):
+    """-m runs a module, with the rest of the line as its arguments."""
+    sandbox.script("import torch, sys; print(torch.switched_on, sys.argv[1:], __name__)", "tool/__main__.py")
+    done = sandbox.gfxgraph("run", "-m", "tool", "--stats", "x")
+    assert done.stdout == "1 ['--stats', 'x'] __main__\n", done.stderr
+
+
+def test_command(sandbox):
+    """-- runs any command; the Python processes below it are reached."""
+    script = sandbox.script(SHOW)
+    done = sandbox.gfxgraph("run", "--", "sh", "-c", f"python '{script}'; exit 5")
+    assert (done.stdout, done.returncode) == ("on 1\n", 5), done.stderr
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_multiprocessing_workers_are_reached(sandbox, method):
+    """Workers find gfxgraph switched on, however multiprocessing starts them."""
+    script = sandbox.script(
+        "import multiprocessing as mp\n"
+        "def work(_):\n import torch\n return torch.switched_on\n"
+        "if __name__ == '__main__':\n"
+        f" with mp.get_context({method!r}).Pool(2) as pool: print(pool.map(work, range(2)))\n"
+    )
+    done = sandbox.gfxgraph("run", script)
+    assert done.stdout == "[1, 1]\n", done.stderr
+
+
+def test_subprocesses_are_reached(sandbox):
+    """A child of a child is reached too."""
+    sandbox.script(SHOW, "leaf.py")
+    script = sandbox.script(
+        "import subprocess, sys\nsubprocess.run(['sh', '-c', f'{sys.executable} leaf.py'], check=True)\n"
+    )
+    assert sandbox.gfxgraph("run", script).stdout == "on 1\n"
+
+
+def test_the_sitecustomize_that_was_there_still_runs(sandbox):
+    """Ours gives way to the next one on the path, which is imported under its own name."""
+    sandbox.script("import builtins; builtins.their_own = __name__, __file__\n", "theirs/sitecustomize.py")
+    script = sandbox.script("import sys; print(their_own, sys.modules['sitecustomize'].__file__)")
+    path = f"{sandbox.folder}/theirs:{sandbox.environment['PYTHONPATH']}"
+    file = f"{sandbox.folder}/theirs/sitecustomize.py"
+    assert sandbox.gfxgraph("run", script, PYTHONPATH=path).stdout == f"('sitecustomize', '{file}') {file}\n"
+
+
+def test_an_error_in_their_sitecustomize_is_reported_as_python_reports_it(sandbox):
+    """A failing sitecustomize prints its error and the program runs, as without gfxgraph."""
+    sandbox.script("raise ValueError('theirs')\n", "theirs/sitecustomize.py")
+    path = f"{sandbox.folder}/theirs:{sandbox.environment['PYTHONPATH']}"
+    done = sandbox.gfxgraph("run", sandbox.script(SHOW), PYTHONPATH=path)
+    assert done.stdout == "on 1\n"
+    assert "ValueError: theirs" in done.stderr
+
+
+def test_python_without_gfxgraph_borrows_ours(sandbox):
+    """A Python whose environment lacks gfxgraph finds the one that started it, and nothing else of its."""
+    script = sandbox.script("import torch, sys\nprint(torch.switched_on, any('lib' == p[-3:] for p in sys.path))\n")
+    (sandbox.folder / "other").mkdir()
+    (sandbox.folder / "other" / "torch").symlink_to(sandbox.folder / "lib" / "torch")
+    inner = f"PYTHONPATH=$(echo $PYTHONPATH | cut -d: -f1):{sandbox.folder}/other python '{script}'"
+    done = sandbox.gfxgraph("run", "--", "sh", "-c", inner)
+    assert done.stdout == "1 False\n", done.stderr
+
+
+def test_torch_keeps_its_own_loader(sandbox):
+    """Nothing of the hook can be seen from torch, and reloading torch does not activate again."""
+    script = sandbox.script(
+        "import torch, importlib, sys\n"
+        "print(type(torch.__loader__).__name__, 'exec_module' in vars(torch.__loader__))\n"
+        "importlib.reload(torch)\n"
+        "hooks = [f for f in sys.meta_path if 'gfxgraph.startup.hook' in type(f).__module__]\n"
+        "print(torch.switched_on, hooks)\n"
+    )
+    done = sandbox.gfxgraph("run", script)
+    assert done.stdout == "SourceFileLoader False\n1 []\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("torch", "options", "first_line"),
+    [
+        ("none", [], "no_torch: PyTorch is not installed"),
+        ("none", ["--simulate"], "no_torch: PyTorch is not installed"),
+        ("cpu", [], "not_rocm_cpu_torch: this PyTorch is a CPU build"),
+        ("cpu", ["--allow-cuda"], "not_rocm_cpu_torch: this PyTorch is a CPU build"),
+        ("cuda", [], "not_rocm_cuda_torch: this PyTorch is a CUDA build"),
+    ],
+)
+def test_unsuitable_torch_is_refused_before_the_program_starts(sandbox, torch, options, first_line):
+    """Exit status 2, the reason on stderr without a traceback, and nothing of the program has run."""
+    sandbox.torch(torch)
+    done = sandbox.gfxgraph("run", *options, sandbox.script("open('started', 'w')"))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == first_line
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (sandbox.folder / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("torch", "option"), [("cuda", "--allow-cuda"), ("cuda", "--simulate"), ("cpu", "--simulate")]
+)
+def test_permission_lets_the_program_start(sandbox, torch, option):
+    """What was refused runs when it is asked for."""
+    sandbox.torch(torch)
+    done = sandbox.gfxgraph("run", option, sandbox.script(SHOW))
+    assert (done.stdout, done.returncode) == ("on 1\n", 0), done.stderr
+
+
+def test_refusal_found_after_the_start(sandbox):
+    """What only the device can tell ends the program at its import of torch: text, status 2, no traceback."""
+    script = sandbox.script("import torch\nopen('went on', 'w')\n")
+    done = sandbox.gfxgraph("run", script, STANDIN_REFUSES="1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("no_gpu: PyTorch has ROCm, but sees no GPU\n")
+    assert "Traceback" not in done.stderr
+    assert not (sandbox.folder / "went on").exists()
+
+
+def test_debug_shows_the_traceback_of_a_refusal(sandbox):
+    """HGB_LOG_LEVEL=debug is for whoever must see where a refusal came from."""
+    sandbox.torch("cpu")
+    done = sandbox.gfxgraph("run", sandbox.script(""), HGB_LOG_LEVEL="debug")
+    assert "Traceback" in done.stderr and "not_rocm_cpu_torch" in done.stderr
+    done = sandbox.gfxgraph(
+        "run", "--simulate", sandbox.script("import torch"), HGB_LOG_LEVEL="debug", STANDIN_REFUSES="1"
+    )
+    assert "Traceback" in done.stderr and "no_gpu" in done.stderr
+
+
+def test_what_is_not_there_is_refused(sandbox):
+    """A script or command that does not exist is refused in our words; so is a bad setting."""
+    done = sandbox.gfxgraph("run", "nothing.py")
+    assert done.returncode == 2 and done.stderr.startswith("script_not_found: ") and "nothing.py" in done.stderr
+    done = sandbox.gfxgraph("run", "--", "no-such-command-here")
+    assert done.returncode == 2 and "no-such-command-here" in done.stderr
+    done = sandbox.gfxgraph("run", sandbox.script(""), GFXGRAPH_GUARD="9")
+    assert done.returncode == 2 and done.stderr.startswith("bad_setting: ")
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["--"], ["-m"], ["--stats"], ["--allow-cuda", "--simulate", "x.py"], ["--nope", "x.py"]]
+)
+def test_usage_errors(sandbox, line):
+    """Status 2 and a line that says what is missing or contradictory."""
+    done = sandbox.gfxgraph("run", *line)
+    assert done.returncode == 2 and "Error: " in done.stderr
+
+
+def test_stats_of_every_process(sandbox):
+    """--stats=FILE gathers a line of JSON from each process that used torch."""
+    script = sandbox.script(
+        "import torch, subprocess, sys\n"
+        "if len(sys.argv) < 2: subprocess.run([sys.executable, __file__, 'child'], check=True)\n"
+        "import os\n"
+        "if os.fork() == 0: sys.exit()\n"
+        "os.wait()\n"
+    )
+    sandbox.gfxgraph("run", "--stats=out.jsonl", script)
+    lines = [json.loads(line) for line in (sandbox.folder / "out.jsonl").read_text().splitlines()]
+    assert [line["argv"][1:] for line in lines] == [["child"], []]
+    assert {line["stats"]["replay_count"] for line in lines} == {7}
+    assert "gfxgraph stats: {" in sandbox.gfxgraph("run", "--stats", sandbox.script(SHOW)).stderr
+
+
+def test_environment_alone_activates_on_import_of_gfxgraph(sandbox):
+    """GFXGRAPH=1 switches on once gfxgraph and torch are both imported, whichever comes first."""
+    for line in ("import gfxgraph, torch", "import torch, gfxgraph"):
+        done = sandbox.python("-c", f"{line}; print(torch.switched_on)", GFXGRAPH="1")
+        assert done.stdout == "1\n", done.stderr
+        done = sandbox.python("-c", f"{line}; print(hasattr(torch, 'switched_on'))")
+        assert done.stdout == "False\n", done.stderr
+
+
+def test_split():
+    """Our options end where the program begins; a value left out does not take the script's name."""
+    takes = {"--on-unsafe"}
+    assert split(["a.py", "--validate"], takes) == ([], Program(("a.py", "--validate"), False))
+    assert split(["--simulate", "a.py"], takes) == (["--simulate=hip"], Program(("a.py",), False))
+    assert split(["--simulate=cuda", "-m", "m", "-x"], takes) == (
+        ["--simulate=cuda"],
+        Program(("-m", "m", "-x"), False),
+    )
+    assert split(["--on-unsafe", "pin", "--", "a.py"], takes) == (
+        ["--on-unsafe", "pin"],
+        Program(("a.py",), True),
+    )
+    assert split(["--help"], takes) == (["--help"], None)
+
+
+def test_wanted_sets_only_what_was_asked():
+    """An option that was not given leaves the user's variable as it is."""
+    assert wanted(False, None, None, False, False, None) == {}
+    assert wanted(True, None, "pin", True, True, "-") == {
+        "GFXGRAPH": "validate",
+        "HGB_LOG_LEVEL": "debug",
+        "GFXGRAPH_ALLOW_CUDA": "1",
+        "GFXGRAPH_ON_UNSAFE": "pin",
+        "GFXGRAPH_STATS": "-",
+    }
+
+
+def test_users_variables_are_kept(sandbox):
+    """A GFXGRAPH that the user has set says more than ours would."""
+    script = sandbox.script("import os; print(os.environ['GFXGRAPH'], os.environ.get('GFXGRAPH_ALLOW_CUDA'))")
+    assert sandbox.gfxgraph("run", script).stdout == "1 None\n"
+    assert sandbox.gfxgraph("run", script, GFXGRAPH="validate").stdout == "validate None\n"
+    assert sandbox.gfxgraph("run", script, GFXGRAPH="0").stdout == "1 None\n"
+
+
+def test_first_on_path():
+    """The folder comes first once; an empty entry, which means the current folder, is kept."""
+    assert first_on_path(Path("/s"), "") == "/s"
+    assert first_on_path(Path("/s"), "/a::/b") == "/s:/a::/b"
+    assert first_on_path(Path("/s"), "/s:/a") == "/s:/a"

@@ -1,0 +1,150 @@
+"""diagnostics.catalogue: every entry is complete, in both languages, and can be found."""
+
+import re
+import tomllib
+
+import pytest
+
+from gfxgraph.diagnostics import entries, pages, patterns, statuses
+from gfxgraph.diagnostics.entries import FOLDER
+from gfxgraph.diagnostics.index import load
+
+FILES = sorted(FOLDER.glob("*.toml"))
+KEYS = {"code", "since", "fields", "aliases", "rank", "patterns", "weak", "combos", "hint", "sources", "en", "zh"}
+PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+COMMAND = re.compile(
+    r"(?:sudo |export |unset |pip install |docker run |cmake (?=-))[!-'*+\--:<-~]+"
+    r"|gfxgraph (?:run|explain|doctor|device|port|check)\b"
+    r"|--[a-z][\w-]+|\b[A-Z][A-Z0-9]+_[A-Z0-9_]+(?:=[!-'*+\--:<-~]+)?",
+    re.ASCII,
+)
+LABELS = """out_of_memory illegal_address no_kernel_image hip_module_load wrong_arch_override gpu_unsupported
+no_device hsa_init_failed kfd_permission docker_device_missing pcie_atomics driver_version_mismatch
+framework_not_rocm missing_shared_library symbol_version_mismatch hip_toolchain_missing cmake_arch_missing
+device_asm_unsupported wavefront_mismatch rocblas_missing_tensile blas_error hipblaslt_unsupported_arch
+miopen_find_db miopen_compile_failed triton_compile_amd triton_lds_overflow ck_not_available flash_attn_rdna
+aiter_unsupported bnb_rocm_binary bf16_unsupported fp8_unsupported rccl_error peer_access_iommu xnack_required
+launch_failure invalid_configuration hip_invalid_value cooperative_launch hsa_queue_abort gpu_hang
+ring_timeout_reset capture_unsupported_op capture_invalidated graph_runtime_error alloc_conf_rejected""".split()
+OLD_SLUGS = """no_kernel_image out_of_memory illegal_address bf16_unsupported wrong_arch wave64_ignored
+aiter_on_rdna invalid_configuration""".split()
+
+
+def table(path):
+    return tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_entry_is_whole(path):
+    """Name, keys, and for each language the same parts, placeholders, notes and hints."""
+    data = table(path)
+    assert data["code"] == path.stem
+    assert data["since"]
+    assert set(data) <= KEYS
+    en, zh = data["en"], data["zh"]
+    assert set(en) == set(zh) and {"title", "what", "why", "do"} <= set(en)
+    assert set(en.get("notes", {})) == set(zh.get("notes", {}))
+    assert "{" not in en["title"] + zh["title"], "the first line never varies"
+    for key in ("what", "why", "do"):
+        assert fields_in(en[key]) == fields_in(zh[key]) <= set(data.get("fields", []))
+    for hint in data.get("hint", []):
+        assert set(hint) == {"when", "en", "zh"}
+
+
+def fields_in(value):
+    text = value if isinstance(value, str) else "\n".join(value)
+    return set(PLACEHOLDER.findall(text))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_both_languages_give_the_same_commands(path):
+    """What can be pasted is not translated: options, variables and commands agree step by step."""
+    data = table(path)
+    en, zh = data["en"]["do"], data["zh"]["do"]
+    en, zh = ([one] if isinstance(one, str) else one for one in (en, zh))
+    assert len(en) == len(zh)
+    for left, right in zip(en, zh):
+        assert set(COMMAND.findall(left)) == set(COMMAND.findall(right))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_chinese_is_chinese(path):
+    """Titles and reasons are written in Chinese, with Chinese punctuation between Chinese words."""
+    zh = table(path)["zh"]
+    for key in ("title", "what", "why"):
+        if PLACEHOLDER.sub("", zh[key]).strip(" .:：()（）"):
+            assert re.search(r"[\u4e00-\u9fff]", zh[key]), key
+        assert not re.search(r"[\u4e00-\u9fff][,;:](?=[\u4e00-\u9fff])", zh[key]), key
+
+
+def test_every_label_and_every_old_slug_is_known():
+    """Codes are the labels; slugs of older releases stay as aliases."""
+    index = load()
+    known = set(index.ranks) | set(index.aliases)
+    assert set(LABELS) <= set(index.ranks)
+    assert set(OLD_SLUGS) <= known
+
+
+def test_aliases_point_at_one_entry_and_hide_none():
+    """No alias is also a code, and none is claimed twice."""
+    claimed = [alias for path in FILES for alias in table(path).get("aliases", [])]
+    assert len(claimed) == len(set(claimed))
+    assert not set(claimed) & {path.stem for path in FILES}
+
+
+def test_every_status_has_an_entry_and_both_meanings():
+    """Rows of the code tables lead to entries that exist."""
+    known = {path.stem for path in FILES}
+    rows = statuses.every()
+    assert len([row for row in rows if row.api == "HIP"]) >= 80
+    for row in rows:
+        assert row.entry in known, row.name
+        assert row.en and row.zh and row.en != row.zh
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "pattern, expected",
+    [
+        ("memory access fault", ("memory access fault",)),
+        (r"hip(Malloc|Free) failed", (" failed",)),
+        (r"ab?cd+ef", ()),
+        (r"x{2,3}abcd", ("abcd",)),
+        (r"foo\.bar\(", ("foo.bar(",)),
+        (r"[abc]def", ("def",)),
+        (r"(alpha|beta)", ("alpha", "beta")),
+        (r"(alpha|beta)?", ()),
+        (r"(?:alpha)\d", ()),
+        (r"can\x27t open", ("can't open",)),
+        (r"one|three", ("one", "three")),
+    ],
+)
+def test_literals_of_a_pattern(pattern, expected):
+    """The literal text that any match must hold; never text that may be absent."""
+    assert patterns.literals(pattern) == expected
+
+
+def test_alternatives_split_outside_groups_only():
+    """A bar in a group or class does not split."""
+    assert patterns.alternatives(r"a(b|c)|[|]d|e\|f") == [r"a(b|c)", "[|]d", r"e\|f"]
+
+
+def test_triggers_cover_every_literal():
+    """The form of each literal holds one of the triggers: no line is missed by the fast path."""
+    index = load()
+    triggers = [trigger.decode() for trigger in index.triggers]
+    for item in index.items:
+        if item.kind in ("hint", "combo"):
+            continue
+        found = patterns.literals(item.regex, patterns.form_length)
+        assert all(any(trigger in patterns.form(text) for trigger in triggers) for text in found), item.regex
+
+
+def test_pages_hold_every_entry_in_both_languages():
+    """The documents made for docs/ leave nothing out."""
+    for lang in ("en", "zh"):
+        text = pages.document(lang)
+        for code in entries.codes():
+            assert f"### {code}\n" in text
+            assert entries.entry(code).text(lang).title in text

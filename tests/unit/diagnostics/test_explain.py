@@ -1,0 +1,225 @@
+"""diagnostics.explain: subjects of every kind, root cause first, nothing where there is nothing."""
+
+import json
+
+import pytest
+
+from gfxgraph.diagnostics.explain import conclude, explain
+from gfxgraph.diagnostics.scan import Scanner
+from gfxgraph.errors import CaptureError
+from gfxgraph.hardware.advice import family_of
+
+
+@pytest.mark.parametrize(
+    "subject, code",
+    [
+        ("out_of_memory", "out_of_memory"),
+        ("aiter_on_rdna", "aiter_unsupported"),
+        ("hipErrorNoBinaryForGpu", "no_kernel_image"),
+        ("cudaErrorIllegalAddress", "illegal_address"),
+        ("HSA_STATUS_ERROR_EXCEPTION", "hsa_queue_abort"),
+        ("rocblas_status_internal_error", "blas_error"),
+        ("HIPBLAS_STATUS_NOT_SUPPORTED", "blas_error"),
+        ("miopenStatusUnknownError", "miopen_compile_failed"),
+        ("ncclInvalidUsage", "rccl_error"),
+        ("700", "illegal_address"),
+        (700, "illegal_address"),
+        ("0x1016", "hsa_queue_abort"),
+        ("(901)", "capture_invalidated"),
+        (-6, "process_aborted"),
+        ("139", "process_crashed"),
+        ("No available kernel. Aborting execution.", "no_kernel_image"),
+        (RuntimeError("HIP error: invalid device function"), "no_kernel_image"),
+        (CaptureError("end_failed"), "end_failed"),
+    ],
+)
+def test_a_subject_is_recognised(subject, code):
+    """Codes, old slugs, names of HIP, CUDA, HSA and libraries, numbers, texts and exceptions."""
+    assert explain(subject).code == code
+
+
+def test_every_hip_error_is_known_by_name_and_number():
+    """hipError_t whole: the status is shown with name, number and meaning."""
+    from gfxgraph.diagnostics import statuses
+
+    for status in (row for row in statuses.every() if row.api == "HIP"):
+        for subject in (status.name, str(status.number), *status.aka):
+            text = explain(subject, lang="en").format()
+            assert f"{status.name} (HIP {status.number}" in text, subject
+            assert status.en in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "Wavefront Size:          64(0x40)",
+        "* removed the warning 'not supported on AMD GPUs' from the docs",
+        "INFO: optional library librccl-net.so not found, using internal network plugin",
+        "Loaded 32 layers, 0 errors, 0 failed",
+        "HIP version: 7.2.26015, gfx1100, ROCm 7.2",
+        "expandable_segments:False",
+        "[    9.9] amdgpu 0000:7b:00.0: amdgpu: SMU is initialized successfully!",
+        "epoch 3 loss 0.700 step 901",
+        "test_illegal_address PASSED",
+        "100%|##########| 700/700 [00:12<00:00]",
+    ],
+)
+def test_harmless_lines_stay_unexplained(text):
+    """Words alone do not make an error."""
+    found = explain(text)
+    assert not found and found.code is None
+
+
+CHAINS = [
+    (
+        "an RCCL watchdog behind a dead capture",
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing\n"
+        "[rank0]: ProcessGroupNCCL.cpp:1834] [PG ID 0] Process group watchdog thread terminated with exception: "
+        "CUDA error: operation not permitted on an event last recorded in a capturing stream\n"
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda error\n",
+        "capture_unsupported_op",
+    ),
+    (
+        "a BLAS handle made lazily inside a capture",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(handle)`\n"
+        "HIP error: operation not permitted when stream is capturing\n",
+        "capture_unsupported_op",
+    ),
+    (
+        "no rights to the device behind no device",
+        "Unable to open /dev/kfd read-write: Permission denied\nRuntimeError: No HIP GPUs are available\n",
+        "kfd_permission",
+    ),
+    (
+        "a page fault behind a launch failure and a collective",
+        "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Page not present.\n"
+        "RuntimeError: HIP error: unspecified launch failure\n[rank1] NCCL WARN Cuda failure\n",
+        "illegal_address",
+    ),
+    (
+        "a wrong override behind a queue abort",
+        "$ HSA_OVERRIDE_GFX_VERSION=11.0.0 python train.py\n"
+        "Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: code: 0x2a\n",
+        "wrong_arch_override",
+    ),
+]
+
+
+@pytest.mark.parametrize("what, text, root", CHAINS, ids=[chain[0] for chain in CHAINS])
+def test_the_root_cause_comes_first(what, text, root):
+    """One failure causes many lines; the entry nearest the cause leads, in whatever order they come."""
+    assert explain(text).code == root
+    assert explain("\n".join(reversed(text.splitlines()))).code == root
+
+
+def test_repeats_are_folded_with_their_count():
+    """A line that comes a thousand times is shown once."""
+    scanner = Scanner()
+    for number in range(1000):
+        scanner.feed(b"step %d\nHIP out of memory. Tried to allocate %d MiB\n" % (number, number))
+    found = conclude(scanner, lang="en")
+    assert len(found.matches) == 1
+    assert found.matches[0].count == 1000 and found.matches[0].line == 2
+    assert found.format().count("Tried to allocate") == 1
+    assert "1000 times" in found.format()
+
+
+def test_a_line_cut_between_pieces_is_found():
+    """Pipes break lines anywhere."""
+    text = b"x\nMemory access fault by GPU node-1 (Agent handle)\ny\n"
+    for cut in range(1, len(text)):
+        scanner = Scanner()
+        scanner.feed(text[:cut])
+        scanner.feed(text[cut:])
+        assert conclude(scanner).code == "illegal_address"
+
+
+def test_far_into_a_stream_the_fast_path_finds_the_same():
+    """Behind the head of a stream, where only triggers are looked for, nothing is missed."""
+    filler = b"INFO step 00 loss 0.1 tokens 12\n" * 20_000
+    for line in (
+        b"rocBLAS error: Cannot read /x/TensileLibrary.dat",
+        b"hipErrorNoDevice",
+        b"HW Exception by GPU node-1",
+    ):
+        alone, behind = Scanner(), Scanner()
+        alone.feed(line + b"\n")
+        behind.feed(filler)
+        behind.feed(line + b"\n")
+        assert conclude(alone).code == conclude(behind).code is not None
+
+
+def test_memory_stays_fixed_on_lines_that_never_repeat():
+    """A stream of ever new lines does not grow what is kept."""
+    from gfxgraph.diagnostics import scan
+
+    scanner = Scanner()
+    words = [f"{a}{b}{c}" for a in "ghijklmnop" for b in "qrstuvwxyz" for c in "ghijklmnopqrstuvwxyz"]
+    for first in words[:300]:
+        scanner.feed("".join(f"{first} {second} zzz failed to xyz\n" for second in words).encode())
+    assert len(scanner._boring) <= scan._MOST_FORMS + len(words)
+    assert len(scanner._live) <= scan._MOST_LIVE + len(words)
+
+
+def test_a_line_without_end_does_not_grow():
+    """A progress bar or a binary file without newlines is cut."""
+    scanner = Scanner()
+    for _ in range(100):
+        scanner.feed(b"x" * 100_000)
+    assert len(scanner._tail) < 200_000
+
+
+def test_notes_follow_the_gpu_that_the_log_names():
+    """gfx1031 in the log brings RDNA2's note, whatever this machine has."""
+    text = "Device gfx1031\nRuntimeError: HIP error: invalid device function\n"
+    found = explain(text, family="CDNA3", family_of=family_of)
+    assert found.families == ("RDNA2",)
+    assert "RDNA2: wheels before ROCm 10 have gfx1030 only" in found.format("en")
+
+
+def test_hints_need_their_own_evidence():
+    """The advice about an integrated GPU is given where the log shows one, and only there."""
+    card = "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.9 GiB"
+    igpu = card.replace("15.9 GiB", "512.00 MiB")
+    assert "iGPU" in explain(igpu, lang="en").format()
+    assert "iGPU" not in explain(card, lang="en").format()
+
+
+def test_json_has_the_promised_keys():
+    """``code`` is the root cause or null; matches carry line, count and text."""
+    found = json.loads(json.dumps(explain("hipErrorNoDevice at line 3\n", lang="zh").as_dict()))
+    assert found["code"] == "no_device" and found["explanation"]["do"]
+    assert found["matches"][0]["line"] == 1
+    empty = explain("all is well").as_dict()
+    assert empty["code"] is None and empty["matches"] == [] and empty["explanation"] is None
+
+
+def test_our_own_error_in_a_log_is_recognised():
+    """What a program printed of ours is explained as ours, not as what it quotes."""
+    error = CaptureError("capture_failed", op="aten::x", where="m.py:1", status="hipErrorStreamCaptureInvalidated")
+    for lang in ("en", "zh"):
+        assert explain("Traceback:\n" + error.text(lang)).code == "capture_failed"
+
+
+def test_the_explanation_reads_as_it_should():
+    """A snapshot, reviewed like prose."""
+    text = "RuntimeError: No HIP GPUs are available"
+    assert explain(text, lang="en").format().splitlines() == [
+        "no_device: the runtime starts, but sees no usable GPU",
+        "  seen: RuntimeError: No HIP GPUs are available  (line 1)",
+        "  what: HIP reports no device, or not the one asked for",
+        "  why:  this user may not open /dev/kfd and /dev/dri/renderD* (render group), the container was not given "
+        "them, the amdgpu driver is not loaded, a *_VISIBLE_DEVICES variable hides the GPU, or a device number is "
+        "too high",
+        "  do:   gfxgraph doctor finds out which",
+        "        driver: lsmod | grep amdgpu ; sudo modprobe amdgpu",
+        "        rights: sudo usermod -aG render,video $USER, then log in again",
+        "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
+        "        variables: unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL",
+        "  more: gfxgraph explain no_device",
+    ]
+    chinese = explain(text, lang="zh").format()
+    assert chinese.startswith("no_device: 运行时已启动，但看不到可用的 GPU\n  日志：RuntimeError")
+    assert "处理：用 gfxgraph doctor 找出具体原因" in chinese

@@ -1,0 +1,71 @@
+"""Builds the fake runtime and opens a driver over it."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gfxgraph.driver import open_driver
+from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.library import FoundLibrary
+
+HERE = Path(__file__).parent
+_HANDLES = (
+    "fake_stream", "fake_graph", "fake_add", "fake_record", "fake_stub", "fake_function",
+)  # fmt: skip
+
+
+class Fake:
+    """The fake library, its driver, and the C helpers by name."""
+
+    def __init__(self, path: Path, backend: str) -> None:
+        self.library = ctypes.CDLL(str(path))
+        self.backend = backend
+        for name in _HANDLES:
+            if hasattr(self.library, name):
+                getattr(self.library, name).restype = ctypes.c_void_p
+        self.library.fake_log.restype = ctypes.c_char_p
+        self.library.fake_sizeof_params.restype = ctypes.c_size_t
+        self.library.fake_offset.restype = ctypes.c_size_t
+        self.found = FoundLibrary(backend, str(path), True, self.library)
+        self.driver: RuntimeDriver = open_driver(self.found)
+        self.library.fake_clear()
+
+    def call(self, name: str, *args: Any) -> Any:
+        # Handles are addresses: ctypes would cut a plain int to 32 bits.
+        wide = [ctypes.c_void_p(a) if isinstance(a, int) and a > 0xFFFF else a for a in args]
+        return getattr(self.library, f"fake_{name}")(*wide)
+
+    def log(self) -> list[str]:
+        """Names of the runtime's functions called since the last look."""
+        said: list[str] = self.library.fake_log().decode().split()
+        self.library.fake_clear()
+        return said
+
+    def refuse(self, symbol: str, status: int) -> None:
+        self.library.fake_refuse(symbol.encode(), status)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Callable[..., Fake]:
+    """``fake(backend, old=False)``: a fresh runtime, so that no test sees another's state."""
+    gcc = shutil.which("gcc") or shutil.which("cc")
+    if gcc is None:
+        pytest.skip("needs a C compiler")
+
+    def build(backend: str, *, old: bool = False) -> Fake:
+        path = tmp_path / f"lib_{backend}_{'old' if old else 'new'}.so"
+        flags = [f"-D{backend.upper()}", *(["-DOLD"] if old else [])]
+        subprocess.run(
+            [gcc, "-shared", "-fPIC", "-O0", "-w", *flags, "-o", str(path), str(HERE / "fake_runtime.c")],
+            check=True,
+        )
+        return Fake(path, backend)
+
+    return build

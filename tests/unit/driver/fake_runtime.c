@@ -1,0 +1,260 @@
+/* A GPU runtime in a few hundred lines, for the driver room's tests.
+ *
+ * Compiled once per flavour: -DHIP or -DCUDA, and -DOLD to leave out what old releases lack.
+ * It keeps a log of the calls, can refuse one of them, and has the structs as C compilers lay them
+ * out, which is what the ctypes layouts are held against. It computes nothing.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { unsigned x, y, z; } dim3;
+
+#ifdef HIP
+#define FN(hip, cuda) hip
+typedef struct {
+  dim3 blockDim; void **extra; void *func; dim3 gridDim; void **kernelParams; unsigned sharedMemBytes;
+} Params;
+enum { LAUNCH_END = 3 };
+#else
+#define FN(hip, cuda) cuda
+typedef struct {
+  void *func; unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+  void **kernelParams; void **extra; void *kern; void *ctx;
+} Params;
+enum { LAUNCH_END = 0 };
+#endif
+
+enum { NONE, ACTIVE, INVALIDATED };
+enum { MAX = 64 };
+
+typedef struct Node { int type, enabled; Params params; struct Graph *inner; } Node;
+typedef struct Graph { int n_nodes, n_edges, alive; Node *nodes[MAX]; Node *from[MAX], *to[MAX]; } Graph;
+typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck; } Stream;
+typedef struct { Graph *graph; int launches; } Exec;
+
+static char call_log[1 << 16];
+static char refused[128];
+static int refused_status, last_error, version_number = FN(60443484, 13000);
+static unsigned long long next_id = 7;
+
+static int enter(const char *symbol) {
+  strncat(call_log, symbol, sizeof call_log - strlen(call_log) - 2);
+  strcat(call_log, " ");
+  if (!strcmp(symbol, refused)) { refused[0] = 0; return last_error = refused_status; }
+  return 0;
+}
+#define ENTER() do { int refused_ = enter(__func__); if (refused_) return refused_; } while (0)
+
+/* what tests use ------------------------------------------------------------------------------ */
+const char *fake_log(void) { return call_log; }
+void fake_clear(void) { call_log[0] = 0; }
+void fake_refuse(const char *symbol, int status) { snprintf(refused, sizeof refused, "%s", symbol); refused_status = status; }
+void fake_set_version(int number) { version_number = number; }
+int fake_last_error(void) { return last_error; }
+void *fake_stream(void) { return calloc(1, sizeof(Stream)); }
+void *fake_graph(void) { Graph *g = calloc(1, sizeof *g); g->alive = 1; return g; }
+int fake_graph_alive(Graph *g) { return g->alive; }
+void fake_invalidate(Stream *s, int stuck) { s->status = INVALIDATED; s->stuck = stuck; }
+void *fake_add(Graph *g, int type, Node *after) {
+  Node *n = calloc(1, sizeof *n);
+  n->type = type; n->enabled = 1; g->nodes[g->n_nodes++] = n;
+  if (after) { g->from[g->n_edges] = after; g->to[g->n_edges++] = n; }
+  return n;
+}
+void *fake_record(Stream *s, int type, int forked) {
+  Node *n = fake_add(s->graph, type, forked ? NULL : s->last);
+  if (!forked) s->last = n;
+  return n;
+}
+void fake_set_inner(Node *n, Graph *inner) { n->inner = inner; }
+/* An argument buffer laid out as (int, 8-byte pointer, char). */
+typedef struct { int a; void *b; char c; } Arguments;
+static Arguments arguments = {0x01020304, (void *)0x1122334455667788, 0x7f};
+static void *slots[3] = {&arguments.a, &arguments.b, &arguments.c};
+static size_t buffer_nbytes = sizeof(Arguments);
+static void *extra[5] = {(void *)1, &arguments, (void *)2, &buffer_nbytes, (void *)(uintptr_t)LAUNCH_END};
+Arguments *fake_arguments(void) { return &arguments; }
+void fake_set_kernel(Node *n, void *func, int packed) {
+  Params p; memset(&p, 0, sizeof p);
+  p.func = func; p.sharedMemBytes = 4096;
+#ifdef HIP
+  p.gridDim = (dim3){2, 3, 4}; p.blockDim = (dim3){64, 5, 6};
+#else
+  p.gridDimX = 2; p.gridDimY = 3; p.gridDimZ = 4; p.blockDimX = 64; p.blockDimY = 5; p.blockDimZ = 6;
+#endif
+  if (packed) p.extra = extra; else p.kernelParams = slots;
+  n->params = p;
+}
+size_t fake_sizeof_params(void) { return sizeof(Params); }
+size_t fake_offset(const char *member) {
+#define AT(name, field) if (!strcmp(member, name)) return offsetof(Params, field)
+  AT("func", func); AT("shared_nbytes", sharedMemBytes); AT("params", kernelParams); AT("extra", extra);
+#ifdef HIP
+  AT("grid", gridDim); AT("block", blockDim);
+#else
+  AT("grid", gridDimX); AT("block", blockDimX); AT("kern", kern); AT("ctx", ctx);
+#endif
+  return (size_t)-1;
+}
+int fake_launches(Exec *e) { return e->launches; }
+/* What the last SetParams or AddKernelNode was given, copied as a runtime would. */
+static Params given; static Arguments given_arguments;
+Params *fake_given(void) { return &given; }
+Arguments *fake_given_arguments(void) { return &given_arguments; }
+static int take(const Params *p) {
+  given = *p;
+  if (p->extra) {
+    if (p->kernelParams || p->extra[0] != (void *)1 || p->extra[2] != (void *)2) return 1;
+    if (*(size_t *)p->extra[3] != sizeof(Arguments) || (uintptr_t)p->extra[4] != LAUNCH_END) return 1;
+    memcpy(&given_arguments, p->extra[1], sizeof(Arguments));
+  } else if (p->kernelParams) {
+    given_arguments.a = *(int *)p->kernelParams[0];
+    given_arguments.b = *(void **)p->kernelParams[1];
+    given_arguments.c = *(char *)p->kernelParams[2];
+  } else return 1;
+  return 0;
+}
+
+/* the runtime --------------------------------------------------------------------------------- */
+int FN(hipRuntimeGetVersion, cuDriverGetVersion)(int *out) { *out = version_number; return 0; }
+static const char *name_of(int status) {
+  switch (status) {
+    case 0: return FN("hipSuccess", "CUDA_SUCCESS");
+    case 1: return FN("hipErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE");
+    case 901: return FN("hipErrorStreamCaptureInvalidated", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED");
+    case 904: return FN("hipErrorStreamCaptureUnjoined", "CUDA_ERROR_STREAM_CAPTURE_UNJOINED");
+    case 906: return FN("hipErrorStreamCaptureImplicit", "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
+    default: return NULL;
+  }
+}
+#ifdef HIP
+const char *hipGetErrorName(int status) { return name_of(status); }
+int hipGetLastError(void) { int was = last_error; last_error = 0; strcat(call_log, "hipGetLastError "); return was; }
+#else
+int cuGetErrorName(int status, const char **out) { *out = name_of(status); return *out ? 0 : 1; }
+#endif
+
+int FN(hipStreamBeginCapture, cuStreamBeginCapture_v2)(Stream *s, int mode) {
+  ENTER();
+  (void)mode;
+  s->status = ACTIVE; s->id = next_id++; s->graph = fake_graph(); s->last = NULL; s->stuck = 0;
+  return 0;
+}
+static int n_leaves(Graph *g) {
+  int n = 0;
+  for (int i = 0; i < g->n_nodes; i++) {
+    int followed = 0;
+    for (int e = 0; e < g->n_edges; e++) followed |= g->from[e] == g->nodes[i];
+    n += !followed;
+  }
+  return n;
+}
+int FN(hipStreamEndCapture, cuStreamEndCapture)(Stream *s, Graph **out) {
+  int was = s->status;
+  *out = (Graph *)0xdead0000; /* garbage unless it succeeds */
+  ENTER();
+  if (was == NONE) return last_error = 1;
+  if (was == INVALIDATED) { if (!s->stuck) s->status = NONE; return last_error = 901; }
+  if (n_leaves(s->graph) > 1) {
+#ifdef CUDA
+    s->status = NONE;
+#endif
+    return last_error = 904; /* HIP: still active, with a graph that is gone */
+  }
+  s->status = NONE; *out = s->graph;
+  return 0;
+}
+int FN(hipStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2)(Stream *s, int *status, unsigned long long *id,
+    Graph **graph, Node ***deps, size_t *n_deps) {
+  ENTER();
+  *status = s->status;
+  if (s->status != ACTIVE) return 0;
+  *id = s->id; *graph = s->graph;
+  if (deps) *deps = &s->last;
+  if (n_deps) *n_deps = s->last != NULL;
+  return 0;
+}
+int FN(hipStreamSynchronize, cuStreamSynchronize)(Stream *s) { ENTER(); (void)s; return 0; }
+int FN(hipGraphCreate, cuGraphCreate)(Graph **out, unsigned flags) { ENTER(); (void)flags; *out = fake_graph(); return 0; }
+int FN(hipGraphDestroy, cuGraphDestroy)(Graph *g) { ENTER(); g->alive = 0; return 0; }
+int FN(hipGraphGetNodes, cuGraphGetNodes)(Graph *g, Node **nodes, size_t *n) {
+  ENTER();
+  if (nodes) memcpy(nodes, g->nodes, sizeof(Node *) * g->n_nodes);
+  *n = g->n_nodes;
+  return 0;
+}
+int FN(hipGraphGetEdges, cuGraphGetEdges)(Graph *g, Node **from, Node **to, size_t *n) {
+  ENTER();
+  if (from) { memcpy(from, g->from, sizeof(Node *) * g->n_edges); memcpy(to, g->to, sizeof(Node *) * g->n_edges); }
+  *n = g->n_edges;
+  return 0;
+}
+int FN(hipGraphAddEmptyNode, cuGraphAddEmptyNode)(Node **out, Graph *g, Node **deps, size_t n) {
+  ENTER();
+  *out = fake_add(g, FN(version_number < 50300000 ? 6 : 5, 5), NULL);
+  for (size_t i = 0; i < n; i++) { g->from[g->n_edges] = deps[i]; g->to[g->n_edges++] = *out; }
+  return 0;
+}
+int FN(hipGraphAddKernelNode, cuGraphAddKernelNode_v2)(Node **out, Graph *g, Node **deps, size_t n, const Params *p) {
+  ENTER();
+  (void)deps; (void)n;
+  if (take(p)) return last_error = 1;
+  *out = fake_add(g, 0, NULL);
+  return 0;
+}
+int FN(hipGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph)(Node *n, Graph **out) { ENTER(); *out = n->inner; return 0; }
+int FN(hipGraphNodeGetType, cuGraphNodeGetType)(Node *n, int *type) { ENTER(); *type = n->type; return 0; }
+int FN(hipGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2)(Node *n, Params *out) { ENTER(); *out = n->params; return 0; }
+int FN(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(Exec **out, Graph *g, unsigned long long flags) {
+  *out = (Exec *)0xdead0000;
+  ENTER();
+  (void)flags;
+  *out = calloc(1, sizeof(Exec)); (*out)->graph = g;
+  return 0;
+}
+int FN(hipGraphExecDestroy, cuGraphExecDestroy)(Exec *e) { ENTER(); (void)e; return 0; }
+int FN(hipGraphLaunch, cuGraphLaunch)(Exec *e, Stream *s) { ENTER(); (void)s; e->launches++; return 0; }
+int FN(hipGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2)(Exec *e, Node *n, const Params *p) {
+  ENTER();
+  (void)e; (void)n;
+  return last_error = take(p);
+}
+#ifdef HIP
+int hipGraphExecUpdate(Exec *e, Graph *g, Node **node, int *result) { ENTER(); (void)e; (void)g; if (!node || !result) return last_error = 1; *result = 0; return 0; }
+/* A stub is an address that the runtime has in a map; a function is an object it may follow. */
+static char stub, function_object[16] = "module_kernel";
+void *fake_stub(void) { return &stub; }
+void *fake_function(void) { return function_object; }
+const char *hipKernelNameRefByPtr(const void *p, void *stream) { enter(__func__); (void)stream; return p == &stub ? "stub_kernel" : NULL; }
+const char *hipKernelNameRef(void *f) { enter(__func__); return f; }
+#else
+typedef struct { int result; Node *node, *from; } UpdateResult;
+int cuGraphExecUpdate_v2(Exec *e, Graph *g, UpdateResult *r) { ENTER(); (void)e; (void)g; r->result = 0; return 0; }
+static char function_object[16] = "func_kernel";
+void *fake_function(void) { return function_object; }
+#endif
+
+#ifndef OLD
+int FN(hipGraphNodeSetEnabled, cuGraphNodeSetEnabled)(Exec *e, Node *n, unsigned on) { ENTER(); (void)e; n->enabled = on; return 0; }
+int FN(hipGraphNodeGetEnabled, cuGraphNodeGetEnabled)(Exec *e, Node *n, unsigned *on) { ENTER(); (void)e; *on = n->enabled; return 0; }
+static int param_info(size_t index, size_t *offset, size_t *nbytes) {
+  static const size_t at[3][2] = {{0, 4}, {8, 8}, {16, 1}};
+  if (index > 2) return last_error = 1;
+  *offset = at[index][0]; *nbytes = at[index][1];
+  return 0;
+}
+#ifdef HIP
+int hipGetFuncBySymbol(void **out, const void *p) { ENTER(); *out = p == &stub ? function_object : NULL; return *out ? 0 : (last_error = 1); }
+int hipKernelGetParamInfo(void *f, size_t i, size_t *offset, size_t *nbytes) { ENTER(); return f == function_object ? param_info(i, offset, nbytes) : (last_error = 98); }
+#else
+typedef struct { unsigned char from_port, to_port, type, reserved[5]; } EdgeData;
+int cuGraphGetEdges_v2(Graph *g, Node **from, Node **to, EdgeData *data, size_t *n) { if (data) memset(data, 0, 8 * g->n_edges); return cuGraphGetEdges(g, from, to, n); }
+int cuFuncGetName(const char **out, void *f) { ENTER(); *out = f; return 0; }
+int cuKernelGetName(const char **out, void *k) { ENTER(); (void)k; *out = "kern_kernel"; return 0; }
+int cuFuncGetParamInfo(void *f, size_t i, size_t *offset, size_t *nbytes) { ENTER(); (void)f; return param_info(i, offset, nbytes); }
+int cuKernelGetParamInfo(void *k, size_t i, size_t *offset, size_t *nbytes) { ENTER(); (void)k; return param_info(i, offset, nbytes); }
+#endif
+#endif

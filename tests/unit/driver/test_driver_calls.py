@@ -1,0 +1,418 @@
+"""The driver over a fake runtime: call order, answers, refusals, layouts."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gfxgraph.driver import layouts, open_driver
+from gfxgraph.driver.library import FoundLibrary
+from gfxgraph.errors import DriverError
+from gfxgraph.types import CaptureStatus, NodeKind
+
+BACKENDS = ("hip", "cuda")
+Make = Callable[..., Any]
+LAYOUT = [(0, 4), (8, 8), (16, 1)]
+POINTER = 0x1122334455667788
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_structs_are_laid_out_as_the_compiler_does(fake: Make, backend: str) -> None:
+    """Size and every member's offset equal those of the C struct."""
+    made = fake(backend)
+    ours = made.driver.node_struct
+    assert ctypes.sizeof(ours) == made.library.fake_sizeof_params() == {"hip": 64, "cuda": 72}[backend]
+    for member, *_ in ours._fields_:
+        assert getattr(ours, member).offset == made.library.fake_offset(member.encode()), member
+
+
+@pytest.mark.parametrize(("version", "kernel", "symbol_copy"), [
+    ((5, 2, 21153), 1, 10), ((5, 4, 0), 0, 10), ((6, 4, 43484), 0, 12), ((7, 15, 26333), 0, 13),
+])  # fmt: skip
+def test_hip_numbers_its_nodes_by_version(version: tuple[int, ...], kernel: int, symbol_copy: int) -> None:
+    """A kernel and a copy from a symbol are told apart in every numbering."""
+    kinds = layouts.hip_node_kinds(version)
+    assert kinds[kernel] is NodeKind.KERNEL
+    assert kinds[symbol_copy] is NodeKind.MEMCPY
+    assert kinds.get(99) is None
+
+
+def test_the_version_decides_what_a_node_is(fake: Make) -> None:
+    """The same number 1 is a kernel in HIP 5.2 and a copy in 6.4."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 1, None)
+    assert made.driver.node_kind(node) is NodeKind.MEMCPY
+    made.library.fake_set_version(50221153)
+    old = open_driver(made.found)
+    assert old.version == (5, 2, 21153)
+    assert old.node_kind(node) is NodeKind.KERNEL
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
+    """State, graph, frontier and node count of an active capture, then none."""
+    made = fake(backend)
+    driver, stream = made.driver, made.call("stream")
+    assert driver.capture_info(stream).status is CaptureStatus.NONE
+    driver.begin_capture(stream)
+    info = driver.capture_info(stream)
+    assert (info.status, info.capture_id) == (CaptureStatus.ACTIVE, 7)
+    assert driver.capture_frontier(stream) == ()
+    count = driver.node_counter(info.graph)
+    assert count() == 0
+    nodes = [made.call("record", stream, kind, 0) for kind in (0, 2, 1)]
+    assert count() == 3
+    assert driver.capture_frontier(stream) == (nodes[2],)
+    graph = driver.end_capture(stream)
+    assert graph == info.graph
+    assert list(driver.nodes(graph)) == nodes
+    assert [driver.node_kind(n) for n in nodes] == [NodeKind.KERNEL, NodeKind.MEMSET, NodeKind.MEMCPY]
+    assert driver.edges(graph) == [(nodes[0], nodes[1]), (nodes[1], nodes[2])]
+    assert driver.leaves(graph) == [nodes[2]]
+    assert driver.capture_info(stream).graph == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_counting_nodes_is_one_call(fake: Make, backend: str) -> None:
+    """A prepared count makes exactly one call into the runtime."""
+    made = fake(backend)
+    count = made.driver.node_counter(made.call("graph"))
+    made.log()
+    count()
+    assert len(made.log()) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_graphs_have_no_nodes_and_no_edges(fake: Make, backend: str) -> None:
+    """No array of length zero is handed to the runtime."""
+    made = fake(backend)
+    graph = made.call("graph")
+    assert list(made.driver.nodes(graph)) == []
+    assert made.driver.edges(graph) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_legacy_stream_is_not_capturing(fake: Make, backend: str) -> None:
+    """Asked about stream 0 while another captures, runtimes refuse; that means no."""
+    made = fake(backend)
+    symbol = made.driver.table.symbol("capture_info")
+    made.refuse(symbol, 906)
+    assert made.driver.capture_info(0).status is CaptureStatus.NONE
+    made.refuse(symbol, 906)
+    with pytest.raises(DriverError):
+        made.driver.capture_info(made.call("stream"))
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_refused_call_says_which_and_why(fake: Make, backend: str) -> None:
+    """The error carries the runtime's own names and the call's arguments."""
+    made = fake(backend)
+    symbol = made.driver.table.symbol("launch")
+    made.refuse(symbol, 901)
+    with pytest.raises(DriverError) as caught:
+        made.driver.launch(0x1000, 0x2000)
+    fields = caught.value.fields
+    assert caught.value.code == "driver_call_failed"
+    assert (fields["api"], fields["number"]) == (symbol, 901)
+    assert "Invalidated".upper() in str(fields["status"]).upper()
+    assert fields["detail"] == f"{symbol}(0x1000, 0x2000)"
+
+
+def test_a_status_without_a_name_is_shown_as_a_number(fake: Make) -> None:
+    """A newer runtime's unknown status does not hide the failure."""
+    made = fake("cuda")
+    made.refuse("cuStreamSynchronize", 4711)
+    with pytest.raises(DriverError, match="status 4711"):
+        made.driver.synchronize_stream(made.call("stream"))
+
+
+def test_hip_forgets_the_error_that_we_raised(fake: Make) -> None:
+    """torch reads HIP's last error after its next launch; ours must not be there."""
+    made = fake("hip")
+    made.refuse("hipGraphLaunch", 1)
+    with pytest.raises(DriverError):
+        made.driver.launch(0x1000, 0)
+    assert made.library.fake_last_error() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_missing_symbols_are_named_and_refused(fake: Make, backend: str) -> None:
+    """An old runtime opens; what it lacks is in ``missing`` and raises when asked for."""
+    made = fake(backend, old=True)
+    assert {"set_node_enabled", "node_enabled", "param_layout"} <= made.driver.missing
+    with pytest.raises(DriverError) as caught:
+        made.driver.set_node_enabled(1, 2, False)
+    assert caught.value.code == "graph_api_missing"
+    assert str(caught.value.fields["api"]).endswith("GraphNodeSetEnabled")
+    assert fake(backend).driver.missing == frozenset()
+
+
+def test_a_library_without_graphs_is_refused_at_once() -> None:
+    """The C library has none of the functions, and the error says so before any call."""
+    with pytest.raises(DriverError) as caught:
+        open_driver(FoundLibrary("hip", "libc.so.6", True, ctypes.CDLL("libc.so.6")))
+    assert caught.value.code == "graph_api_missing"
+
+
+# Kernels -----------------------------------------------------------------------------------------
+
+
+def test_hip_names_stubs_and_functions(fake: Make) -> None:
+    """A host stub is named from the map, and never followed as an object."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("stub"), 0)
+    made.log()
+    assert made.driver.kernel_name(node) == "stub_kernel"
+    assert "hipKernelNameRef" not in made.log()
+    made.call("set_kernel", node, made.call("function"), 0)
+    assert made.driver.kernel_name(node) == "module_kernel"
+    made.call("set_kernel", node, None, 0)
+    assert made.driver.kernel_name(node) == ""
+
+
+def test_cuda_names_functions_and_library_kernels(fake: Make) -> None:
+    """Where func is null, kern has the name."""
+    made = fake("cuda")
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), 0)
+    assert made.driver.kernel_name(node) == "func_kernel"
+    made.call("set_kernel", node, None, 0)
+    assert made.driver.kernel_name(node) == ""
+
+
+@pytest.mark.parametrize("packed", [0, 1])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_are_read_and_one_is_replaced(fake: Make, backend: str, packed: int) -> None:
+    """Geometry and arguments come out, and go back with one pointer changed, in either form."""
+    made = fake(backend)
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), packed)
+    seen = made.driver.node_params(node)
+    assert (seen.grid, seen.block, seen.shared_nbytes) == ((2, 3, 4), (64, 5, 6), 4096)
+    assert seen.func == made.call("function")
+    assert seen.params == (struct.pack("<i", 0x01020304), struct.pack("<Q", POINTER), b"\x7f")
+    assert (seen.packed is not None) == bool(packed)
+    wanted = made.driver.update_params(0x10, node, {1: struct.pack("<Q", 0xABCDEF)})
+    assert made.driver.node_params(node).params == seen.params, "the graph keeps its own"
+    given = made.driver.node_struct.from_address(_address(made, "fake_given"))
+    assert (tuple(given.grid), tuple(given.block), given.shared_nbytes) == ((2, 3, 4), (64, 5, 6), 4096)
+    arguments = ctypes.string_at(_address(made, "fake_given_arguments"), 17)
+    assert struct.unpack("<i4xQb", arguments) == (0x01020304, 0xABCDEF, 0x7F)
+    # A second change builds on the first.
+    made.driver.update_params(0x10, node, {2: b"\x01"}, base=wanted)
+    arguments = ctypes.string_at(_address(made, "fake_given_arguments"), 17)
+    assert struct.unpack("<i4xQb", arguments) == (0x01020304, 0xABCDEF, 1)
+
+
+def test_a_stub_is_resolved_before_its_layout_is_asked_for(fake: Make) -> None:
+    """HIP tells layouts of functions only; refusals on the way leave no last error."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("stub"), 0)
+    assert made.driver.param_layout(node) == LAYOUT
+    assert made.library.fake_last_error() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_unknown_layout_is_said_and_can_be_given(fake: Make, backend: str) -> None:
+    """Without the runtime's help nothing is guessed; with the caller's layout it works."""
+    made = fake(backend, old=True)
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), 0)
+    seen = made.driver.node_params(node)
+    assert seen.params is None
+    assert made.driver.table.symbol("func_param") in seen.why_unknown
+    with pytest.raises(DriverError) as caught:
+        made.driver.update_params(0x10, node, {1: bytes(8)})
+    assert caught.value.code == "kernel_layout_unknown"
+    wanted = made.driver.update_params(0x10, node, {1: bytes(8)}, layout=LAYOUT)
+    assert wanted.params is not None and wanted.params[1] == bytes(8)
+
+
+@pytest.mark.parametrize(("index", "value"), [(3, b"x"), (-1, b"x"), (1, bytes(4))])
+def test_an_argument_of_another_size_is_refused(fake: Make, index: int, value: bytes) -> None:
+    """Nothing reaches the runtime that would overwrite a neighbour."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), 0)
+    made.log()
+    with pytest.raises(DriverError) as caught:
+        made.driver.update_params(0x10, node, {index: value})
+    assert caught.value.code == "kernel_param_mismatch"
+    assert "hipGraphExecKernelNodeSetParams" not in made.log()
+
+
+# Graph execs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nodes_are_switched_off_and_on(fake: Make, backend: str) -> None:
+    """What was set is what is read."""
+    made = fake(backend)
+    graph = made.call("graph")
+    node = made.call("add", graph, 0, None)
+    graph_exec = made.driver.instantiate(graph)
+    made.driver.set_node_enabled(graph_exec, node, False)
+    assert made.driver.node_enabled(graph_exec, node) is False
+    made.driver.set_node_enabled(graph_exec, node, True)
+    assert made.driver.node_enabled(graph_exec, node) is True
+    made.driver.update_exec(graph_exec, graph)
+    made.driver.destroy_exec(graph_exec)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_node_is_launched_in_a_graph_of_its_own(fake: Make, backend: str) -> None:
+    """Create, add, instantiate, launch, wait, destroy, in this order, without any layout."""
+    made = fake(backend, old=True)
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), 1)
+    made.log()
+    made.driver.relaunch(node, made.call("stream"))
+    table = made.driver.table
+    order = ["node_type", "kernel_params", "graph_create", "add_kernel", "instantiate", "launch"]
+    order += ["synchronize", "exec_destroy", "graph_destroy"]
+    assert made.log() == [table.symbol(name) for name in order]
+
+
+@pytest.mark.parametrize("failing", ["add_kernel", "instantiate", "launch", "synchronize"])
+def test_a_refused_relaunch_leaves_no_graph(fake: Make, failing: str) -> None:
+    """Whatever was made is destroyed, and the handle of a refused instantiation is not touched."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 0, None)
+    made.call("set_kernel", node, made.call("function"), 0)
+    made.refuse(made.driver.table.symbol(failing), 1)
+    made.log()
+    with pytest.raises(DriverError):
+        made.driver.relaunch(node, made.call("stream"))
+    said = made.log()
+    assert said.count("hipGraphDestroy") == 1
+    assert ("hipGraphExecDestroy" in said) == (failing in ("launch", "synchronize"))
+
+
+def test_only_kernels_can_be_relaunched(fake: Make) -> None:
+    """A memset node is refused before anything is made."""
+    made = fake("hip")
+    node = made.call("add", made.call("graph"), 2, None)
+    with pytest.raises(DriverError) as caught:
+        made.driver.relaunch(node, 0)
+    assert (caught.value.code, caught.value.fields["kind"]) == ("node_not_relaunchable", "memset")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_child_graph_is_opened(fake: Make, backend: str) -> None:
+    """The node's inner graph comes out as a handle."""
+    made = fake(backend)
+    inner = made.call("graph")
+    node = made.call("add", made.call("graph"), 4, None)
+    made.call("set_inner", node, inner)
+    assert made.driver.node_kind(node) is NodeKind.CHILD_GRAPH
+    assert made.driver.child_graph(node) == inner
+
+
+# Dead captures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_abandoning_nothing_does_nothing(fake: Make, backend: str) -> None:
+    """A stream that does not capture is only asked."""
+    made = fake(backend)
+    stream = made.call("stream")
+    made.log()
+    made.driver.abandon_capture(stream)
+    assert made.log() == [made.driver.table.symbol("capture_info")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_active_capture_is_ended_and_its_graph_destroyed(fake: Make, backend: str) -> None:
+    """The stream is free again and nothing is left over."""
+    made = fake(backend)
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    graph = made.driver.capture_info(stream).graph
+    made.call("record", stream, 0, 0)
+    made.driver.abandon_capture(stream)
+    assert made.driver.capture_info(stream).status is CaptureStatus.NONE
+    assert made.call("graph_alive", graph) == 0
+
+
+@pytest.mark.parametrize(("backend", "stuck"), [("hip", 0), ("hip", 1), ("cuda", 0)])
+def test_an_invalidated_capture_frees_its_stream(fake: Make, backend: str, stuck: int) -> None:
+    """Also where HIP before 7.14 leaves the stream invalidated; the garbage handle is not used."""
+    made = fake(backend)
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    made.call("invalidate", stream, stuck)
+    made.log()
+    made.driver.abandon_capture(stream)
+    said = made.log()
+    assert made.driver.capture_info(stream).status is CaptureStatus.NONE
+    begin, end = (made.driver.table.symbol(n) for n in ("begin_capture", "end_capture"))
+    assert [name for name in said if name in (begin, end)] == [end, begin, end] if stuck else [end]
+    assert said.count(made.driver.table.symbol("graph_destroy")) == stuck
+    assert made.library.fake_last_error() == 0 or backend == "cuda"
+
+
+def test_hip_joins_forks_before_it_ends(fake: Make) -> None:
+    """EndCapture is called once, after the loose ends are tied, since refused it frees the graph."""
+    made = fake("hip")
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    graph = made.driver.capture_info(stream).graph
+    for forked in (0, 1, 1):
+        made.call("record", stream, 0, forked)
+    made.log()
+    made.driver.abandon_capture(stream)
+    said = made.log()
+    assert said.index("hipGraphAddEmptyNode") < said.index("hipStreamEndCapture")
+    assert said.count("hipStreamEndCapture") == 1
+    assert made.driver.capture_info(stream).status is CaptureStatus.NONE
+    assert made.call("graph_alive", graph) == 0
+
+
+def test_cuda_ends_an_unjoined_capture_by_itself(fake: Make) -> None:
+    """CUDA resets the stream with the refusal."""
+    made = fake("cuda")
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    for forked in (0, 1):
+        made.call("record", stream, 0, forked)
+    made.driver.abandon_capture(stream)
+    assert made.driver.capture_info(stream).status is CaptureStatus.NONE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stream_that_stays_captured_is_reported(fake: Make, backend: str) -> None:
+    """A capture that another thread must end is an error, not a silent success."""
+    made = fake(backend)
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    made.refuse(made.driver.table.symbol("end_capture"), 904)
+    with pytest.raises(DriverError) as caught:
+        made.driver.abandon_capture(stream)
+    assert caught.value.code == "capture_not_abandoned"
+    assert hex(stream) in str(caught.value)
+
+
+@pytest.mark.parametrize("call", ["end_capture", "instantiate"])
+def test_a_refused_call_hands_out_no_handle(fake: Make, call: str) -> None:
+    """The runtimes write garbage into the handle before they refuse."""
+    made = fake("hip")
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    made.refuse(made.driver.table.symbol(call), 1)
+    with pytest.raises(DriverError):
+        getattr(made.driver, call)(stream)
+
+
+def _address(made: Any, name: str) -> int:
+    function = made.library[name]
+    function.restype = ctypes.c_void_p
+    return int(function())

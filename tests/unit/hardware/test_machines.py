@@ -1,0 +1,244 @@
+"""hardware: four recorded machines, read without torch."""
+
+import os
+
+import pytest
+
+from gfxgraph.hardware import checks
+from gfxgraph.hardware.access import container, device_nodes
+from gfxgraph.hardware.architectures import architectures, name_of_target, override_of
+from gfxgraph.hardware.checks import Finding, Site, State, base, host, settings
+from gfxgraph.hardware.device import device_info
+from gfxgraph.hardware.software import find_rocm, find_torch
+from gfxgraph.hardware.topology import gpus
+from tests.unit.hardware.trees import LAPTOP, MI300X, Card, build, machine, write
+
+
+def test_a_laptop_has_its_card_before_its_igpu(tmp_path):
+    """The discrete GPU is the device that decisions are made for, wherever KFD lists it."""
+    build(tmp_path, list(reversed(LAPTOP)))
+    found = device_info(machine=machine(tmp_path))
+    assert (found.arch, found.name, found.cu, found.vram_mb) == ("gfx1101", "AMD Radeon RX 7700S", 32, 8192)
+    assert (found.family, found.wavefront, found.matrix, found.source) == ("RDNA3", 32, "wmma", "kfd")
+    assert device_info(1, machine(tmp_path)).arch == "gfx1103"
+
+
+def test_eight_mi300x(tmp_path):
+    """Eight nodes, XGMI links counted, wave64, fnuz fp8; CUs from SIMDs by four."""
+    build(tmp_path, MI300X)
+    found = gpus(machine(tmp_path))
+    assert [gpu.arch for gpu in found] == ["gfx942"] * 8
+    first = found[0]
+    assert (first.cu, first.wavefront, first.xgmi_links, first.pci) == (304, 64, 7, "0000:0c:00.0")
+    assert first.architecture.fp8 == "fnuz"
+    assert first.firmware == {"mec": "0x0000001f"}
+    assert first.render == "/dev/dri/renderD128"
+
+
+def test_no_gpu(tmp_path):
+    """A machine with CPU nodes only has no GPU, and doctor is not red about it."""
+    build(tmp_path, [], devices=False)
+    assert gpus(machine(tmp_path)) == []
+    assert device_info(machine=machine(tmp_path)).arch == ""
+    found = checks.run(checks.ALL, Site(machine(tmp_path), search=[]))
+    assert all(finding.state is not State.RED for finding in found)
+
+
+def test_a_container_without_kfd_gets_the_docker_flags(tmp_path):
+    """sysfs shows the card, /dev does not: the mend is a docker option, not a group."""
+    build(tmp_path, LAPTOP[:1], devices=False)
+    write(tmp_path, "/.dockerenv")
+    (finding,) = host.permissions(Site(machine(tmp_path)))
+    assert finding.state is State.RED
+    assert "--device=/dev/kfd --device=/dev/dri" in finding.fix
+    assert "docker" in finding.en and "docker" in finding.zh
+
+
+def test_permission_follows_mode_and_group(tmp_path):
+    """0660 with a foreign group is refused; being in the group opens it."""
+    build(tmp_path, LAPTOP[:1])
+    gid = os.stat(tmp_path / "dev/kfd").st_gid
+    for name in ("dev/kfd", "dev/dri/renderD128"):
+        (tmp_path / name).chmod(0o660)
+    stranger = machine(tmp_path)
+    assert [node.may_open for node in device_nodes(stranger)] == [False, False]
+    (finding,) = host.permissions(Site(stranger))
+    assert finding.state is State.RED and finding.fix.startswith("sudo usermod -aG ")
+    assert all(node.may_open for node in device_nodes(machine(tmp_path, groups=frozenset({gid}))))
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [("/.dockerenv", "docker"), ("/run/.containerenv", "podman"), ("/dev/dxg", "wsl"), ("/etc/hosts", "")],
+)
+def test_containers_are_told_apart(tmp_path, name, kind):
+    """Each runtime leaves its own mark."""
+    write(tmp_path, name)
+    assert container(machine(tmp_path)) == kind
+
+
+def test_overrides(tmp_path):
+    """HSA_OVERRIDE_GFX_VERSION changes what programs see; GFXGRAPH_ARCH what we plan for."""
+    build(tmp_path, [Card(100301, 80, 12 << 30, 3, 0x73DF, "AMD Radeon RX 6700 XT")])
+    found = device_info(machine=machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="10.3.0"))
+    assert (found.arch, found.physical_arch, found.source) == (
+        "gfx1030",
+        "gfx1031",
+        "HSA_OVERRIDE_GFX_VERSION",
+    )
+    per_node = device_info(machine=machine(tmp_path, HSA_OVERRIDE_GFX_VERSION_1="10.3.0"))
+    assert per_node.arch == "gfx1030"
+    asked = device_info(machine=machine(tmp_path, GFXGRAPH_ARCH="gfx942"))
+    assert (asked.arch, asked.wavefront, asked.cu) == ("gfx942", 64, 40)
+
+
+def test_an_override_of_another_generation_is_red(tmp_path):
+    """RDNA2 told to run RDNA3 code: named with both families and the right value."""
+    build(tmp_path, [Card(100301, 80, 12 << 30, 3, 0x73DF)])
+    (finding,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="11.0.0")))
+    assert finding.state is State.RED
+    assert "RDNA2" in finding.en and "RDNA3" in finding.en
+    assert finding.fix == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
+    (fine,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="10.3.0")))
+    assert fine.state is State.GREEN
+
+
+def test_a_link_without_atomics_is_named(tmp_path):
+    """CRAT flags 4 and 8 on the PCIe link mean no atomics."""
+    build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF, links=[(2, 0b1101)])])
+    (finding,) = host.pcie_atomics(Site(machine(tmp_path)))
+    assert finding.state is State.AMBER and "gfx1030 at 0000:03:00.0" in finding.en
+
+
+def test_host_settings_that_hurt_several_gpus(tmp_path):
+    """NUMA balancing and an IOMMU without pass-through are amber with eight GPUs, silent with one."""
+    for cards, names in ((MI300X, ["NUMA", "IOMMU"]), (MI300X[:1], [])):
+        root = tmp_path / str(len(cards))
+        build(root, cards)
+        write(root, "/proc/sys/kernel/numa_balancing", "1")
+        write(root, "/sys/class/iommu/ivhd0/x")
+        write(root, "/proc/cmdline", "quiet splash")
+        site = Site(machine(root))
+        assert [f.name for f in (*host.numa_balancing(site), *host.iommu(site))] == names
+
+
+def test_a_driver_many_releases_older_than_rocm_is_amber(tmp_path):
+    """DKMS 6.7 came with ROCm 6.1; with ROCm 7.1 installed that is too far."""
+    build(tmp_path, MI300X)
+    write(tmp_path, "/sys/module/amdgpu/version", "6.7.0")
+    write(tmp_path, "/opt/rocm-7.1.0/.info/version", "7.1.0-42")
+    (tmp_path / "opt/rocm").symlink_to("rocm-7.1.0")
+    (finding,) = host.kernel_driver(Site(machine(tmp_path)))
+    assert finding.state is State.AMBER and "6.1" in finding.en and "7.1" in finding.en
+
+
+def test_rocm_trees_side_by_side(tmp_path):
+    """The tree that /opt/rocm points at comes first, and is listed once."""
+    for version in ("6.4.1", "7.2.0"):
+        write(tmp_path, f"/opt/rocm-{version}/.info/version", f"{version}-1")
+        write(tmp_path, f"/opt/rocm-{version}/lib/libamdhip64.so")
+    (tmp_path / "opt/rocm").symlink_to("rocm-6.4.1")
+    found = find_rocm(machine(tmp_path))
+    assert [(one.path, one.version) for one in found] == [
+        ("/opt/rocm", "6.4.1"),
+        ("/opt/rocm-7.2.0", "7.2.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        (
+            "__version__ = '2.11.0+rocm7.2'\nhip: str | None = '7.2.26015-abc'\ncuda: str | None = None\n",
+            "rocm",
+        ),
+        ("__version__ = '2.11.0+cu130'\nhip = None\ncuda = '13.0'\n", "cuda"),
+        ("__version__ = '2.11.0+cpu'\nhip = None\ncuda = None\n", "cpu"),
+    ],
+)
+def test_torch_is_read_and_not_imported(tmp_path, text, kind):
+    """The build's kind comes from version.py; the package's own code never runs."""
+    write(tmp_path, "/torch/__init__.py", "raise SystemExit('imported')")
+    write(tmp_path, "/torch/version.py", text)
+    assert find_torch([str(tmp_path)]).kind == kind
+
+
+def test_no_torch(tmp_path):
+    """An empty path has none."""
+    assert find_torch([str(tmp_path)]).kind == "none"
+
+
+@pytest.mark.parametrize(
+    "environ, words",
+    [
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments"),
+        ({"AMD_SERIALIZE_KERNEL": "3"}, "one at a time"),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, "hides every GPU"),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, "one after the other"),
+        ({"PYTORCH_ROCM_ARCH": "gfx1100"}, "leaves out gfx1030"),
+        ({"HSA_XNACK": "1"}, "cannot retry"),
+    ],
+)
+def test_variables_that_hurt(tmp_path, environ, words):
+    """Each is named with its value and how to remove it."""
+    build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF)])
+    (finding,) = settings.harmful_variables(Site(machine(tmp_path, **environ)))
+    assert words in finding.en and finding.fix and finding.state is not State.GREEN
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"},
+        {"AMD_SERIALIZE_KERNEL": "0"},
+        {"AMD_LOG_LEVEL": "1"},
+    ],
+)
+def test_variables_that_do_not_hurt(tmp_path, environ):
+    """Harmless values stay unmentioned."""
+    assert settings.harmful_variables(Site(machine(tmp_path, **environ))) == []
+
+
+def test_a_check_that_hangs_is_reported_in_time(tmp_path):
+    """doctor never waits for longer than the limit."""
+    import threading
+
+    never = threading.Event()
+
+    def stuck(site: Site) -> list[Finding]:
+        never.wait()
+        return []
+
+    (finding,) = base.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
+    assert finding.state is State.AMBER and "did not answer" in finding.en
+    never.set()
+
+
+def test_the_table_covers_gfx803_to_gfx1250():
+    """Every family is there, widths and LDS are plausible, overrides name known targets."""
+    table = architectures()
+    assert {
+        "gfx803",
+        "gfx906",
+        "gfx90a",
+        "gfx942",
+        "gfx950",
+        "gfx1030",
+        "gfx1151",
+        "gfx1201",
+        "gfx1250",
+    } <= set(table)
+    for name, known in table.items():
+        assert known.wavefronts and set(known.wavefronts) <= {32, 64}, name
+        assert known.lds_kib in (64, 160, 320), name
+        assert known.matrix in ("none", "mfma", "wmma"), name
+        assert known.bf16 in ("matrix", "emulated") and known.fp8 in ("none", "fnuz", "ocp"), name
+        assert not known.override or known.override in {override_of(other) for other in table}, name
+
+
+@pytest.mark.parametrize(
+    "version, name", [(100300, "gfx1030"), (90010, "gfx90a"), (90012, "gfx90c"), (110501, "gfx1151"), (0, "")]
+)
+def test_kfd_versions_become_names(version, name):
+    """The stepping is written in hexadecimal."""
+    assert name_of_target(version) == name

@@ -21,6 +21,10 @@ from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comm
 from gfxgraph.port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
+_WARP_CONSTANT = re.compile(
+    r"(?im)^[ \t]*#[ \t]*define[ \t]+(\w*warp_?(?:size|threads|sz|width)\w*|threads_per_warp)[ \t]+\(?32[uU]?\)?[ \t]*(?://.*|/\*.*)?$|"
+    r"\b(?:const|constexpr)\b[^;(){}]*?\b(\w*warp_?(?:size|threads|sz|width)\w*|\w*threads_?per_?warp)\s*(?:=|\{)\s*32\b"
+)
 
 
 class AuditError(Exception):
@@ -115,8 +119,10 @@ def require_parsers() -> None:
 def gather(project: Project) -> None:
     """Facts that one file cannot know: macros by platform, and which sources torch's hipify translates."""
     cpp: list[tuple[list[Directive], dict[int, Arm | None]]] = []
+    warps: set[str] = set()
     for path in project.paths("cpp"):
         text = _text(project, path)
+        warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
         if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
             code = blank_comments(text)
             directives = scan(code)
@@ -127,6 +133,7 @@ def gather(project: Project) -> None:
                 index[line] = next((a for a in reversed(arms) if a.first_line <= line <= a.last_line), None)
             cpp.append(([d for d in directives if d.kind == "define"], index))
     project.macros = close_over(cpp)
+    project.warp_constants = frozenset(warps)
     named: set[str] = set()
     for path in project.paths("python"):
         text = _text(project, path)

@@ -76,6 +76,15 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     return result
 
 
+def guarded_run(rule: Rule, check: Check, file: object, context: Context, result: FileResult) -> list[Hit]:
+    """A check's hits. A check that fails on odd input loses its own hits, not the file's, and is reported."""
+    try:
+        return list(check(file, context))
+    except Exception as error:  # noqa: BLE001 - reported with the file, never silent
+        result.skipped.append(Skipped(result.path, "rule failed", f"{rule.id}: {type(error).__name__}: {error}"))
+        return []
+
+
 def wanted(kind: str, lowered: str) -> list[tuple[Rule, Check]]:
     """Rules of a kind whose needed words occur in a text."""
     return [
@@ -105,7 +114,7 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
     elif kind == "requirements":
         needs = RequirementFile(result.path, text)
         for rule, check in rules:
-            for hit in check(needs, context):
+            for hit in guarded_run(rule, check, needs, context, result):
                 _record(result, rule, hit, needs.lines, archs, context.vendor, "")
         rest = "ini" if not result.path.endswith((".yml", ".yaml")) else "yaml"
         _run_lines(result, context, TextFile(result.path, text, rest), rest, text, archs)
@@ -117,7 +126,7 @@ def _run_lines(
     result: FileResult, context: Context, file: TextFile, kind: str, text: str, archs: tuple[Arch, ...]
 ) -> None:
     for rule, check in wanted(kind, text.lower()):
-        for hit in check(file, context):
+        for hit in guarded_run(rule, check, file, context, result):
             reached, reason = archs, ""
             if isinstance(hit.node, Entry):
                 reached, reason = text_guards.reaching(hit.node, archs)
@@ -138,7 +147,7 @@ def _audit_python(
     guards = PyGuards(file, context.project)
     context.guards = guards
     for rule, check in rules:
-        for hit in check(file, context):
+        for hit in guarded_run(rule, check, file, context, result):
             node = hit.node
             if isinstance(node, ast.AST):
                 if (
@@ -159,7 +168,7 @@ def _audit_python(
             for rule, check in cpp_rules:
                 if rule.code in ("untranslated-cuda",):
                     continue
-                for hit in check(inner, context):
+                for hit in guarded_run(rule, check, inner, context, result):
                     through, why = _cpp_reach(inner, hit, rule, context, reached)
                     if through is not None:
                         _record(result, rule, hit, file.lines, through, context.vendor, reason or why)
@@ -192,7 +201,7 @@ def _run_cpp(
     archs: tuple[Arch, ...],
 ) -> None:
     for rule, check in rules:
-        for hit in check(file, context):
+        for hit in guarded_run(rule, check, file, context, result):
             reached, reason = _cpp_reach(file, hit, rule, context, archs)
             if reached is not None:
                 _record(result, rule, hit, file.lines, reached, context.vendor, reason)

@@ -78,6 +78,7 @@ class Project:
 
     Attributes:
         macros: what its headers define, by platform.
+        warp_constants: names that some file defines as a warp size of 32.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
     """
@@ -87,6 +88,7 @@ class Project:
     skipped: list[Skipped] = field(default_factory=list)
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
+    warp_constants: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     has_hip_build: bool = False
     gitignore: str = ""

@@ -44,6 +44,8 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
         first = words_[0] if words_ else ""
         if keyword == "project" and re.search(r"\bCUDA\b", text.partition("LANGUAGES")[2] or " ".join(words_[1:])):
             yield entry_hit(f, entry, text=f"project({text[:60]})")
+        elif keyword == "list" and re.match(r"APPEND\s+\w*LANGUAGES\s.*\bCUDA\b", text):
+            yield entry_hit(f, entry, text=f"list({text[:60]})")
         elif keyword == "enable_language" and "CUDA" in words_:
             yield entry_hit(f, entry, text=f"enable_language({text})")
         elif keyword == "find_package" and first in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
@@ -42,15 +43,7 @@ _WEAK = r"__f(add|sub|mul|div|sqrt|rcp|maf)_rn|__d(add|sub|mul|div|sqrt|rcp)_rn|
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    own = (
-        {
-            f.source(n.child_by_field_name("declarator")).split("(")[0].split()[-1:][0]
-            for n in f.nodes("function_definition")
-            if n.child_by_field_name("declarator") is not None and f.source(n.child_by_field_name("declarator"))
-        }
-        if "__" in f.text
-        else set()
-    )
+    own = set(re.findall(r"__device__[^;{}()]*?\b(__\w+)\s*\([^;]*?\)\s*\{", f.code))
     known = ctx.project.macros.known
     for pattern, severity in ((_MISSING, None), (_WEAK, Severity.LOW)):
         for h in ident_hits(f, pattern, severity=severity):

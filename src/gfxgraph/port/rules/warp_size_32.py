@@ -61,6 +61,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         value = f.source(n.child_by_field_name("value")).strip("{} ()")
         if _NAME.fullmatch(name) and re.fullmatch(r"32[uU]?", value):
             yield cpp_hit(f, n, expr=f.source(n))
+    for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
+        yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
     for n in f.nodes("field_declaration", "optional_parameter_declaration"):
         match = re.search(r"\b(\w+)\s*=\s*\{?32[uU]?\}?\s*;?$", f.source(n))
         if match and _NAME.fullmatch(match.group(1)):

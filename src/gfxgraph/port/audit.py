@@ -135,12 +135,15 @@ def gather(project: Project) -> None:
     project.macros = close_over(cpp)
     project.warp_constants = frozenset(warps)
     named: set[str] = set()
+    defined: set[str] = set()
     for path in project.paths("python"):
         text = _text(project, path)
         if "CUDAExtension" in text or "cpp_extension" in text:
             project.has_torch_extension = True
+            defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
             named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
     project.extension_sources = frozenset(named)
+    project.extension_macros = frozenset(defined)
     for path in project.paths("cmake", "make", "shell"):
         if re.search(
             r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_",

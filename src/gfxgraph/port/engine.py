@@ -23,6 +23,11 @@ from gfxgraph.port.registry import Check, for_kind
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 
+_CI = re.compile(
+    r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines"
+)
+
+
 @dataclass(slots=True)
 class Context:
     """What a check may ask beyond its file."""
@@ -220,6 +225,10 @@ def _record(
     archs = tuple(a.name for a in reached if a in affected)
     evidence = lines[hit.line - 1].strip()[:240] if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
+    if not guarded and vendor == "named":
+        guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"
+    if not guarded and rule.phase in (0, 4) and _CI.match(result.path):
+        guarded = "a continuous-integration recipe for one platform"
     if not guarded and vendor == "nvidia":
         guarded = "this file is the NVIDIA side: an AMD twin stands beside it"
     if not guarded and not archs:

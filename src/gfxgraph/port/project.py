@@ -79,6 +79,7 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         warp_constants: names that some file defines as a warp size of 32.
+        extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
     """
@@ -89,6 +90,7 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     warp_constants: frozenset[str] = frozenset()
+    extension_macros: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     has_hip_build: bool = False
     gitignore: str = ""
@@ -202,12 +204,19 @@ class Project:
                     self._amd_keys.add(_platform_key(part))
 
     def vendor_of(self, path: str, kind: str) -> str:
-        """``"amd"`` for a file that is AMD's by name, ``"nvidia"`` for one with an AMD twin, else ``""``.
+        """Whose file this is, by its name and its neighbours.
+
+        ``"amd"`` for AMD's own, ``"nvidia"`` for one with an AMD twin, ``"named"`` for a recipe named for CUDA,
+        else ``""``.
 
         A ``Dockerfile_amd`` beside ``Dockerfile``, ``platforms/rocm.py`` beside ``platforms/cuda.py`` and
         ``csrc/hip`` beside ``csrc/cuda`` make the other one NVIDIA's.
         """
         parts = path.split("/")
+        if kind in ("docker", "shell", "requirements", "yaml") and any(
+            re.fullmatch(r"cuda\d*|nvidia|cu\d{2,3}", w) for w in words_of_path(parts[-1])
+        ):
+            return "named"
         if kind == "cpp" and (path.endswith(".hip") or re.search(r"_hip\.\w+$", path)):
             return "amd"
         if any(set(words_of_path(p)) & AMD_WORDS for p in parts):

@@ -51,4 +51,4 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         for n in f.needs
         if _NAME.fullmatch(n.name) and not is_cuda_group(n.group)
     ]
-    yield from gathered(found) if f.is_lock else found
+    yield from gathered(found)

@@ -73,7 +73,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry, match in f.matching(
-        rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d[^\s]*|\bcuda_select_nvcc_arch_flags\b"
+        rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b"
     ):
         yield entry_hit(f, entry, re.escape(match.group().split()[0]), text=match.group()[:60])
 

@@ -50,6 +50,8 @@ def _severity(spec: str) -> Severity:
 
 
 def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
+    if re.search(r"(^|/)(examples?|docs?|tutorials?|benchmarks?|tests?)/", f.path):
+        return  # advice to readers, not metadata
     for need in f.core():
         if need.name in NAMES and "rocm" not in need.spec and need.group == "":
             yield line_hit(need.line, severity=_severity(need.spec), name=need.name, spec=need.spec)

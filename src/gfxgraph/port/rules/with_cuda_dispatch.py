@@ -39,9 +39,10 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for arm, _ in macro_tests(
-        f,
-        r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)",
-        ctx.project.macros,
-    ):
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+    pattern = r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)"
+    hits = [
+        line_hit(arm.line + f.offset, text=arm.text[:100], macro=name, guard_free=True)
+        for arm, name in macro_tests(f, pattern, ctx.project.macros)
+        if name not in ctx.project.extension_macros
+    ]
+    yield from gathered(hits, key=lambda h: h.values["macro"])

@@ -40,4 +40,4 @@ RULE = Rule(
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     yield from include_hits(f, r"(crt/)?mma\.h(pp)?$")
-    yield from ident_hits(f, r"nvcuda|__nv_wgmma\w*|wgmma\w*")
+    yield from ident_hits(f, r"nvcuda|__nv_wgmma\w*")

@@ -136,13 +136,16 @@ def gather(project: Project) -> None:
     project.warp_constants = frozenset(warps)
     named: set[str] = set()
     defined: set[str] = set()
+    modules: set[str] = set()
     for path in project.paths("python"):
         text = _text(project, path)
         if "CUDAExtension" in text or "cpp_extension" in text:
             project.has_torch_extension = True
+            modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
             defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
             named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
     project.extension_sources = frozenset(named)
+    project.extension_names = frozenset(modules)
     project.extension_macros = frozenset(defined)
     for path in project.paths("cmake", "make", "shell"):
         if re.search(

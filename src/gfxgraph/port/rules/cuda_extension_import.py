@@ -51,8 +51,10 @@ _NAMES = r"dropout_layer_norm|rotary_emb|fused_dense_lib|xentropy_cuda_lib|fused
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node, name in imports_of(f, _NAMES):
         root = name.split(".")[0]
-        if root in ("flash_attn_2_cuda", "flash_attn_cuda", "flash_attn_3_cuda") or ctx.project.module_path(
-            f.path, root
+        if (
+            root in ("flash_attn_2_cuda", "flash_attn_cuda", "flash_attn_3_cuda")
+            or root in ctx.project.extension_names
+            or ctx.project.module_path(f.path, root)
         ):
             continue
         severity = Severity.MEDIUM if f.at_import(node) else Severity.LOW

@@ -45,11 +45,11 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     translated = name in ctx.project.extension_sources or (
         ctx.project.has_torch_extension and f.path.endswith((".cu", ".cuh"))
     )
-    severity = Severity.INFO if translated else None
-    yield from include_hits(f, rf"(?:{_HEADER})$", severity=severity)
+    guarded = "torch's hipify translates this source during the build" if translated else ""
+    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded)
     known = ctx.project.macros.known
     hits = [
-        line_hit(line, column, name=name, severity=severity)
+        line_hit(line, column, name=name, guarded_by=guarded)
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False)
     ]

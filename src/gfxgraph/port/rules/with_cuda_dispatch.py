@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    line_hit,
-    macro_tests,
-)
+from gfxgraph.port.rules._common import gathered, line_hit, macro_tests
 
 RULE = Rule(
     id="GFX222",

@@ -139,7 +139,9 @@ def gather(project: Project) -> None:
     modules: set[str] = set()
     for path in project.paths("python"):
         text = _text(project, path)
-        if "CUDAExtension" in text or "cpp_extension" in text:
+        if re.search(
+            r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b", text
+        ):
             project.has_torch_extension = True
             modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
             defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))

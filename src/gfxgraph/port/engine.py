@@ -24,7 +24,7 @@ _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(
 
 
 _CI = re.compile(
-    r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines"
+    r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
 
 

@@ -8,7 +8,7 @@ Stays out: capture and replay; see ``runtime``. Nothing asks the device when thi
 
 from __future__ import annotations
 
-from gfxgraph.rocm.attention import attention, attention_tiers
+from gfxgraph.rocm.attend import attention, attention_tiers
 from gfxgraph.rocm.devices import set_visible_devices, visible_devices
 from gfxgraph.rocm.fp8 import arch_name, fp8_dtype, fp8_max, to_fnuz
 

@@ -149,7 +149,7 @@ def machine(device: str) -> dict[str, str]:
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else "cpu"
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "hip": str(torch.version.hip or ""),
         "cuda": str(torch.version.cuda or ""),
         "device": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def run(tmp_path: Path) -> Run:
 
     def _run(files: Mapping[str, str | bytes], arch: str | None = None, **options: object) -> Audit:
         root = tmp_path / "repo"
+        shutil.rmtree(root, ignore_errors=True)
         write(root, files)
         return audit(str(root), archs=select(arch), jobs=1, **options)  # type: ignore[arg-type]
 

@@ -141,14 +141,13 @@ def _value(node: ast.AST, trusted: dict[str, bool]) -> object:
         case ast.BoolOp(op=op, values=values):
             if isinstance(op, ast.And) and _is_hasattr(values[0]):
                 values = values[1:]
-            found = [_value(v, trusted) for v in values]
-            if any(v is _UNKNOWN for v in found):
-                return _UNKNOWN
             stop = isinstance(op, ast.Or)
-            for value in found:
-                if bool(value) is stop:
+            value: object = _UNKNOWN
+            for term in values:  # left to right: what stands after the deciding term never runs
+                value = _value(term, trusted)
+                if value is _UNKNOWN or bool(value) is stop:
                     return value
-            return found[-1]
+            return value
     return _UNKNOWN
 
 

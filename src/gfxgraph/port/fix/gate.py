@@ -142,12 +142,12 @@ def _value(node: ast.AST, trusted: dict[str, bool]) -> object:
             if isinstance(op, ast.And) and _is_hasattr(values[0]):
                 values = values[1:]
             stop = isinstance(op, ast.Or)
-            value: object = _UNKNOWN
+            found: object = _UNKNOWN
             for term in values:  # left to right: what stands after the deciding term never runs
-                value = _value(term, trusted)
-                if value is _UNKNOWN or bool(value) is stop:
-                    return value
-            return value
+                found = _value(term, trusted)
+                if found is _UNKNOWN or bool(found) is stop:
+                    return found
+            return found
     return _UNKNOWN
 
 

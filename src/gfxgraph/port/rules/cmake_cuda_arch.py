@@ -37,7 +37,7 @@ RULE = Rule(
 def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.entries:
         if re.search(
-            r"\b(CMAKE_CUDA_ARCHITECTURES|CUDA_ARCHITECTURES|CUDA_ARCH_LIST|CUDA_ARCHS|CMAKE_CUDA_STANDARD\w*|CMAKE_CUDA_FLAGS\w*|CUDA_NVCC_FLAGS|CMAKE_CUDA_(HOST_)?COMPILER\w*)\b",
+            r"\b(CMAKE_CUDA_ARCHITECTURES|CUDA_ARCHITECTURES|CUDA_ARCH_LIST|CUDA_ARCHS|CMAKE_CUDA_STANDARD\w*|CMAKE_CUDA_(HOST_)?COMPILER\w*)\b",
             entry.text,
         ) and entry.keyword.lower() in ("set", "list", "set_property", "set_target_properties", "string"):
             yield entry_hit(f, entry, text=f"{entry.keyword}({entry.text[:60]})")

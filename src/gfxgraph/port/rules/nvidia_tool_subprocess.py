@@ -56,8 +56,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             for item in bound:
                 texts += [n.value for n in ast.walk(item) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         found = next((m.group(1) for t in texts if (m := TOOL.search(t))), "")
-        if not found:
-            continue
+        if not found or (found == "nvcc" and re.search(r"-V\b|--version", " ".join(texts))):
+            continue  # the version probe has a rule of its own
         tried = f.caught(call, "FileNotFoundError", "OSError", "CalledProcessError", "SubprocessError")
         guarded = f"line {tried.lineno}: try" if tried else ""
         scope = f.function(call)

@@ -269,23 +269,16 @@ def _event_elapsed(self: Any, other: Any) -> float:
 
 
 def _record(self: Any, stream: Any = None) -> Any:
-<<<<<<< HEAD
     session = _session()
-    if session is not None and not getattr(self, EXTERNAL, False):
-        session.note_event(self)
-    return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
-=======
-    session = process.active_session()
     record = _stock["record"]
     given = () if stream is None else (stream,)
-    if session is None or session.recorder.paused:
+    if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
     session.note_event(self)
     try:
         return record(self, *given)
     except RuntimeError as error:
         return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
->>>>>>> failures
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:

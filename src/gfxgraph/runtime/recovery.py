@@ -16,10 +16,7 @@ Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/te
 from __future__ import annotations
 
 import warnings
-<<<<<<< HEAD
-=======
 from collections.abc import Iterable
->>>>>>> failures
 from contextlib import suppress
 from typing import Any
 
@@ -66,17 +63,13 @@ def heal_capture(
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be
             base.capture_end(graph)
     except (DriverError, RuntimeError) as error:
-<<<<<<< HEAD
         with suppress(DriverError):  # the empty capture is ours to take away
             if driver.capture_info(handle).status is not CaptureStatus.NONE:
                 driver.abandon_capture(handle)
         if _NEVER_BEGAN in str(error):
             return True
-        process.log.error("could not clean up after a failed capture: %s", error)
-=======
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
->>>>>>> failures
         return False
     return True
 

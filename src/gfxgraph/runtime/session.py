@@ -125,16 +125,11 @@ class Session:
         try:
             self._end_segment(final=True)
             self._close()
-<<<<<<< HEAD
-        self._finish_program()
-        program, self.program = self.program, Program(self.program.launch)
-=======
             self._finish_program()
         except BaseException as error:
             self.abort(error)
             raise
-        program, self.program = self.program, Program(self.state.base)
->>>>>>> failures
+        program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:
@@ -176,7 +171,7 @@ class Session:
 
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
-        self.program = Program(self.state.base)
+        self.program = Program(self.program.launch)
         for graph in (self.segment_graph, self.graph_ref()):
             if graph is not None:
                 with suppress(RuntimeError):
@@ -187,28 +182,15 @@ class Session:
 
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
-<<<<<<< HEAD
-        try:
-            if extra is not None:
-                base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
-            else:
-                for state in self._generator_states():
-                    base.register_generator_state(graph, state)
-                base.capture_begin(graph, self.pool_id, self.mode)
-        except BaseException:
-            heal_capture(base, graph, self.stream, self.state.driver)
-            raise
-=======
         self._refuse_busy_stream()
->>>>>>> failures
         self.segment_graph = graph
         try:
             with self._on_own_stream():
                 if extra is not None:
-                    base.capture_begin(graph, self.pool_id, self.mode, **extra)
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
                 else:
-                    for generator in self.user_generators:
-                        base.register_generator_state(graph, generator)
+                    for state in self._generator_states():
+                        base.register_generator_state(graph, state)
                     base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
             self._heal()
@@ -257,12 +239,8 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-<<<<<<< HEAD
-                self._base_capture_end(graph)
-=======
                 with self._on_own_stream():
-                    base.capture_end(graph)
->>>>>>> failures
+                    self._base_capture_end(graph)
         except RuntimeError as error:
             is_healed = self._heal(end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
@@ -326,12 +304,8 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-<<<<<<< HEAD
-                self._base_capture_end(graph)
-=======
                 with self._on_own_stream():
-                    self.state.base.capture_end(graph)
->>>>>>> failures
+                    self._base_capture_end(graph)
             except (RuntimeError, DriverError):
                 self._heal(end_was_refused=True)
 
@@ -345,7 +319,8 @@ class Session:
             # What is still to do (putting back external state) needs a stream that works.
             self.stream = torch.cuda.Stream(self.device_index)
             with torch.cuda.stream(self.stream):
-                clean_by_hand(self.device_index, self._pool_in_use(), self._generators())
+                clean_by_hand(self.device_index, self._pool_in_use(), self._known_generators())
+                self._take_new_states()
         for side in sides:
             if is_lost(side, driver):
                 self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
@@ -494,21 +469,13 @@ class Session:
             step.run(self.program)
         self.n_executed = len(steps)
 
-    def _generators(self) -> list[Any]:
-        return [torch.cuda.default_generators[self.device_index], *self.user_generators]
-
     def _save_generators(self) -> None:
-<<<<<<< HEAD
         for state in self._generator_states():
             self.saved_rng.append((state, state.get_state()))
 
     def _generator_states(self) -> list[Any]:
         """Handles on the states that this capture draws from, which programs may swap between generators."""
         return [self.default_state, *(state for _, state in self.user_generators)]
-=======
-        for generator in self._generators():
-            self.saved_rng.append((generator, generator.get_state()))
->>>>>>> failures
 
     def _save(self, tensors: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
@@ -527,22 +494,13 @@ class Session:
         first_error: RuntimeError | None = None
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             # Newest first: where two saved views overlap, the older content is the right one.
-<<<<<<< HEAD
-            for tensor, saved in reversed(self.snapshots):
-                tensor.copy_(saved)
-        for state, saved_state in self.saved_rng:
-            state.set_state(saved_state)
-        self.snapshots = []
-        self.saved_rng = []
-=======
             for tensor, saved in reversed(snapshots):
                 try:
                     tensor.copy_(saved)
                 except RuntimeError as error:  # the others can still be put back
                     first_error = first_error or error
-            for generator, saved_state in saved_rng:
-                generator.set_state(saved_state)
->>>>>>> failures
+            for state, saved_state in saved_rng:
+                state.set_state(saved_state)
         intercept.stock("stream_synchronize")(self.stream)
         if first_error is not None:
             self.state.report(
@@ -622,6 +580,17 @@ class Session:
         if generator is not None:
             tape = self.recorder.tape
             tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _take_new_states(self) -> None:
+        """The generators have states that no capture has touched: what was saved belongs to those now."""
+        old = self._generator_states()
+        self.default_state = self.default_generator.graphsafe_get_state()
+        self.user_generators[:] = [(g, g.graphsafe_get_state()) for g, _ in self.user_generators]
+        new = dict(zip(map(id, old), self._generator_states()))
+        self.saved_rng = [(new.get(id(state), state), saved) for state, saved in self.saved_rng]
+
+    def _known_generators(self) -> list[Any]:
+        return [self.default_generator, *(generator for generator, _ in self.user_generators)]
 
     def _known_generator(self, generator: Any) -> Any:
         # The dispatcher wraps a generator anew each time: only what is inside can be compared.

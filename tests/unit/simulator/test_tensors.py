@@ -24,7 +24,7 @@ MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "transposed": lambda: (nn.ConvTranspose2d(3, 4, 3), (torch.randn(2, 3, 5, 5),)),
     "batch_norm": lambda: (nn.BatchNorm2d(3), (torch.randn(4, 3, 5, 5),)),
     "layer_norm": lambda: (nn.LayerNorm(8), (torch.randn(4, 8),)),
-    "rms_norm": lambda: (nn.RMSNorm(8), (torch.randn(4, 8),)),
+    "rms_norm": lambda: (nn.RMSNorm(8), (torch.randn(4, 3, 8),)),
     "group_norm": lambda: (nn.GroupNorm(2, 4), (torch.randn(4, 4, 5),)),
     "lstm": lambda: (nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True), (torch.randn(2, 6, 4),)),
     "gru": lambda: (nn.GRU(4, 5), (torch.randn(3, 2, 4),)),
@@ -98,10 +98,9 @@ def test_optimizers_step_alike(name: str, options: dict[str, bool]) -> None:
     torch.manual_seed(1)
     host, x = nn.Linear(4, 3), torch.randn(5, 4)
     device = copy.deepcopy(host).cuda()
-    try:
-        optimizers = [make(module.parameters(), lr=1e-2, **options) for module in (host, device)]
-    except TypeError:
-        pytest.skip(f"{name} has no {options}")
+    if options.get("fused") and name not in ("SGD", "Adam", "AdamW"):
+        pytest.skip(f"{name} has no fused kernel on the device")
+    optimizers = [make(module.parameters(), lr=1e-2, **options) for module in (host, device)]
     for _ in range(3):
         for module, optimizer, value in zip((host, device), optimizers, (x, x.cuda())):
             optimizer.zero_grad()

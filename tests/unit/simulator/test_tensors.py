@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,13 @@ from torch import nn
 
 from gfxgraph.runtime import simulator
 
-pytestmark = pytest.mark.usefixtures("sim")
+
+@pytest.fixture(scope="module", autouse=True)
+def card() -> Iterator[None]:
+    """One card for all: these tests leave nothing behind on it."""
+    with simulator.install():
+        yield
+
 
 MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "conv": lambda: (nn.Conv2d(3, 8, 3, padding=1, stride=2), (torch.randn(2, 3, 8, 8),)),
@@ -309,7 +315,7 @@ def test_linear_algebra_in_eager() -> None:
         torch.testing.assert_close(call(a.cuda()).cpu(), call(a), rtol=1e-3, atol=1e-4)
 
 
-def test_data_dependent_shapes(sim: simulator.Simulator) -> None:
+def test_data_dependent_shapes() -> None:
     """nonzero, unique, masks and repeats have the CPU's results in eager."""
     x = torch.tensor([3, 0, 3, 1])
     for call in (
@@ -325,7 +331,7 @@ def test_data_dependent_shapes(sim: simulator.Simulator) -> None:
     assert torch.equal(x.cuda(), x.cuda()) and x.cuda().tolist() == x.tolist()
 
 
-def test_repeats_with_known_size_are_capturable(sim: simulator.Simulator) -> None:
+def test_repeats_with_known_size_are_capturable() -> None:
     """repeat_interleave with output_size needs no value on the host."""
     repeats, graph = torch.tensor([1, 0, 2], device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -160,9 +160,7 @@ def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None
     gpu.memset(bench.a, 5, bench.stream)
     gpu.status("hipStreamSynchronize", bench.stream)
     seen["stream works"] = gpu.read(bench.a) == 0x05050505
-    print(
-        json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True
-    )
+    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)
 
 
 if __name__ == "__main__":

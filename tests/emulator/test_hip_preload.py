@@ -116,9 +116,7 @@ def test_what_a_capture_does_not_record_is_told(
     files = request.getfixturevalue("kernels") if name in experiments.NEED_KERNELS else ()
     key = f"{name}, mode {mode}"
     _outcomes[key] = {"passed": False}
-    line, report, stderr = run(
-        emulator, preload, tmp_path, str(HERE / "experiments.py"), name, str(mode), *files
-    )
+    line, report, stderr = run(emulator, preload, tmp_path, str(HERE / "experiments.py"), name, str(mode), *files)
     seen = line["seen"]
     _versions.add(".".join(map(str, line["hip"])))
     refuses_callbacks = line["hip"] >= [7, 0]

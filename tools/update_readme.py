@@ -31,9 +31,13 @@ def speed() -> str:
     where = found["environment"]
     rows = ["| | stock | gfxgraph | ratio (spread) | aimed at | |", "| --- | --- | --- | --- | --- | --- |"]
     for figure in found["figures"]:
-        rows.append(f"| {figure['figure']} | {' | '.join(cells(figure))} | {'reached' if figure['reached'] else 'missed'} |")
+        rows.append(
+            f"| {figure['figure']} | {' | '.join(cells(figure))} | {'reached' if figure['reached'] else 'missed'} |"
+        )
     device = f"{where['device']}, torch {where['torch']}, Python {where['python']}, commit {where['commit'][:10]}"
-    return "\n".join(rows) + f"\n\nPaired in one run on one {device}; medians, with the least and the most of the pairs."
+    return (
+        "\n".join(rows) + f"\n\nPaired in one run on one {device}; medians, with the least and the most of the pairs."
+    )
 
 
 def cells(figure: dict[str, Any]) -> list[str]:

@@ -119,6 +119,7 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   hipError_t status = real(stream, graph);
   // A refused end leaves a dangling handle, which no caller must ever see.
   if (status && graph) *graph = nullptr;
+  if (status == kIllegalState) return status;  // there was none
   if (status && status != kCaptureUnjoined && still_active(t, stream)) return status;  // it goes on
   if (status == kCaptureInvalidated) revive(t, stream);
   if (!status && was_unjoined) {

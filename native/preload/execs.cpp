@@ -148,7 +148,7 @@ hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec,
   r->flags = flags;
   r->rebuilt = r->has_switched_off = false;
   r->updates_since_build = 0;
-  for (Count *count : {&r->launches, &r->launch_ns, &r->updates, &r->walked}) count->store(0);
+  for (Count *count : {&r->launches, &r->updates, &r->walked}) count->store(0);
   r->n_nodes.store(n);
   r->instantiate_ns.store(ns);
   r->real.store(status ? nullptr : *exec);
@@ -191,7 +191,6 @@ hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t
   Record *r = find_record(handle);
   if (!r) return real(handle, stream);
   hipGraphExec_t exec = r->real.load(std::memory_order_relaxed);
-  const uint64_t begin = now_ns();
   hipError_t status = exec ? real(exec, stream) : kNotSupported;
   // Not in a capture: the nodes would be recorded into it.
   if (status && r->graph && !is_capturing(t, stream)) {
@@ -205,7 +204,6 @@ hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t
   }
   if (r->last_stream.load(std::memory_order_relaxed) != stream) r->last_stream.store(stream);
   add(r->launches);
-  add(r->launch_ns, now_ns() - begin);
   return status;
 }
 

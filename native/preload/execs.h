@@ -20,7 +20,7 @@ struct Record {
   bool has_switched_off = false;  // a rebuild would switch its nodes on again
   uint64_t updates_since_build = 0;
   std::atomic<hipStream_t> last_stream{nullptr};
-  Count launches, launch_ns, updates, walked, n_nodes, instantiate_ns;
+  Count launches, updates, walked, n_nodes, instantiate_ns;
 };
 
 constexpr int kMaxRecords = 4096;

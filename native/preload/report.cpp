@@ -141,7 +141,7 @@ void write_report() {
     j.close(']').key("execs").open('[');
     for (const Record &r : records) {
       if (!r.handle.load(std::memory_order_acquire)) continue;
-      j.item().open('{').field("nodes", r.n_nodes).field("launches", r.launches).field("launch_ns", r.launch_ns);
+      j.item().open('{').field("nodes", r.n_nodes).field("launches", r.launches);
       j.field("updates", r.updates).field("walked", r.walked).field("instantiate_ns", r.instantiate_ns).close('}');
     }
     j.close(']').close('}').raw("\n");

@@ -77,10 +77,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         report = tmp_path / "report.json"
         report.unlink(missing_ok=True)
         preloaded = [str(build / "libgfxgraph_preload.so")] if preload else []
-        if (
-            "address"
-            in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]
-        ):
+        if "address" in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]:
             # The sanitizer insists on being first.
             found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True)
             preloaded.insert(0, str(Path(found.stdout.strip()).resolve()))

@@ -84,6 +84,8 @@ _OPS: dict[Any, OpInfo] = {}
 _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+# Programs that come with the package: their lines are to be named as a user's are.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -91,7 +93,8 @@ def is_library_code(code: CodeType) -> bool:
     name = code.co_filename
     known = _SKIP.get(name)
     if known is None:
-        known = _SKIP[name] = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
     return known
 
 

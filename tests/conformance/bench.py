@@ -7,9 +7,12 @@ import math
 import types
 from contextlib import suppress
 
+import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+import gfxgraph
+from gfxgraph.runtime import process, simulator
+from gfxgraph.runtime.simulator.device import Refused
 
 MIB = 1 << 20
 
@@ -69,6 +72,8 @@ class Bench:
 
     def __init__(self):
         self.sim = simulator.active()
+        gc.collect()
+        gc.freeze()  # collections look only at what comes from here on; the modules of torch take 100 ms each time
         self.x = torch.arange(8.0, device="cuda") - 3
         self.count = torch.zeros((), dtype=torch.long, device="cuda")
         self.cache = torch.zeros(4, 8, device="cuda")
@@ -76,7 +81,7 @@ class Bench:
         self.side = torch.cuda.Stream()
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
-        self.deaths = 0
+        self.n_calls = 0
         self.die_at = 0
 
     @property
@@ -85,10 +90,9 @@ class Bench:
 
     def device_call(self):
         """A driver call that nothing watches; where a plan says so it ends the capture, silently."""
-        self.deaths += 1
-        if self.sim is not None and self.deaths == self.die_at:
-            from gfxgraph.runtime.simulator.device import Refused
-
+        self.n_calls += 1
+        if self.n_calls == self.die_at:
+            self.die_at = 0
             with suppress(Refused):
                 self.sim.device.unsafe_call("device_synchronize")
 
@@ -182,6 +186,18 @@ class Bench:
             graph.replay()
             got = self.observe(outputs)
             same(got, want)
+
+    def replace_lost_stream(self):
+        """Where the runtime lost the capture's stream: using it again is refused in words; take another."""
+        lost = process.current().lost_streams
+        if self.stream.cuda_stream not in lost:
+            return
+        with pytest.raises(gfxgraph.CaptureError) as caught:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+                pass
+        assert caught.value.code == "capture_not_abandoned"
+        while self.stream.cuda_stream in lost:
+            self.stream = torch.cuda.Stream()
 
     # -- after a failure -------------------------------------------------------------------------------
 

@@ -22,9 +22,10 @@ import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session, leave_modes
+from gfxgraph.runtime.session import Session, leave_modes, shown
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
@@ -35,8 +36,12 @@ STOCK_DEFAULT_STREAM = (
     "on the default stream.)"
 )
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
+TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 STOCK_NO_RAW_GRAPH = (
     "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
+    if TORCH_VERSION < (2, 14)
+    else "No {api}Graph_t is available: either capture_end() has not been called, or the underlying {api}Graph_t was "
+    "destroyed (keep_graph=false, and capture has been finalized)."
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
@@ -69,7 +74,7 @@ def bridged_class(base: type) -> type:
             self._unvalidated = 0
             self._is_instantiated = False
             self._was_reset = False
-            self._debug_mode = False
+            self._is_between_halves = False
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -85,13 +90,11 @@ def bridged_class(base: type) -> type:
             """
             self._refuse_in_child("capture_begin")
             if self._session is not None:
-                raise CaptureError(
-                    "overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place())
-                )
+                raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
             if self._program is not None:
                 raise RuntimeError(STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
-                raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
+                raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = (args, kwargs)
@@ -122,8 +125,8 @@ def bridged_class(base: type) -> type:
             if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {_shown(session.begun_at)}",
-                    ended=f"{torch.cuda.current_stream()} at {_shown(place())}",
+                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote="Capture must end on the same stream it began on.",
                 )
                 session.abort(error)
@@ -152,17 +155,34 @@ def bridged_class(base: type) -> type:
             active = process.active_session()
             if active is not None and session in process.sessions():
                 return CaptureError(
-                    "overlapping_captures", first=_shown(session.begun_at), second=_shown(active.begun_at)
+                    "overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at)
                 )
             return CaptureError(
                 "capture_ended_elsewhere",
-                begun=f"another thread, at {_shown(session.begun_at)}",
-                ended=f"this thread, at {_shown(place())}",
+                begun=f"another thread, at {shown(session.begun_at)}",
+                ended=f"this thread, at {shown(place())}",
             )
+
+        if hasattr(base, "capture_end_pre"):  # torch 2.14 and later
+
+            def capture_end_pre(self) -> None:
+                """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
+                session = self._session
+                if session is None or not session.is_open:  # called by torch's own capture_end
+                    super().capture_end_pre()
+                    return
+                self.capture_end()
+                self._is_between_halves = True
+
+            def capture_end_post(self) -> None:
+                """The second half of ``capture_end``."""
+                if not self._is_between_halves:
+                    super().capture_end_post()
+                self._is_between_halves = False
 
         def instantiate(self) -> None:
             """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
-            if self._program is None or not self._keeps_graph:
+            if self._program is None or not (self._keeps_graph or self._is_between_halves):
                 if self._program is not None:
                     raise RuntimeError(STOCK_INSTANTIATE)
                 super().instantiate()
@@ -177,8 +197,9 @@ def bridged_class(base: type) -> type:
             self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
-            self._debug_mode = True
             super().enable_debug_mode()
+            if TORCH_VERSION >= (2, 14):
+                self._keeps_graph = True  # it means keep_graph=True there
 
         # -- replay ------------------------------------------------------------------------------------
 
@@ -213,16 +234,16 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
-            if self._unvalidated > 0:
-                self._unvalidated -= 1
-                from gfxgraph.runtime.validate import replay_validated
+            with one_replay(self):
+                if self._unvalidated > 0:
+                    self._unvalidated -= 1
+                    from gfxgraph.runtime.validate import replay_validated
 
-                replay_validated(program, self._retire)
-                self._choose_path()
-                return
-            begun = time.perf_counter()
-            program.run()
-            self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                    replay_validated(program, self._retire)
+                else:
+                    begun = time.perf_counter()
+                    program.run()
+                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
             self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
@@ -269,7 +290,7 @@ def bridged_class(base: type) -> type:
 
         def _nothing_to_replay(self) -> ReplayError:
             self._refuse_in_child("replay")
-            where = _shown(place())
+            where = shown(place())
             if self._was_reset:
                 return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
             return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
@@ -300,7 +321,7 @@ def bridged_class(base: type) -> type:
                         del self._state.graph_memory[address]
 
         def raw_cuda_graph(self) -> int:
-            if self._program is not None and not self._keeps_graph:
+            if self._program is not None and not (self._keeps_graph or self._is_between_halves):
                 raise RuntimeError(STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda"))
             return super().raw_cuda_graph()  # type: ignore[no-any-return]
 
@@ -333,7 +354,8 @@ def bridged_class(base: type) -> type:
             if not self._is_instantiated:
                 self.instantiate()
             self._counted += 1
-            verdict = replay_validated(self._program, self._retire)
+            with one_replay(self):
+                verdict = replay_validated(self._program, self._retire)
             self._choose_path()
             return verdict
 
@@ -353,11 +375,7 @@ def _launch_of(base: Any) -> Any:
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
     """
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    bound = getattr(torch._C, "_CUDAGraph", None)
-    if version < (2, 13) and bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
-        return bound.replay
-    return base.replay
+    return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
 
 
 def _checked_pool(pool: Any) -> Any:
@@ -371,9 +389,3 @@ def _checked_pool(pool: Any) -> Any:
     if pool[0] and pool[1]:
         raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
     return pool
-
-
-def _shown(where: Any) -> str:
-    from gfxgraph.core.tape import where_of
-
-    return str(where_of(*where))

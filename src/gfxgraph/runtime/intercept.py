@@ -270,15 +270,21 @@ def _event_elapsed(self: Any, other: Any) -> float:
 
 def _record(self: Any, stream: Any = None) -> Any:
     session = _session()
-    if session is not None and not getattr(self, EXTERNAL, False):
-        session.note_event(self)
-    return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
+    record = _stock["record"]
+    given = () if stream is None else (stream,)
+    if session is None or getattr(self, EXTERNAL, False):
+        return record(self, *given)
+    session.note_event(self)
+    try:
+        return record(self, *given)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
-    session = _session()
+    session = process.active_session()
     wait = _stock["wait"]
-    if session is None:
+    if session is None or session.recorder.paused:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
@@ -289,12 +295,15 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
             return wait(self, stream)  # a stream that has nothing to do with the capture
         return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, stream))
     session.note_side_stream(stream)
-    if segment == session.n_segments:
-        return wait(self, stream)
-    # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
-    fork = torch.cuda.Event()
-    _stock["record"](fork, session.stream)
-    return wait(fork, stream)
+    try:
+        if segment == session.n_segments:
+            return wait(self, stream)
+        # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
+        fork = torch.cuda.Event()
+        _stock["record"](fork, session.stream)
+        return wait(fork, stream)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
 def _start_thread(self: threading.Thread) -> None:

@@ -7,6 +7,7 @@ counted with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,8 @@ from gfxgraph.runtime.walk import can_walk, walk
 class Program:
     """The steps of one capture. Held by its graph object, and holds what a replay reads."""
 
-    base: Any
+    launch: Callable[[Any], None]
+    """Replays one torch graph object, and does nothing else."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[Value, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""

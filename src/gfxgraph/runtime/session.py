@@ -32,11 +32,12 @@ from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
-from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
+from gfxgraph.runtime.hooks import bare_launch
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
-from gfxgraph.runtime.recovery import heal_capture
+from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
@@ -71,12 +72,13 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
-        self.pool_id = pool
-        self.has_users_pool = pool is not None
+        self.pool = pool
+        self.pool_id: Any = pool_id(pool)
+        self.has_users_pool = self.pool_id is not None
         self.user_generators = generators
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
-        self.program = Program(self.state.base)
+        self.program = Program(bare_launch(self.state.base))
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
@@ -106,6 +108,7 @@ class Session:
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
+            self._forget_graphs()
             if outer is not None:
                 outer.resume()
             raise
@@ -121,23 +124,29 @@ class Session:
         """End the last segment; undo what splits executed; give the program."""
         try:
             self._end_segment(final=True)
-        finally:
             self._close()
-        self._finish_program()
-        program, self.program = self.program, Program(self.state.base)
+            self._finish_program()
+        except BaseException as error:
+            self.abort(error)
+            raise
+        program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:
         """Leave the process as it was before the capture. The error is raised by the caller."""
-        if self.error is not None or not self._has_entered:
+        if self.error is not None:
             return
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
             if self.is_open:
                 self._discard_segment()
-        finally:
             self._close()
-        self.state.counters.add("capture_failed")
+        except RuntimeError as second:
+            # The first error is the one to see.
+            process.log.error("while leaving a failed capture: %s", str(second))
+        finally:
+            self._forget_graphs()
+            self.state.counters.add("capture_failed")
 
     def _close(self) -> None:
         if not self._has_entered:
@@ -160,21 +169,32 @@ class Session:
             if self.outer is not None:
                 self.outer.resume()
 
+    def _forget_graphs(self) -> None:
+        """Give back the memory of what was captured; the user's object can capture again."""
+        self.program = Program(self.program.launch)
+        for graph in (self.segment_graph, self.graph_ref()):
+            if graph is not None:
+                with suppress(RuntimeError):
+                    self.state.base.reset(graph)
+        self.segment_graph = None
+
     # -- segments -----------------------------------------------------------------------------------
 
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
-        try:
-            if extra is not None:
-                base.capture_begin(graph, self.pool_id, self.mode, *extra[0], **extra[1])
-            else:
-                for state in self._generator_states():
-                    base.register_generator_state(graph, state)
-                base.capture_begin(graph, self.pool_id, self.mode)
-        except BaseException:
-            heal_capture(base, graph, self.stream, self.state.driver)
-            raise
+        self._refuse_busy_stream()
         self.segment_graph = graph
+        try:
+            with self._on_own_stream():
+                if extra is not None:
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+                else:
+                    for state in self._generator_states():
+                        base.register_generator_state(graph, state)
+                    base.capture_begin(graph, self.pool_id, self.mode)
+        except BaseException:
+            self._heal()
+            raise
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -185,20 +205,32 @@ class Session:
             for stream in self.side_streams.values():
                 intercept.stock("wait")(fork, stream)
 
+    def _refuse_busy_stream(self) -> None:
+        """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
+        handle = self.stream.cuda_stream
+        if self.state.driver is None or self.state.driver.capture_info(handle).status is CaptureStatus.NONE:
+            return
+        if handle in self.state.lost_streams:
+            raise CaptureError("capture_not_abandoned", stream=self.stream, status=self.state.lost_streams[handle])
+        raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
+
     def _join_side_streams(self) -> None:
         for stream in self.side_streams.values():
             if self._status(stream) is CaptureStatus.ACTIVE:
                 join = torch.cuda.Event()
-                intercept.stock("record")(join, stream)
-                intercept.stock("wait")(join, self.stream)
+                try:
+                    intercept.stock("record")(join, stream)
+                    intercept.stock("wait")(join, self.stream)
+                except RuntimeError as error:  # the capture is dead; its end says so
+                    process.log.debug("could not join %s: %s", stream, error)
 
     def _end_segment(self, final: bool = False) -> None:
         """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
         recorder.note_opaque()
-        if not final:
-            self._join_side_streams()
+        # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
+        self._join_side_streams()
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
         self.is_open = False
         self._sync_debug(False)
@@ -207,10 +239,11 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                self._base_capture_end(graph)
+                with self._on_own_stream():
+                    self._base_capture_end(graph)
         except RuntimeError as error:
-            heal_capture(base, graph, self.stream, self.state.driver, end_was_refused=True)
-            if not recorder.tape.is_complete or (final and not recorder.tape.rows):
+            is_healed = self._heal(end_was_refused=True)
+            if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
             if self.died_of is None:
                 self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
@@ -271,20 +304,65 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-                self._base_capture_end(graph)
+                with self._on_own_stream():
+                    self._base_capture_end(graph)
             except (RuntimeError, DriverError):
-                heal_capture(self.state.base, graph, self.stream, self.state.driver, end_was_refused=True)
-        with suppress(RuntimeError):
-            self.state.base.reset(graph)
+                self._heal(end_was_refused=True)
+
+    def _heal(self, end_was_refused: bool = False) -> bool:
+        """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
+        base, driver, graph = self.state.base, self.state.driver, self.segment_graph
+        sides = list(self.side_streams.values())
+        healed = heal_capture(base, graph, self.stream, driver, side_streams=sides, end_was_refused=end_was_refused)
+        if not healed and is_lost(self.stream, driver):
+            self.state.lost_streams[self.stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+            # What is still to do (putting back external state) needs a stream that works.
+            self.stream = torch.cuda.Stream(self.device_index)
+            with torch.cuda.stream(self.stream):
+                clean_by_hand(self.device_index, self._pool_in_use(), self._known_generators())
+                self._take_new_states()
+        for side in sides:
+            if is_lost(side, driver):
+                self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+                del self.side_streams[side.cuda_stream]
+        return healed
+
+    def _pool_in_use(self) -> tuple[int, int] | None:
+        """The pool of the open capture; torch tells it only of captures that ended well."""
+        if self.pool_id is not None:
+            return tuple(getattr(self.pool_id, "id", self.pool_id))
+        for segment in torch.cuda.memory_snapshot():
+            pool = tuple(segment.get("segment_pool_id", (0, 0)))
+            inside = [(segment["address"], segment["address"] + segment["total_size"])]
+            if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):
+                return pool
+        return None
+
+    @contextmanager
+    def _on_own_stream(self) -> Iterator[None]:
+        """Run with the capture's own stream current, wherever the user's code stands."""
+        if torch.cuda.current_stream() == self.stream:
+            yield
+        else:
+            with torch.cuda.stream(self.stream):
+                yield
 
     def suspend(self) -> None:
         """Make room for a capture inside this one."""
         self.recorder.paused = True
-        self._end_segment()
+        try:
+            self._end_segment()
+        except BaseException as error:
+            self.abort(error)
+            raise
 
     def resume(self) -> None:
         if self.error is None:
-            self._open(self.new_graph())
+            try:
+                self._open(self.new_graph())
+            except BaseException as error:
+                self.abort(error)
+                raise
             self.recorder.paused = False
 
     def new_graph(self) -> Any:
@@ -411,15 +489,24 @@ class Session:
     def _undo(self) -> None:
         if not self.snapshots and not self.saved_rng:
             return
+        snapshots, self.snapshots = self.snapshots, []
+        saved_rng, self.saved_rng = self.saved_rng, []
+        first_error: RuntimeError | None = None
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             # Newest first: where two saved views overlap, the older content is the right one.
-            for tensor, saved in reversed(self.snapshots):
-                tensor.copy_(saved)
-        for state, saved_state in self.saved_rng:
-            state.set_state(saved_state)
-        self.snapshots = []
-        self.saved_rng = []
+            for tensor, saved in reversed(snapshots):
+                try:
+                    tensor.copy_(saved)
+                except RuntimeError as error:  # the others can still be put back
+                    first_error = first_error or error
+            for state, saved_state in saved_rng:
+                state.set_state(saved_state)
         intercept.stock("stream_synchronize")(self.stream)
+        if first_error is not None:
+            self.state.report(
+                "effects_not_undone", "a tensor that a split changed could not be put back", first_line(first_error)
+            )
+            raise first_error
 
     # -- what an operation did -------------------------------------------------------------------------
 
@@ -438,6 +525,13 @@ class Session:
                 return self.unsafe_op(row, func, args, kwargs)
             raise error
         return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
+        """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+        if self._status(self.stream) is CaptureStatus.ACTIVE:
+            raise error
+        self._recover(name, error, lambda row: self.split(row, name, lambda: (None, None)))
+        return again()
 
     def _recover(self, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
@@ -486,6 +580,17 @@ class Session:
         if generator is not None:
             tape = self.recorder.tape
             tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _take_new_states(self) -> None:
+        """The generators have states that no capture has touched: what was saved belongs to those now."""
+        old = self._generator_states()
+        self.default_state = self.default_generator.graphsafe_get_state()
+        self.user_generators[:] = [(g, g.graphsafe_get_state()) for g, _ in self.user_generators]
+        new = dict(zip(map(id, old), self._generator_states()))
+        self.saved_rng = [(new.get(id(state), state), saved) for state, saved in self.saved_rng]
+
+    def _known_generators(self) -> list[Any]:
+        return [self.default_generator, *(generator for generator, _ in self.user_generators)]
 
     def _known_generator(self, generator: Any) -> Any:
         # The dispatcher wraps a generator anew each time: only what is inside can be compared.
@@ -672,7 +777,7 @@ class Session:
         program = self.program
         program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
-        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
             in_pool = tensor.is_cuda and (
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
@@ -761,6 +866,13 @@ def _writes(func: Any, args: Any, kwargs: Any, tensor: Tensor) -> bool:
             if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
                 return True
     return False
+
+
+def shown(where: Any) -> str:
+    """A place as ``place`` gives it, for people."""
+    from gfxgraph.core.tape import where_of
+
+    return str(where_of(*where))
 
 
 def first_line(error: BaseException) -> str:

@@ -74,7 +74,7 @@ class SegmentStep(Step):
             self.run_tape(program)
             return
         try:
-            program.base.replay(self.graph)
+            program.launch(self.graph)
         except RuntimeError as error:
             program.launch_failed(self, error)
 

@@ -152,13 +152,14 @@ class Device:
                 self._note_busy()
             raise Refused(code)
 
-    def check_op(self, stream: Stream) -> None:
-        """As ``check``; a planted code that speaks of captures ends the one that ``stream`` is in."""
+    def check_op(self, stream: Stream, about: Capture | None = None) -> None:
+        """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""
         try:
             self.check("op")
         except Refused as refused:
-            if stream.capture is not None and refused.code in codes.CAPTURE_CODES:
-                stream.capture.invalidated = True
+            capture = stream.capture or about
+            if capture is not None and refused.code in codes.CAPTURE_CODES:
+                capture.invalidated = True
             raise
 
     def apply(self, call: str, capture: Capture) -> Rule:
@@ -332,7 +333,7 @@ class Device:
         event.frontier = stream.frontier
 
     def wait_event(self, event: Event, stream: Stream) -> None:
-        self.check_op(stream)
+        self.check_op(stream, event.capture)
         if event.recorded_at is None:
             return
         theirs, ours = event.capture, stream.capture

@@ -37,6 +37,12 @@ _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
     "or stream."
 )
+# 2.14 split capture_end in two, and the graph can be looked at in between.
+_TEMPLATE_LIVES_BETWEEN = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 14)
+_NO_TEMPLATE = (
+    "No {label}Graph_t is available: either capture_end() has not been called, or the underlying {label}Graph_t was "
+    "destroyed (keep_graph=false, and capture has been finalized)."
+)
 
 
 def make_classes(sim: Simulator) -> dict[str, type]:
@@ -399,7 +405,9 @@ class SimCUDAGraphBase:
 
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
-        if not self._keep_graph:
+        if _TEMPLATE_LIVES_BETWEEN and self._graph is None:
+            raise RuntimeError(_NO_TEMPLATE.format(label=label))
+        if not self._keep_graph and not _TEMPLATE_LIVES_BETWEEN:
             raise RuntimeError(
                 f"You cannot access the raw {label}Graph_t instance unless CUDAGraph was initialized with "
                 "keep_graph=true"
@@ -427,6 +435,8 @@ class SimCUDAGraphBase:
 
     def enable_debug_mode(self) -> None:
         SimCUDAGraphBase._debug_mode = True
+        if _TEMPLATE_LIVES_BETWEEN:
+            self._keep_graph = True
 
     def debug_dump(self, debug_path: str, **_: Any) -> None:
         if not self._debug_mode:

@@ -61,7 +61,8 @@ test-emulator: $(VENV)/.ready-dev
 	else $(BIN)/python -m pytest tests/emulator $(ARGS); fi
 
 bench:
-	@PYTHONPATH=src $(GPU_PYTHON) -m benchmarks $(ARGS)
+	@for file in benchmarks/bench_*.py; do \
+		echo "bench: $$file"; PYTHONPATH=src $(GPU_PYTHON) $$file $(ARGS) || exit 1; done
 
 docs: $(VENV)/.ready-dev
 	@$(BIN)/python tools/make_docs.py

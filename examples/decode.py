@@ -59,7 +59,7 @@ class Decoder:
 
 
 def decode(decoder: Decoder, step: Callable[[], None], prompt: list[int], n_tokens: int) -> tuple[str, float]:
-    """Return the prompt with ``n_tokens`` more characters, and how many steps a second that took."""
+    """Return ``n_tokens`` characters that go on from the prompt, and how many steps a second they took."""
     decoder.begin(prompt)
     n_steps = len(prompt) + n_tokens - 1
     torch.cuda.synchronize()
@@ -68,7 +68,7 @@ def decode(decoder: Decoder, step: Callable[[], None], prompt: list[int], n_toke
         step()
     torch.cuda.synchronize()
     rate = n_steps / (time.perf_counter() - began)
-    return decoder.model.decode(decoder.text[: n_steps + 1].tolist()), rate
+    return decoder.model.decode(decoder.text[len(prompt) : n_steps + 1].tolist()), rate
 
 
 def capture(decoder: Decoder) -> torch.cuda.CUDAGraph:
@@ -110,7 +110,7 @@ def main() -> None:
     graphed_text, graphed_rate = decode(decoder, graph.replay, prompt, n_tokens)
 
     result: dict[str, object] = {
-        "text": graphed_text,
+        "text": args.prompt + graphed_text,
         "texts_equal": eager_text == graphed_text,
         "eager_tokens_per_s": eager_rate,
         "graphed_tokens_per_s": graphed_rate,
@@ -120,7 +120,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(result))
         return
-    print(graphed_text)
+    print(args.prompt + graphed_text)
     print(f"\neager:   {eager_rate:8.0f} tokens/s\ngraphed: {graphed_rate:8.0f} tokens/s")
     print(f"texts equal: {result['texts_equal']}")
 

@@ -64,9 +64,7 @@ def choose():
     found = [result for result in map(probe, names) if result is not None]
     suitable = [result for result in found if tuple(result["version"]) >= NEEDED]
     if not suitable:
-        seen = (
-            ", ".join("{executable} is {version[0]}.{version[1]}".format(**r) for r in found) or "none found"
-        )
+        seen = ", ".join("{executable} is {version[0]}.{version[1]}".format(**r) for r in found) or "none found"
         fail(f"gfxgraph needs Python 3.11 or newer ({seen}); name one: make PYTHON=/path/to/python3")
     # max() keeps the first of equals: the user's own python3 before others.
     best = max(suitable, key=lambda result: KINDS.index(result["torch"]))
@@ -96,9 +94,7 @@ def probe(name):
     if path is None:
         return None
     if path not in _PROBED:
-        done = subprocess.run(
-            [path, "-c", PROBE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=os.sep
-        )
+        done = subprocess.run([path, "-c", PROBE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=os.sep)
         lines = done.stdout.decode().strip().splitlines()
         _PROBED[path] = json.loads(lines[-1]) if done.returncode == 0 and lines else None
     return _PROBED[path]
@@ -107,9 +103,7 @@ def probe(name):
 def create(folder, source, python):
     """Make the environment, from which the torch of ``source`` can be seen."""
     options = ["--system-site-packages"] if source["torch"] != "none" and not source["in_venv"] else []
-    done = subprocess.run(
-        [source["executable"], "-m", "venv", "--clear", *options, folder], stdout=subprocess.PIPE
-    )
+    done = subprocess.run([source["executable"], "-m", "venv", "--clear", *options, folder], stdout=subprocess.PIPE)
     if done.returncode != 0:
         fail("{executable} -m venv failed; on Debian and Ubuntu: apt install python3-venv".format(**source))
     _PROBED.clear()

@@ -58,9 +58,7 @@ class Runs:
         (scratch / "pytest.ini").write_text("[pytest]\n")
 
     def environment(self, configuration: str, outcomes: Path, **more: str) -> dict[str, str]:
-        base = {
-            name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB_"))
-        }
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB_"))}
         search_path = os.pathsep.join(filter(None, [str(Path(__file__).parent), base.get("PYTHONPATH", "")]))
         cache = self.scratch / f"cache-{configuration}"
         base |= {
@@ -129,9 +127,7 @@ class Runs:
                 return {test: {"outcome": "not run", "seconds": 0.0, "detail": "no time left"}}
             name = f"alone-{configuration}-{'-'.join(more.values())}-{number}"
             outcomes, log = self.scratch / f"{name}.jsonl", self.scratch / f"{name}.log"
-            status = self.pytest(
-                self.environment(configuration, outcomes, **more), [test], log, self.test_timeout_s
-            )
+            status = self.pytest(self.environment(configuration, outcomes, **more), [test], log, self.test_timeout_s)
             tail = log.read_text(errors="replace")[-1500:]
             missing = {"outcome": "crashed", "seconds": 0.0, "detail": f"status {status}\n{tail}"}
             return {test: worst(outcomes).get(test, missing)}

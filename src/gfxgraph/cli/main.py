@@ -14,9 +14,6 @@ from typing import Any
 
 import click
 
-from gfxgraph import config
-from gfxgraph.errors import GfxGraphError
-
 FOLDER = Path(__file__).parent
 STATUS_REFUSED = 2
 
@@ -47,7 +44,8 @@ def summary(name: str) -> str:
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)
     text = ast.literal_eval(f'"""{body[1]}"""') if len(body) == 3 else ""
-    return str(text).strip().split("\n")[0]
+    line = str(text).strip().split("\n")[0].removeprefix(f"gfxgraph {name}: ")
+    return line[:1].upper() + line[1:]
 
 
 def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -81,8 +79,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what gfxgraph refuses is explained on stderr, with exit status 2."""
     try:
         status: Any = cli.main(arguments, prog_name="gfxgraph", standalone_mode=True)
-    except GfxGraphError as error:
-        if config.load().log_level is config.LogLevel.DEBUG:
+    except RuntimeError as error:
+        # Here, not above: --help needs neither, and importing them takes half its time.
+        from gfxgraph import config
+        from gfxgraph.errors import GfxGraphError
+
+        if not isinstance(error, GfxGraphError) or config.load().log_level is config.LogLevel.DEBUG:
             raise
         click.echo(str(error), err=True)
         status = STATUS_REFUSED

@@ -11,7 +11,7 @@ entries stand in the order in which Python issued them, which is a valid serial 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph.types import Where
@@ -20,24 +20,30 @@ from gfxgraph.types import Where
 class Value:
     """One tensor of the program: the id that entries use in place of it.
 
-    ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it.
+    ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
+    0 for views (their base says) and for host tensors. ``ref`` gives the tensor while it lives.
     """
 
-    __slots__ = ("address", "index", "made_by", "root", "segment")
+    __slots__ = ("address", "made_by", "ref", "root", "segment")
 
-    def __init__(self, index: int, made_by: int, segment: int, address: int, root: Value | None) -> None:
-        self.index = index
+    def __init__(self, made_by: int, segment: int, address: int, root: Value | None, ref: Callable[[], Any]) -> None:
         self.made_by = made_by
         self.segment = segment
         self.address = address
-        self.root = root if root is not None else self
+        self.root = root
+        self.ref = ref
 
     @property
     def is_external(self) -> bool:
         return self.made_by < 0
 
+    @property
+    def is_of_external(self) -> bool:
+        """True for an external and for any view of one."""
+        return self.made_by < 0 or (self.root is not None and self.root.made_by < 0)
+
     def __repr__(self) -> str:
-        return f"{'x' if self.is_external else '%'}{self.index}"
+        return f"{'x' if self.is_external else '%'}{self.segment}.{self.made_by}@{self.address:x}"
 
 
 class Entry:
@@ -67,6 +73,11 @@ class Entry:
         self.code = code
         self.lasti = lasti
         self.node_end = node_end
+
+    @property
+    def last_nodes(self) -> tuple[int, ...]:
+        """The capture's last nodes after the operation; several where streams had joined."""
+        return self.node_end if isinstance(self.node_end, tuple) else (self.node_end,)  # 0 for a view: no node
 
     @property
     def name(self) -> str:
@@ -107,15 +118,31 @@ class Opaque:
         return where_of(self.code, self.lasti)
 
 
-@dataclass(slots=True)
 class Tape:
-    """The operations of one segment, in order, and the opaque launches among them."""
+    """The operations of one segment, in order, and the opaque launches among them.
 
-    segment: int
-    entries: list[Entry] = field(default_factory=list)
-    opaque: list[Opaque] = field(default_factory=list)
-    aliases: list[tuple[int, Value, Value, tuple[Any, ...]]] = field(default_factory=list)
-    """(before entry, made value, base value, layout): tensors seen that no operation made."""
+    While recording, ``rows`` takes bare tuples (an ``Entry``'s arguments): making objects costs as
+    much as everything else that recording does. ``entries`` makes them when somebody asks.
+    """
+
+    __slots__ = ("_entries", "aliases", "generators", "opaque", "rows", "segment")
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+        self.rows: list[tuple[Any, ...]] = []
+        self._entries: list[Entry] = []
+        self.opaque: list[Opaque] = []
+        # (before entry, made value, base value, layout): tensors seen that no operation made.
+        self.aliases: list[tuple[int, Value, Value, tuple[Any, ...]]] = []
+        # Position of an operation that draws -> (generator, handle on the state it had then).
+        self.generators: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def entries(self) -> list[Entry]:
+        done = self._entries
+        if len(done) != len(self.rows):
+            done.extend(Entry(*row) for row in self.rows[len(done) :])
+        return done
 
     @property
     def is_complete(self) -> bool:

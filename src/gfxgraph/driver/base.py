@@ -55,8 +55,13 @@ class GraphDriver(Protocol):
         """Begin a bare capture on ``stream``, without an allocator or generators attached to it."""
         ...
 
-    def abandon_capture(self, stream: int) -> None:
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End a capture nobody wants, so that ``stream`` can be used again.
+
+        Args:
+            stream: where the capture began.
+            end_was_refused: EndCapture was called on this capture before, by torch for one, and
+                failed. HIP must not be asked to end it again, and does not tell.
 
         The handle that a refused end returns is garbage and is never touched.
         """

@@ -68,7 +68,7 @@ class CudaDriver(RuntimeDriver):
         result = layouts.CudaUpdateResult()
         self.table.call("exec_update", graph_exec, graph, byref(result))
 
-    def abandon_capture(self, stream: int) -> None:
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream``; CUDA resets the stream even when the end is refused.
 
         Raises:

@@ -54,7 +54,7 @@ class RuntimeDriver(ABC):
         """(from, to) pairs of ``graph``."""
 
     @abstractmethod
-    def abandon_capture(self, stream: int) -> None: ...
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None: ...
 
     # Captures ----------------------------------------------------------------------------------
 

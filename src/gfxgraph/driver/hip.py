@@ -82,36 +82,37 @@ class HipDriver(RuntimeDriver):
 
     # Dead captures -----------------------------------------------------------------------------
 
-    def abandon_capture(self, stream: int) -> None:
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream`` so that it can be used again; its graph is thrown away.
 
-        Never call it on a capture whose end was already refused because of an unjoined fork (904):
-        such a stream stays active with a graph that is gone, and nothing brings it back.
-
             ACTIVE ──join forks, EndCapture──> NONE
+            ACTIVE, its end refused: an unjoined fork (904). The graph is gone, the stream lost.
             INVALIDATED ──EndCapture (901)──> NONE         from 7.14 on
-                                         └──> INVALIDATED  until then
-                              └─ BeginCapture, EndCapture ─> NONE
+                                         └──> INVALIDATED  until then, work sent to it vanishes
+            INVALIDATED, its end refused ──BeginCapture, EndCapture──> NONE
+
+        An end must be called exactly once: left out it stays in the runtime's lists, and hipMalloc
+        is refused from then on; called twice it crashes. (6.4.3; tests/emulator.)
 
         Raises:
-            DriverError: `capture_not_abandoned`, when the stream is lost.
+            DriverError: `capture_not_abandoned`, when the stream is lost or another thread's.
         """
         info = self.capture_info(stream)
         if info.status is CaptureStatus.NONE:
             return
-        if info.status is CaptureStatus.ACTIVE:
-            # EndCapture with an unjoined fork frees the graph, leaves the stream capturing into it,
-            # and crashes when called again. So there must be no fork left when it is called.
-            self.join_forks(info)
-        status = self._end_and_discard(stream)
-        if self._state(stream) is CaptureStatus.INVALIDATED:
-            # Until 7.14 the refused end leaves the stream invalidated, and work sent to it vanishes
-            # without an error. A new capture resets it. Source: tests/emulator.
+        status = None
+        if not end_was_refused:
+            if info.status is CaptureStatus.ACTIVE:
+                # With an unjoined fork the end would be refused for good.
+                self.join_forks(info)
+            status = self._end_and_discard(stream)
+        if self.capture_info(stream).status is CaptureStatus.INVALIDATED:
             self.table.raw("begin_capture")(stream, MODE_RELAXED)
             self.table.forget_last_error()
             status = self._end_and_discard(stream)
-        if self._state(stream) is not CaptureStatus.NONE:
-            raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))
+        if self.capture_info(stream).status is not CaptureStatus.NONE:
+            said = "an earlier refusal" if status is None else self.table.status_name(status)
+            raise DriverError("capture_not_abandoned", stream=hex(stream), status=said)
 
     def join_forks(self, info: CaptureInfo) -> bool:
         """Tie the loose ends of an active capture together; True when there were several.
@@ -134,6 +135,3 @@ class HipDriver(RuntimeDriver):
         else:
             self.table.forget_last_error()  # and the handle is garbage: never touched
         return status
-
-    def _state(self, stream: int) -> CaptureStatus:
-        return self.capture_info(stream).status

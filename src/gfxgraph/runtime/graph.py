@@ -22,9 +22,10 @@ import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session, leave_modes
+from gfxgraph.runtime.session import Session, leave_modes, shown
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
@@ -35,13 +36,17 @@ STOCK_DEFAULT_STREAM = (
     "on the default stream.)"
 )
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
+TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 STOCK_NO_RAW_GRAPH = (
     "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
+    if TORCH_VERSION < (2, 14)
+    else "No {api}Graph_t is available: either capture_end() has not been called, or the underlying {api}Graph_t was "
+    "destroyed (keep_graph=false, and capture has been finalized)."
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
-# A replay whose count is a multiple of this is timed; the others take no clock.
-SAMPLE_MASK = 255
+# One replay in so many is timed; the others take no clock.
+SAMPLE_INTERVAL = 256
 
 
 def bridged_class(base: type) -> type:
@@ -62,18 +67,21 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
-            self._generators: list[Any] = []
-            self._replays = 0
-            self._mask = 0
+            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+            self._generators: list[tuple[Any, Any]] = []
+            # A replay on the fast path only counts down; see _grant.
+            self._left = self._granted = self._counted = 0
             self._unvalidated = 0
             self._is_instantiated = False
             self._was_reset = False
-            self._debug_mode = False
+            self._is_between_halves = False
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
+        ) -> None:
             """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
 
             Raises:
@@ -82,16 +90,15 @@ def bridged_class(base: type) -> type:
             """
             self._refuse_in_child("capture_begin")
             if self._session is not None:
-                raise CaptureError(
-                    "overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place())
-                )
+                raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
             if self._program is not None:
                 raise RuntimeError(STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
-                raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
+                raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            extra = (args, kwargs)
+            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             session.begin()
             self._session = session
             self._was_reset = False
@@ -115,11 +122,11 @@ def bridged_class(base: type) -> type:
                 return
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream() != session.stream:
+            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {_shown(session.begun_at)}",
-                    ended=f"{torch.cuda.current_stream()} at {_shown(place())}",
+                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote="Capture must end on the same stream it began on.",
                 )
                 session.abort(error)
@@ -148,17 +155,34 @@ def bridged_class(base: type) -> type:
             active = process.active_session()
             if active is not None and session in process.sessions():
                 return CaptureError(
-                    "overlapping_captures", first=_shown(session.begun_at), second=_shown(active.begun_at)
+                    "overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at)
                 )
             return CaptureError(
                 "capture_ended_elsewhere",
-                begun=f"another thread, at {_shown(session.begun_at)}",
-                ended=f"this thread, at {_shown(place())}",
+                begun=f"another thread, at {shown(session.begun_at)}",
+                ended=f"this thread, at {shown(place())}",
             )
+
+        if hasattr(base, "capture_end_pre"):  # torch 2.14 and later
+
+            def capture_end_pre(self) -> None:
+                """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
+                session = self._session
+                if session is None or not session.is_open:  # called by torch's own capture_end
+                    super().capture_end_pre()
+                    return
+                self.capture_end()
+                self._is_between_halves = True
+
+            def capture_end_post(self) -> None:
+                """The second half of ``capture_end``."""
+                if not self._is_between_halves:
+                    super().capture_end_post()
+                self._is_between_halves = False
 
         def instantiate(self) -> None:
             """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
-            if self._program is None or not self._keeps_graph:
+            if self._program is None or not (self._keeps_graph or self._is_between_halves):
                 if self._program is not None:
                     raise RuntimeError(STOCK_INSTANTIATE)
                 super().instantiate()
@@ -170,11 +194,12 @@ def bridged_class(base: type) -> type:
 
         def register_generator_state(self, generator: Any) -> None:
             super().register_generator_state(generator)
-            self._generators.append(generator)
+            self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
-            self._debug_mode = True
             super().enable_debug_mode()
+            if TORCH_VERSION >= (2, 14):
+                self._keeps_graph = True  # it means keep_graph=True there
 
         # -- replay ------------------------------------------------------------------------------------
 
@@ -186,8 +211,9 @@ def bridged_class(base: type) -> type:
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
-            n = self._replays = self._replays + 1
-            if n & self._mask:
+            left = self._left - 1
+            if left >= 0:
+                self._left = left
                 try:
                     launch(self)
                 except RuntimeError as error:
@@ -200,30 +226,30 @@ def bridged_class(base: type) -> type:
             program = self._program
             leave_modes()
             if program is None:
-                self._replays -= 1
                 raise self._nothing_to_replay()
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
                 session.replay_inside(self)
                 return
+            self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
-            if self._unvalidated > 0:
-                self._unvalidated -= 1
-                from gfxgraph.runtime.validate import replay_validated
+            with one_replay(self):
+                if self._unvalidated > 0:
+                    self._unvalidated -= 1
+                    from gfxgraph.runtime.validate import replay_validated
 
-                replay_validated(program, self._retire)
-                self._choose_path()
-                return
-            begun = time.perf_counter()
-            program.run()
-            self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                    replay_validated(program, self._retire)
+                else:
+                    begun = time.perf_counter()
+                    program.run()
+                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+            self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
             session = process.active_session()
             if session is not None and not session.recorder.paused:
-                self._replays -= 1
+                self._counted -= 1
                 session.replay_inside(self)
                 return
             program = self._program
@@ -237,19 +263,34 @@ def bridged_class(base: type) -> type:
             for segment in self._program.segments:
                 if segment.tape.is_complete:
                     segment.is_launchable = False
-            self._mask = 0
+            self._grant(0)
 
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
-            self._mask = SAMPLE_MASK if plain and not self._unvalidated else 0
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+
+        def _grant(self, n: int) -> None:
+            """Let the next ``n`` replays go straight to torch; account for those that have."""
+            self._counted += self._granted - self._left
+            self._granted = self._left = n
+
+        @property
+        def n_replays(self) -> int:
+            """Replays since the capture."""
+            return self._counted + self._granted - self._left
+
+        def _take_count(self) -> int:
+            self._grant(0)
+            n, self._counted = self._counted, 0
+            return n
 
         def _forget_fast_path(self) -> None:
-            self._mask = 0
+            self._grant(0)
 
         def _nothing_to_replay(self) -> ReplayError:
             self._refuse_in_child("replay")
-            where = _shown(place())
+            where = shown(place())
             if self._was_reset:
                 return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
             return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
@@ -265,16 +306,22 @@ def bridged_class(base: type) -> type:
             if self._session is not None:
                 self._session.abort(None)
                 self._session = None
-            self._state.counters.add("replay", self._replays)
-            self._replays = 0
+            self._state.counters.add("replay", self._take_count())
             self._was_reset = self._program is not None or self._was_reset
-            self._program = None
-            self._mask = 0
+            self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
 
+        def _let_go_of_program(self) -> None:
+            program, self._program = self._program, None
+            if program is not None:
+                self._state.graph_memory.subtract(program.addresses)
+                for address in program.addresses:
+                    if self._state.graph_memory[address] <= 0:
+                        del self._state.graph_memory[address]
+
         def raw_cuda_graph(self) -> int:
-            if self._program is not None and not self._keeps_graph:
+            if self._program is not None and not (self._keeps_graph or self._is_between_halves):
                 raise RuntimeError(STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda"))
             return super().raw_cuda_graph()  # type: ignore[no-any-return]
 
@@ -288,8 +335,8 @@ def bridged_class(base: type) -> type:
             leave_modes()
             state = getattr(self, "_state", None)
             if state is not None:
-                state.counters.add("replay", self._replays)
-                self._replays = 0
+                state.counters.add("replay", self._take_count())
+                self._let_go_of_program()
             if intercept.keep_until_captures_end(self):
                 return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
@@ -306,8 +353,9 @@ def bridged_class(base: type) -> type:
                 raise self._nothing_to_replay()
             if not self._is_instantiated:
                 self.instantiate()
-            self._replays += 1
-            verdict = replay_validated(self._program, self._retire)
+            self._counted += 1
+            with one_replay(self):
+                verdict = replay_validated(self._program, self._retire)
             self._choose_path()
             return verdict
 
@@ -327,11 +375,7 @@ def _launch_of(base: Any) -> Any:
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
     """
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    bound = getattr(torch._C, "_CUDAGraph", None)
-    if version < (2, 13) and bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
-        return bound.replay
-    return base.replay
+    return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
 
 
 def _checked_pool(pool: Any) -> Any:
@@ -345,9 +389,3 @@ def _checked_pool(pool: Any) -> Any:
     if pool[0] and pool[1]:
         raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
     return pool
-
-
-def _shown(where: Any) -> str:
-    from gfxgraph.core.tape import where_of
-
-    return str(where_of(*where))

@@ -22,7 +22,7 @@ def stats() -> dict[str, Any]:
         from gfxgraph.core.counters import Counters
 
         return {"enabled_at": None, "platform": None, **Counters().snapshot()}
-    counted = state.counters.snapshot(lambda: [graph._replays for graph in list(state.graphs)])
+    counted = state.counters.snapshot(lambda: [graph.n_replays for graph in list(state.graphs)])
     return {"enabled_at": state.enabled_at, "platform": state.platform, **counted}
 
 
@@ -32,7 +32,8 @@ def reset_stats() -> None:
     if state is not None:
         state.counters.reset()
         for graph in list(state.graphs):
-            graph._replays = 0
+            graph._take_count()
+            graph._choose_path()
 
 
 def health_check() -> dict[str, Any]:

@@ -22,11 +22,15 @@ from torch import Tensor
 from gfxgraph.runtime import process
 from gfxgraph.runtime.numbers import TrackedNumber
 
+_fake_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _lock = threading.RLock()
 _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
+EXTERNAL = "_gfxgraph_external"
+"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
 
 
@@ -37,6 +41,18 @@ def stock(name: str) -> Any:
         owner, attribute, _ = _targets()[name]
         found = getattr(owner, attribute)
     return found
+
+
+def event_new(original: Any) -> Any:
+    """Event.__new__ that remembers ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
 
 
 def enter() -> None:
@@ -97,9 +113,17 @@ def _putting_back(owner: Any, attribute: str, own: Any) -> Callable[[], None]:
     return undo
 
 
-def _session_for(tensor: Any) -> Any:
+def _session() -> Any:
+    """This thread's capture; None where there is none, and while torch.compile traces."""
     session = process.active_session()
-    if session is None or session.recorder.paused or not isinstance(tensor, Tensor):
+    if session is None or session.recorder.paused or _fake_mode(_FAKE) is not None:
+        return None
+    return session
+
+
+def _session_for(tensor: Any) -> Any:
+    session = _session()
+    if session is None or not isinstance(tensor, Tensor):
         return None
     return session if session.comes_from_device(tensor) else None
 
@@ -192,21 +216,31 @@ def _device_synchronize(*args: Any) -> Any:
     return _wait("torch.cuda.synchronize", "device_synchronize", *args)
 
 
+def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
+    """Wait for the stream that is current when it is called: at replay, the one that replays."""
+    current_stream = torch.cuda.current_stream
+    return lambda: synchronize(current_stream())
+
+
 def _stream_synchronize(self: Any) -> Any:
+    session = _session()
+    if session is not None and session.captures(self):
+        call = _synchronize_current(_stock["stream_synchronize"])
+        return session.host_call("torch.cuda.Stream.synchronize", call)
     return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
 
 
 def _wait(name: str, short: str, *args: Any) -> Any:
-    session = process.active_session()
+    session = _session()
     call = _stock[short]
-    if session is None or session.recorder.paused:
+    if session is None:
         return call(*args)
     return session.host_call(name, lambda: call(*args))
 
 
 def _stream_query(self: Any) -> bool:
-    session = process.active_session()
-    if session is None or session.recorder.paused:
+    session = _session()
+    if session is None:
         return _stock["stream_query"](self)  # type: ignore[no-any-return]
     synchronize = _stock["stream_synchronize"]
     session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
@@ -214,19 +248,18 @@ def _stream_query(self: Any) -> bool:
 
 
 def _event_synchronize(self: Any) -> Any:
-    session = process.active_session()
-    if session is None or session.recorder.paused:
+    session = _session()
+    if session is None:
         return _stock["event_synchronize"](self)
     if session.recorded_in(self) is not None:  # recorded in this capture: everything up to here has to be done
-        synchronize, stream = _stock["stream_synchronize"], session.stream
-        return session.host_call("torch.cuda.Event.synchronize", lambda: synchronize(stream))
+        return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(_stock["stream_synchronize"]))
     event_synchronize = _stock["event_synchronize"]
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
 
 
 def _event_query(self: Any) -> bool:
-    session = process.active_session()
-    if session is None or session.recorder.paused:
+    session = _session()
+    if session is None:
         return _stock["event_query"](self)  # type: ignore[no-any-return]
     if session.recorded_in(self) is not None:
         synchronize, stream = _stock["stream_synchronize"], session.stream
@@ -237,18 +270,24 @@ def _event_query(self: Any) -> bool:
 
 
 def _event_elapsed(self: Any, other: Any) -> float:
-    session = process.active_session()
+    session = _session()
     elapsed = _stock["elapsed"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return elapsed(self, other)  # type: ignore[no-any-return]
     return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
 
 
 def _record(self: Any, stream: Any = None) -> Any:
-    session = process.active_session()
-    if session is not None and not session.recorder.paused:
-        session.note_event(self)
-    return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
+    session = _session()
+    record = _stock["record"]
+    given = () if stream is None else (stream,)
+    if session is None or getattr(self, EXTERNAL, False):
+        return record(self, *given)
+    session.note_event(self)
+    try:
+        return record(self, *given)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
@@ -258,17 +297,30 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture
-        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, stream))
+        # At replay the program's work is on whatever stream is current then.
+        current_stream = torch.cuda.current_stream
+        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
     session.note_side_stream(stream)
-    if segment == session.n_segments:
-        return wait(self, stream)
-    # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
-    fork = torch.cuda.Event()
-    _stock["record"](fork, session.stream)
-    return wait(fork, stream)
+    try:
+        if segment == session.n_segments:
+            return wait(self, stream)
+        # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
+        fork = torch.cuda.Event()
+        _stock["record"](fork, session.stream)
+        return wait(fork, stream)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
+
+
+def _start_thread(self: threading.Thread) -> None:
+    for session in process.sessions():
+        session.make_room_for_threads()
+    _stock["start_thread"](self)
 
 
 def _empty_cache() -> None:
@@ -276,9 +328,9 @@ def _empty_cache() -> None:
 
 
 def _wait_once(name: str, short: str) -> None:
-    session = process.active_session()
+    session = _session()
     call = _stock[short]
-    if session is None or session.recorder.paused:
+    if session is None:
         call()
     else:
         session.host_call(name, call, repeat=False)
@@ -297,25 +349,25 @@ def _cuda_manual_seed_all(seed: Any) -> Any:
 
 
 def _reseed(name: str, short: str, seed: Any) -> Any:
-    session = process.active_session()
+    session = _session()
     call = _stock[short]
-    if session is None or session.recorder.paused:
+    if session is None:
         return call(seed)
     return session.host_call(name, lambda: call(seed))
 
 
 def _get_rng_state(*args: Any, **kwargs: Any) -> Any:
-    session = process.active_session()
+    session = _session()
     call = _stock["get_rng_state"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return call(*args, **kwargs)
     return session.generator_state(lambda: call(*args, **kwargs))
 
 
 def _set_rng_state(new_state: Tensor, *args: Any, **kwargs: Any) -> Any:
-    session = process.active_session()
+    session = _session()
     call = _stock["set_rng_state"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return call(new_state, *args, **kwargs)
     return session.host_call("torch.cuda.set_rng_state", lambda: call(new_state, *args, **kwargs))
 
@@ -331,17 +383,11 @@ def _as_tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
 def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
     make = _stock[short]
-    session = process.active_session()
+    session = _session()
     device = kwargs.get("device")
     if device is None and short == "tensor" and session is not None:
         device = torch.get_default_device()
-    if (
-        session is None
-        or session.recorder.paused
-        or device is None
-        or torch.device(device).type == "cpu"
-        or isinstance(data, Tensor)
-    ):
+    if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
         return make(data, *args, **kwargs)  # type: ignore[no-any-return]
     grad = kwargs.pop("requires_grad", False)
     made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
@@ -349,23 +395,23 @@ def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
 
 
 def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
-    session = process.active_session()
-    if session is None or session.recorder.paused or not self.is_cuda or kwargs.get("device") is not None:
+    session = _session()
+    if session is None or not self.is_cuda or kwargs.get("device") is not None:
         return _stock["new_tensor"](self, data, *args, **kwargs)  # type: ignore[no-any-return]
     kwargs.setdefault("dtype", self.dtype)
     return torch.tensor(data, *args, device=self.device, **kwargs)
 
 
 def _getitem(self: Tensor, index: Any) -> Any:
-    session = process.active_session()
-    if session is not None and not session.recorder.paused and self.is_cuda:
+    session = _session()
+    if session is not None and self.is_cuda:
         index = _host_indices(index)
     return _stock["getitem"](self, index)
 
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
-    session = process.active_session()
-    if session is not None and not session.recorder.paused and self.is_cuda:
+    session = _session()
+    if session is not None and self.is_cuda:
         index = _host_indices(index)
     _stock["setitem"](self, index, value)
 
@@ -416,6 +462,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
+        "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),

@@ -36,6 +36,11 @@ class Layout:
         return tensor_at(self)
 
 
+def tensor_of(place: Tensor | Layout) -> Tensor:
+    """The tensor itself, or one over the memory that the layout names."""
+    return place.tensor() if isinstance(place, Layout) else place
+
+
 def tensor_at(layout: Layout) -> Tensor:
     nbytes = layout.span_nbytes
     if nbytes == 0:
@@ -51,6 +56,12 @@ def tensor_at(layout: Layout) -> Tensor:
         "storage_offset": 0,
     }
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
+
+
+def pool_id(pool: Any) -> Any:
+    """The id of what a program passed as ``pool``; None where that means a new one."""
+    identity = getattr(pool, "id", pool)
+    return None if identity == (0, 0) else identity
 
 
 def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:

@@ -36,8 +36,8 @@ class TrackedNumber:
         object.__setattr__(self, "_value", value)
         object.__setattr__(self, "_reference", reference)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override, misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # type: ignore[override]
         return type(self._value)
 
     # -- asked and answered: guarded ------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -35,14 +36,17 @@ class Process:
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
     fresh_stream_after_failure: bool = False
+    lost_streams: dict[int, str] = field(default_factory=dict)
+    """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Any = None
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    pools: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Pools that captures have used, with how many captures; their memory is not pinned."""
+    graph_memory: Counter[int] = field(default_factory=Counter)
+    """Addresses where captures left results. Tensors there are not pinned by other captures: engines
+    count on a pool's memory being reused."""
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
         """Count an event; log it the first time."""

@@ -7,6 +7,7 @@ counted with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +24,17 @@ from gfxgraph.runtime.walk import can_walk, walk
 class Program:
     """The steps of one capture. Held by its graph object, and holds what a replay reads."""
 
-    base: Any
+    launch: Callable[[Any], None]
+    """Replays one torch graph object, and does nothing else."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[Value, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
     layouts: dict[Value, Layout] = field(default_factory=dict)
     values: dict[int, Any] = field(default_factory=dict)
+    generators: list[Any] = field(default_factory=list)
+    """Handles on the random states that a replay advances: torch's default one and the registered ones."""
+    addresses: set[int] = field(default_factory=set)
+    """Where this program's results lie, in the pool of its graph."""
 
     @property
     def segments(self) -> list[SegmentStep]:
@@ -53,6 +59,11 @@ class Program:
     def run(self) -> None:
         for step in self.steps:
             step.run(self)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """What a replay writes and others may look at: results, and tensors from outside."""
+        for step in self.steps:
+            yield from step.writes()
 
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
         """Give the segment's result another way, or raise."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.core.tape import Entry, Opaque, Tape, Value
+from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime.conditions import CONDITIONS
 
@@ -37,7 +37,19 @@ if TYPE_CHECKING:
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = ("applies", "generator", "makes_memory", "mutates", "name", "unsafe")
+    __slots__ = (
+        "applies",
+        "call",
+        "draws",
+        "generator",
+        "is_composite",
+        "is_view",
+        "is_watched",
+        "makes_memory",
+        "mutates",
+        "name",
+        "unsafe",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -51,22 +63,38 @@ class OpInfo:
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        # Inference mode hands over composite operations whole: their parts are looked at instead.
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
+        self.is_watched = self.unsafe is not None or self.is_composite
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
+        # A view launches nothing, so the graph need not be asked about it.
+        self.is_view = (
+            bool(schema.returns)
+            and not self.mutates
+            and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        )
+        self.call = getattr(func, "_op", func)
 
 
 _OPS: dict[Any, OpInfo] = {}
-_SKIP: dict[CodeType, bool] = {}
+_SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+# Programs that come with the package: their lines are to be named as a user's are.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
 
 
 def is_library_code(code: CodeType) -> bool:
     """True for frames of torch and of this package, which are never the user's line."""
-    known = _SKIP.get(code)
+    name = code.co_filename
+    known = _SKIP.get(name)
     if known is None:
-        name = code.co_filename
-        known = _SKIP[code] = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
     return known
 
 
@@ -83,6 +111,10 @@ def place() -> tuple[CodeType | None, int]:
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 
+def _no_reader() -> int:
+    return 0
+
+
 class Recorder(TorchDispatchMode):
     """Watches one session; see the module's text."""
 
@@ -93,15 +125,14 @@ class Recorder(TorchDispatchMode):
         self.session = session
         self.paused = False
         self.tape = Tape(0)
-        self.n_values = 0
-        self.known: dict[int, tuple[Value, weakref.ref[Tensor]]] = {}
+        self.known: dict[int, Value] = {}
         self.storages: dict[int, Value] = {}
         self.externals: dict[Value, Tensor] = {}
         self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
-        self.reader: Callable[[], int | tuple[int, ...]] | None = None
-        self.reader_stream = 0
+        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
+        self.reader_stream = -1
         self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
-        self.frontiers: set[int] = {0}
+        self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
@@ -117,28 +148,29 @@ class Recorder(TorchDispatchMode):
         self.tape = Tape(index)
         self.mutated = {}
         self.readers.clear()
-        self.reader = None
-        self.reader_stream = 0
+        self.reader = _no_reader
+        self.reader_stream = -1
         self.frontiers = {0}
 
     def let_go(self) -> None:
         """The session is over: hold nothing that would keep its graphs and tensors alive."""
         self.session = None  # type: ignore[assignment]
         self.readers.clear()
-        self.reader = None
+        self.reader = _no_reader
         self.paused = True
 
-    def _frontier(self) -> int | tuple[int, ...]:
+    def _reader_of_current_stream(self) -> Callable[[], int | tuple[int, ...]]:
         stream = self.raw_stream(self.device_index)
-        if stream != self.reader_stream or self.reader is None:
+        if stream != self.reader_stream:
             self.reader_stream = stream
             reader = self.readers.get(stream)
             if reader is None:
                 reader = self.readers[stream] = self.session.frontier_reader(stream)
             self.reader = reader
-        return self.reader()
+        return self.reader
 
     def _new_nodes(self, frontier: int | tuple[int, ...]) -> bool:
+        """Remember a frontier; True if it holds a node not seen before."""
         if type(frontier) is int:
             if frontier in self.frontiers:
                 return False
@@ -146,98 +178,120 @@ class Recorder(TorchDispatchMode):
             return True
         fresh = [handle for handle in frontier if handle not in self.frontiers]  # type: ignore[union-attr]
         self.frontiers.update(fresh)
+        self.frontiers.add(frontier)
         return bool(fresh)
 
     def note_opaque(self) -> None:
         """Note nodes that came since the last operation, if any."""
-        frontier = self._frontier()
-        if self._new_nodes(frontier):
-            code, lasti = place()
+        frontier = self._reader_of_current_stream()()
+        if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
-            self.tape.opaque.append(Opaque(len(self.tape.entries), code, lasti, last, last))
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
 
     # -- dispatch ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
         if self.paused:
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if kwargs else func(*args)
         info = _OPS.get(func)
         if info is None:
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
-                return func(*args, **kwargs)
+                return func(*args, **(kwargs or {}))
             info = _OPS[func] = OpInfo(func)
-        session = self.session
-        if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
-            return session.unsafe_op(info.unsafe, func, args, kwargs)
-        if info.generator is not None:
-            foreign = session.foreign_generator(info.generator, args, kwargs)
-            if foreign:
-                return session.unsafe_op(_FOREIGN_GENERATOR, func, args, kwargs)
-        if session.tainted and session.reads_tainted(args, kwargs):
-            return session.unsafe_op(_TAINTED, func, args, kwargs)
+        if info.is_watched or self.session.tainted:
+            if info.is_composite:
+                with self:
+                    return func.decompose(*args, **(kwargs or {}))
+            row = self._unsafe(info, args, kwargs or {})
+            if row is not None:
+                return self.session.unsafe_op(row, func, args, kwargs or {})
+        known = self.known
+        spec_args = []
         try:
-            spec_args = tuple([self._spec(a) for a in args])
-            spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else {}
+            for item in args:
+                value = known.get(id(item))
+                if value is not None and value.ref() is item:
+                    spec_args.append(value)
+                elif type(item) in _PLAIN:
+                    spec_args.append(item)
+                else:
+                    spec_args.append(self._spec(item))
+            spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else _NO_KWARGS
         except NoStorage:
-            return session.unsafe_op(_SPARSE, func, args, kwargs)
-        frontier = self._frontier()
-        if frontier not in self.frontiers:
-            self.note_opaque()
-        try:
-            out = func(*args, **kwargs)
-        except RuntimeError as error:
-            return session.op_failed(info, func, args, kwargs, error)
-        after = self._frontier()
-        launched = after not in self.frontiers and self._new_nodes(after)
-        entries = self.tape.entries
-        position = len(entries)
-        kind = type(out)
-        if kind is Tensor or isinstance(out, Tensor):
+            return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
+        if info.is_view:
+            after: int | tuple[int, ...] = 0
+            launched = 0
+            out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+        else:
+            stream = self.raw_stream(self.device_index)
+            reader = self.reader if stream == self.reader_stream else self._reader_of_current_stream()
+            if reader() not in self.frontiers:
+                self.note_opaque()
+            try:
+                out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+            except RuntimeError as error:
+                return self.session.op_failed(info, func, args, kwargs or {}, error)
+            after = reader()
+            launched = after not in self.frontiers and self._new_nodes(after)
+        rows = self.tape.rows
+        if type(out) is Tensor or isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
                 return out  # host work that depends on nothing from the device: done once, as always
-            spec_out: Any = self._made(out, position, info)
-        elif kind is tuple or kind is list:
-            spec_out = kind([self._made(o, position, info) if isinstance(o, Tensor) else o for o in out])
+            value = known.get(id(out))
+            if value is not None and value.ref() is out:
+                spec_out: Any = value  # in-place: the same value, changed
+            else:
+                spec_out = self._made(out, len(rows), info, spec_args)
+        elif type(out) in _SEQUENCES:
+            spec_out = type(out)(
+                [self._made(o, len(rows), info, spec_args) if isinstance(o, Tensor) else o for o in out]
+            )
         else:
             spec_out = out
-        frame = user_frame(sys._getframe(1))
-        code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
-        entries.append(
-            Entry(
-                func,
-                spec_args,
-                spec_kwargs,
-                spec_out,
-                code,
-                lasti,
-                after if type(after) is int else after[-1],
-            )
-        )
+        if info.is_view:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, 0))
+            return out
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and (_SKIP.get(frame.f_code.co_filename) or is_library_code(frame.f_code)):
+            frame = frame.f_back
+        if frame is not None:
+            rows.append((func, spec_args, spec_kwargs, spec_out, frame.f_code, frame.f_lasti, after))
+        else:
+            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
         if info.mutates:
-            self._note_mutation(info, args, kwargs)
+            self._note_mutation(info, args, kwargs or {})
+        if info.draws:
+            self.session.note_draw(info.generator, args, kwargs or {})
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
-            entries.pop()
-            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
+            rows.pop()
+            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
         return out
+
+    def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """The row of the table that this call falls under, if any."""
+        if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
+            return info.unsafe
+        session = self.session
+        if session.tainted and session.reads_tainted(args, kwargs):
+            return _TAINTED
+        return None
 
     # -- values -----------------------------------------------------------------------------------
 
     def _spec(self, item: Any) -> Any:
         if isinstance(item, Tensor):
-            entry = self.known.get(id(item))
-            if entry is not None and entry[1]() is item:
-                return entry[0]
-            return self.value_of_unknown(item)
+            return self.value_of(item)
         kind = type(item)
         if kind is list or kind is tuple:
             return kind([self._spec(part) for part in item])
         return item
 
     def value_of(self, tensor: Tensor) -> Value:
-        entry = self.known.get(id(tensor))
-        if entry is not None and entry[1]() is tensor:
-            return entry[0]
+        value = self.known.get(id(tensor))
+        if value is not None and value.ref() is tensor:
+            return value
         return self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> Value:
@@ -251,47 +305,46 @@ class Recorder(TorchDispatchMode):
         if not tensor.is_cuda:
             return self._external(tensor)
         base = self.storages.get(storage_address(tensor))
-        if base is not None and base.segment == self.tape.segment:
-            value = Value(self.n_values, len(self.tape.entries), self.tape.segment, tensor.data_ptr(), base.root)
-            self.n_values += 1
-            layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
-            self.tape.aliases.append((len(self.tape.entries), value, base, layout))
-            self.known[id(tensor)] = (value, weakref.ref(tensor))
-            return value
-        return self._external(tensor)
+        segment = self.tape.segment
+        if base is None or base.segment != segment:
+            return self._external(tensor)
+        value = Value(len(self.tape.rows), segment, 0, base.root or base, weakref.ref(tensor))
+        layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
+        self.tape.aliases.append((len(self.tape.rows), value, base, layout))
+        self.known[id(tensor)] = value
+        return value
 
     def _external(self, tensor: Tensor) -> Value:
-        value = Value(self.n_values, -1, self.tape.segment, tensor.data_ptr() if tensor.is_cuda else 0, None)
-        self.n_values += 1
-        self.known[id(tensor)] = (value, weakref.ref(tensor))
+        address = tensor.data_ptr() if tensor.is_cuda else 0
+        value = Value(-1, self.tape.segment, address, None, weakref.ref(tensor))
+        self.known[id(tensor)] = value
         self.externals[value] = tensor
         return value
 
     def adopt(self, tensor: Tensor) -> None:
         """Make a tensor that a host step produced an external of what follows."""
-        if isinstance(tensor, Tensor) and tensor.is_cuda:
+        if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
             self._external(tensor)
 
-    def _made(self, tensor: Tensor, position: int, info: OpInfo) -> Value:
-        entry = self.known.get(id(tensor))
-        if entry is not None and entry[1]() is tensor:
-            return entry[0]  # in-place: the same value, changed
-        address = tensor.data_ptr() if tensor.layout is torch.strided else 0
-        root = None
-        if not info.makes_memory and address:
-            base = self.storages.get(storage_address(tensor))
-            root = base.root if base is not None else _EXTERNAL_ROOT
-        value = Value(self.n_values, position, self.tape.segment, address, root)
-        self.n_values += 1
-        if root is None:
+    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
+        segment = self.tape.segment
+        if not info.makes_memory:
+            base = args[0] if args and type(args[0]) is Value else None
+            root = (base.root or base) if base is not None else _EXTERNAL_ROOT
+            value = Value(position, segment, 0, root, weakref.ref(tensor))
+        elif tensor.layout is torch.strided:
+            address = tensor.data_ptr()
+            value = Value(position, segment, address, None, weakref.ref(tensor))
             self.storages[address] = value
-        self.known[id(tensor)] = (value, weakref.ref(tensor))
+        else:
+            value = Value(position, segment, 0, None, weakref.ref(tensor))
+        self.known[id(tensor)] = value
         return value
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:
         """True if a host tensor came out of device work (a pinned copy)."""
         for item in (*args, *kwargs.values()):
-            if type(item) is Value and item.address:
+            if type(item) is Value and (item.address or item.root is not None):
                 return True
         return False
 
@@ -299,10 +352,10 @@ class Recorder(TorchDispatchMode):
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                if not isinstance(tensor, Tensor) or not tensor.is_cuda:
+                if not isinstance(tensor, Tensor):
                     continue
                 value = self.value_of(tensor)
-                if value.is_external or value.root is _EXTERNAL_ROOT or value.segment != self.tape.segment:
+                if value.is_of_external or value.segment != self.tape.segment:
                     key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
                     if key not in self.mutated:
                         self.mutated[key] = tensor
@@ -311,12 +364,30 @@ class Recorder(TorchDispatchMode):
         """Values of the current segment whose tensors are alive, with those tensors."""
         segment = self.tape.segment
         alive = []
-        for value, ref in self.known.values():
-            if value.segment == segment and not value.is_external:
-                tensor = ref()
+        for value in self.known.values():
+            if value.segment == segment and value.made_by >= 0:
+                tensor = value.ref()
                 if tensor is not None and tensor.layout is torch.strided:
                     alive.append((value, tensor))
         return alive
+
+
+def _shield_from_dynamo() -> None:
+    """Have Dynamo skip the handler by marking its code, not by wrapping its every call.
+
+    torch wraps each mode's ``__torch_dispatch__``, which costs 4 us an operation (H200 host) and
+    imports Dynamo, seconds long, inside the first capture of a process.
+    """
+    plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
+    frames = torch._C._dynamo.eval_frame
+    if plain is None or not hasattr(frames, "set_code_exec_strategy"):
+        return
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(plain.__code__, skip)
+    Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
+
+
+_shield_from_dynamo()
 
 
 class NoStorage(Exception):
@@ -328,8 +399,10 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-_EXTERNAL_ROOT = Value(-1, -1, -1, 0, None)
-_FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
+_EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
+_NO_KWARGS: dict[str, Any] = {}
+_PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+_SEQUENCES = frozenset({tuple, list})
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -27,7 +27,7 @@ from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.memory import Layout, tensor_of
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
@@ -140,9 +140,9 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    mutated = list(step.mutated)
+    mutated = [tensor_of(place) for place in step.mutated]
     before = [t.clone() for t in mutated]
-    generators = _generators()
+    generators = program.generators
     rng = [g.get_state() for g in generators]
 
     def put_back() -> None:
@@ -202,10 +202,6 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
         return {value: layout.tensor().clone() for value, layout in step.live}
 
 
-def _generators() -> list[Any]:
-    return [torch.cuda.default_generators[torch.cuda.current_device()]]
-
-
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
     for replayed, eager in pairs:
@@ -237,10 +233,10 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     state = process.require()
     driver = state.driver
     assert driver is not None
-    generators = _generators()
+    generators = program.generators
     rng = [g.get_state() for g in generators]
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = list(step.mutated)
+    mutated = [tensor_of(place) for place in step.mutated]
     before = [t.clone() for t in mutated]
 
     def keep(position: int, entry: Entry, env: Env) -> None:
@@ -260,7 +256,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
         generator.set_state(saved_state)
 
     position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
-    ends = [position_of.get(entry.node_end, -1) for entry in step.tape.entries]
+    ends = [max((position_of.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
     at_node: dict[int, list[int]] = {}
     for index, end in enumerate(ends):
         at_node.setdefault(end, []).append(index)

@@ -64,7 +64,7 @@ def walk(segment: SegmentStep, program: Program, after: Callable[[int, int], boo
         driver.set_node_enabled(graph_exec, node, False)
     try:
         # With every node off: this advances the random generators once, as one replay does.
-        program.base.replay(segment.graph)
+        program.launch(segment.graph)
         for position, node in enumerate(nodes):
             if node in enabled:
                 driver.set_node_enabled(graph_exec, node, True)

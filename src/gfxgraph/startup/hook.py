@@ -8,12 +8,11 @@ so that nothing that inspects ``torch.__spec__`` sees a difference.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-
-from gfxgraph import config
 
 
 class TorchWatcher:
@@ -55,8 +54,14 @@ class TorchWatcher:
 def install_if_asked() -> None:
     """Arrange activation where the environment asks for it: now if torch is loaded, else when it will be.
 
-    Costs a few microseconds, and changes nothing, where ``GFXGRAPH`` does not ask.
+    Costs a microsecond, and changes nothing, where ``GFXGRAPH`` is not set.
     """
+    # Looked up here, and not through config, because importing that takes longer than all of
+    # ``import gfxgraph`` should.
+    if not os.environ.get("GFXGRAPH"):  # noqa: TID251
+        return
+    from gfxgraph import config
+
     if not config.load().is_on:
         return
     if "torch" in sys.modules:
@@ -75,8 +80,9 @@ def activate() -> None:
             made safe must not run without that and look as if it had been. With HGB_LOG_LEVEL=debug the
             error itself is raised, with its traceback.
     """
+    from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
-    from gfxgraph.runtime.activation import activate_from_environment  # type: ignore[import-not-found]
+    from gfxgraph.runtime.activation import activate_from_environment
 
     try:
         activate_from_environment()

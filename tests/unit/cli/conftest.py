@@ -27,9 +27,11 @@ INIT = """
 from gfxgraph.startup.hook import install_if_asked
 def is_enabled():
     return True
+install_if_asked()
+"""
+HEALTH = """
 def stats():
     return {"replay_count": 7}
-install_if_asked()
 """
 ACTIVATION = """
 import os, sys
@@ -88,6 +90,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
     (package / "__init__.py").write_text(INIT)
     (package / "runtime" / "__init__.py").write_text("")
     (package / "runtime" / "activation.py").write_text(ACTIVATION)
+    (package / "runtime" / "health.py").write_text(HEALTH)
     own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     environment |= {"PYTHONPATH": str(tmp_path / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}

@@ -66,10 +66,6 @@ def test_a_run_that_is_not_what_it_should_be_proves_nothing(sandbox):
     init.write_text(init.read_text().replace("return True", "return False"))
     sandbox.script("class TestCuda:\n def test_graph(self): pass\n", "tests/test_cuda.py")
     sandbox.script("", "tests/inductor/test_cudagraph_trees.py")
-    done = sandbox.python(
-        RUNNER, "--tests", sandbox.folder / "tests", "--out", "report.json", "--processes", 1
-    )
+    done = sandbox.python(RUNNER, "--tests", sandbox.folder / "tests", "--out", "report.json", "--processes", 1)
     assert done.returncode == 1
-    assert json.loads((sandbox.folder / "report.json").read_text())["lost"] == [
-        "test_cuda.py::TestCuda::test_graph"
-    ]
+    assert json.loads((sandbox.folder / "report.json").read_text())["lost"] == ["test_cuda.py::TestCuda::test_graph"]

@@ -32,7 +32,7 @@ enum { MAX = 64 };
 
 typedef struct Node { int type, enabled; Params params; struct Graph *inner; } Node;
 typedef struct Graph { int n_nodes, n_edges, alive; Node *nodes[MAX]; Node *from[MAX], *to[MAX]; } Graph;
-typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck; } Stream;
+typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck, ended; } Stream;
 typedef struct { Graph *graph; int launches; } Exec;
 
 static char call_log[1 << 16];
@@ -140,7 +140,9 @@ int cuGetErrorName(int status, const char **out) { *out = name_of(status); retur
 int FN(hipStreamBeginCapture, cuStreamBeginCapture_v2)(Stream *s, int mode) {
   ENTER();
   (void)mode;
-  s->status = ACTIVE; s->id = next_id++; s->graph = fake_graph(); s->last = NULL; s->stuck = 0;
+  if (s->status == ACTIVE) return last_error = 401;
+  if (s->status == INVALIDATED && !s->ended) abort(); /* HIP 6.4 keeps the old capture in its lists */
+  s->status = ACTIVE; s->id = next_id++; s->graph = fake_graph(); s->last = NULL; s->stuck = s->ended = 0;
   return 0;
 }
 static int n_leaves(Graph *g) {
@@ -157,11 +159,18 @@ int FN(hipStreamEndCapture, cuStreamEndCapture)(Stream *s, Graph **out) {
   *out = (Graph *)0xdead0000; /* garbage unless it succeeds */
   ENTER();
   if (was == NONE) return last_error = 1;
-  if (was == INVALIDATED) { if (!s->stuck) s->status = NONE; return last_error = 901; }
+  if (was == INVALIDATED) {
+    if (s->stuck && s->ended) abort(); /* HIP 6.4 crashes at the second end */
+    s->ended = 1;
+    if (!s->stuck) s->status = NONE;
+    return last_error = 901;
+  }
   if (n_leaves(s->graph) > 1) {
 #ifdef CUDA
     s->status = NONE;
 #endif
+    if (s->ended) abort();
+    s->ended = 1;
     return last_error = 904; /* HIP: still active, with a graph that is gone */
   }
   s->status = NONE; *out = s->graph;

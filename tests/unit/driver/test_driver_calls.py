@@ -343,19 +343,22 @@ def test_an_active_capture_is_ended_and_its_graph_destroyed(fake: Make, backend:
     assert made.call("graph_alive", graph) == 0
 
 
+@pytest.mark.parametrize("ended_before", [False, True])
 @pytest.mark.parametrize(("backend", "stuck"), [("hip", 0), ("hip", 1), ("cuda", 0)])
-def test_an_invalidated_capture_frees_its_stream(fake: Make, backend: str, stuck: int) -> None:
-    """Also where HIP before 7.14 leaves the stream invalidated; the garbage handle is not used."""
+def test_an_invalidated_capture_frees_its_stream(fake: Make, backend: str, stuck: int, ended_before: bool) -> None:
+    """Also where HIP before 7.14 leaves the stream invalidated and crashes at a second end."""
     made = fake(backend)
     stream = made.call("stream")
     made.driver.begin_capture(stream)
     made.call("invalidate", stream, stuck)
+    if ended_before:
+        with pytest.raises(DriverError):
+            made.driver.end_capture(stream)
     made.log()
-    made.driver.abandon_capture(stream)
+    made.driver.abandon_capture(stream, end_was_refused=ended_before)
     said = made.log()
     assert made.driver.capture_info(stream).status is CaptureStatus.NONE
-    begin, end = (made.driver.table.symbol(n) for n in ("begin_capture", "end_capture"))
-    assert [name for name in said if name in (begin, end)] == [end, begin, end] if stuck else [end]
+    # The garbage handle of a refused end is not destroyed.
     assert said.count(made.driver.table.symbol("graph_destroy")) == stuck
     assert made.library.fake_last_error() == 0 or backend == "cuda"
 
@@ -375,6 +378,22 @@ def test_hip_joins_forks_before_it_ends(fake: Make) -> None:
     assert said.count("hipStreamEndCapture") == 1
     assert made.driver.capture_info(stream).status is CaptureStatus.NONE
     assert made.call("graph_alive", graph) == 0
+
+
+def test_hip_never_ends_an_unjoined_capture_twice(fake: Make) -> None:
+    """When its end was refused before, the stream is reported lost and nothing is called."""
+    made = fake("hip")
+    stream = made.call("stream")
+    made.driver.begin_capture(stream)
+    for forked in (0, 1):
+        made.call("record", stream, 0, forked)
+    with pytest.raises(DriverError):
+        made.driver.end_capture(stream)
+    made.log()
+    with pytest.raises(DriverError) as caught:
+        made.driver.abandon_capture(stream, end_was_refused=True)
+    assert caught.value.code == "capture_not_abandoned"
+    assert set(made.log()) == {"hipStreamGetCaptureInfo_v2"}
 
 
 def test_cuda_ends_an_unjoined_capture_by_itself(fake: Make) -> None:

@@ -89,9 +89,7 @@ def test_an_existing_torch_is_never_installed_over(tool, monkeypatch, tmp_path):
     assert asked == [("install", "--editable", ".")]
 
 
-@pytest.mark.parametrize(
-    ("index", "wheel_at_hand"), [("https://example.org/rocm", False), ("", True), ("", False)]
-)
+@pytest.mark.parametrize(("index", "wheel_at_hand"), [("https://example.org/rocm", False), ("", True), ("", False)])
 def test_where_a_new_torch_comes_from(tool, monkeypatch, index, wheel_at_hand):
     """TORCH_INDEX_URL; else a wheel at hand without asking any index; else the CPU index."""
     asked = []
@@ -107,6 +105,4 @@ def test_where_a_new_torch_comes_from(tool, monkeypatch, index, wheel_at_hand):
         assert asked == [("install", "torch", "--index-url", index)]
         return
     assert asked[0] == ("install", "--no-index", "--no-deps", tool.TORCH)
-    assert asked[1] == ("install", tool.TORCH) + (
-        () if wheel_at_hand else ("--extra-index-url", tool.CPU_INDEX)
-    )
+    assert asked[1] == ("install", tool.TORCH) + (() if wheel_at_hand else ("--extra-index-url", tool.CPU_INDEX))

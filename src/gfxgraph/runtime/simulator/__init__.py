@@ -18,6 +18,7 @@ import torch
 
 from gfxgraph.errors import SimulatorError
 from gfxgraph.runtime.simulator.core import Simulator
+from gfxgraph.runtime.simulator.device import SimulatedCrash
 from gfxgraph.runtime.simulator.driver import SimDriver
 from gfxgraph.runtime.simulator.faults import Faults, WrongReplay
 from gfxgraph.runtime.simulator.installation import Undo, active, install
@@ -26,6 +27,7 @@ from gfxgraph.runtime.simulator.profiles import names as profile_names
 __all__ = [
     "Faults",
     "SimDriver",
+    "SimulatedCrash",
     "Simulator",
     "Undo",
     "WrongReplay",

@@ -232,9 +232,7 @@ class Allocator:
 
     def _list(self, block: Block) -> None:
         key = (block.stream, block.segment.small)
-        insort(
-            block.segment.pool.free.setdefault(key, []), (*block.key(), block), key=lambda entry: entry[:2]
-        )
+        insort(block.segment.pool.free.setdefault(key, []), (*block.key(), block), key=lambda entry: entry[:2])
 
     def _unlist(self, block: Block) -> None:
         free = block.segment.pool.free[(block.stream, block.segment.small)]

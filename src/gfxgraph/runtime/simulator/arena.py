@@ -10,11 +10,10 @@ Twins carry the whole arena as their storage, so address arithmetic is the only 
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import mmap
 import struct
-import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ _SLOT: Final = 512  # one DLManagedTensor with room for 28 dims
 _MAX_DIMS: Final = 28
 # data, device(type, id), ndim, dtype(code, bits, lanes), shape*, strides*, offset, context, deleter*
 _MANAGED: Final = struct.Struct("<QiiiBBHQQQQQ")
-_DELETER_AT: Final = 56
 _KDL_CUDA: Final = 2
 
 _DTYPES: Final[dict[torch.dtype, tuple[int, int]]] = {
@@ -52,51 +50,21 @@ _view_dtype: Final = torch.ops.aten.view.dtype
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _Slab:
-    """Memory for DLManagedTensor structs; immortal, because C++ reads them until the process ends."""
+class _Slots:
+    """Room for DLManagedTensor structs. C++ reads their null deleter when a tensor dies: immortal."""
 
-    slots_per_page = 4096
-
-    def __init__(self) -> None:
-        self.free: list[int] = []
-        self.on_free: dict[int, Callable[[], None] | None] = {}
-        self.deleter = _Deleter(self._deleted)
-        self.deleter_address = ctypes.cast(self.deleter, ctypes.c_void_p).value or 0
-        self._pages: list[tuple[int, memoryview]] = []
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.deleter))
-        atexit.register(self.disarm)
-
-    def take(self) -> int:
-        if not self.free:
-            self._grow()
-        return self.free.pop()
-
-    def disarm(self) -> None:
-        """Forget all deleters: C++ statics may free tensors after Python is gone."""
-        for address in list(self.on_free):
-            ctypes.c_uint64.from_address(address + _DELETER_AT).value = 0
-        # A thread of autograd's engine may be about to call one: it must get the lock of a living
-        # interpreter, or the process ends in std::terminate.
-        for _ in range(5):
-            time.sleep(0.002)
-
-    def _deleted(self, address: int) -> None:
-        finish = self.on_free.pop(address, None)
-        self.free.append(address)
-        if finish is not None:
-            finish()
-
-    def _grow(self) -> None:
-        page = mmap.mmap(-1, self.slots_per_page * _SLOT)
+    def __init__(self, count: int = 64) -> None:
+        page = mmap.mmap(-1, count * _SLOT)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
         base = ctypes.addressof(ctypes.c_char.from_buffer(page))
-        self.free.extend(range(base + (self.slots_per_page - 1) * _SLOT, base - 1, -_SLOT))
+        self.free = [(ctypes.c_char * _SLOT).from_address(base + at * _SLOT) for at in range(count)]
 
 
-_slab = _Slab()
+_slots = _Slots()
+# Weak references to the storages of live blocks; the callback of each frees its block.
+_watched: set[weakref.ref[Any]] = set()
 
 
 class Arena:
@@ -136,9 +104,7 @@ class Arena:
             twin = torch._neg_view(twin)
         return twin
 
-    def twin_at(
-        self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def twin_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """CPU tensor over device bytes, without a device tensor."""
         if dtype not in self._flat:
             self._add_dtype(dtype)
@@ -158,18 +124,20 @@ class Arena:
         known = _DTYPES.get(dtype)
         if known is None or len(size) > _MAX_DIMS:
             return self._exotic(address, size, stride, dtype, on_free)
-        slot = _slab.take()
         ndim = len(size)
         code, bits = known
-        shape_at = slot + 64
-        deleter = _slab.deleter_address
-        view = (ctypes.c_char * _SLOT).from_address(slot)
+        slot = _slots.free.pop()
+        at = ctypes.addressof(slot)
+        shape_at = at + _MANAGED.size
         _MANAGED.pack_into(
-            view, 0, address, _KDL_CUDA, 0, ndim, code, bits, 1, shape_at, shape_at + 8 * ndim, 0, 0, deleter
+            slot, 0, address, _KDL_CUDA, 0, ndim, code, bits, 1, shape_at, shape_at + 8 * ndim, 0, 0, 0
         )
-        struct.pack_into(f"<{2 * ndim}q", view, 64, *size, *stride)
-        _slab.on_free[slot] = on_free
-        tensor: torch.Tensor = torch._C._from_dlpack(_new_capsule(slot, b"dltensor", None))
+        struct.pack_into(f"<{2 * ndim}q", slot, _MANAGED.size, *size, *stride)
+        tensor: torch.Tensor = torch._C._from_dlpack(_new_capsule(at, b"dltensor", None))
+        # Everything but the deleter has been copied by now, and that is null in every slot.
+        _slots.free.append(slot)
+        if on_free is not None:
+            _watch(tensor, on_free)
         return tensor
 
     def copy_bytes(self, to: int, source: int, nbytes: int) -> None:
@@ -202,6 +170,16 @@ class Arena:
     def _add_dtype(self, dtype: torch.dtype) -> None:
         self._flat[dtype] = self._flat[torch.uint8].view(dtype)
         self._shift[dtype] = dtype.itemsize.bit_length() - 1
+
+
+def _watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
+    # Not DLPack's deleter: a Python callback from C++ breaks when an exception is being raised, and when
+    # the interpreter goes down. Torch keeps a storage's Python object for as long as the storage lives.
+    def died(reference: weakref.ref[Any]) -> None:
+        _watched.discard(reference)
+        on_free()
+
+    _watched.add(weakref.ref(tensor.untyped_storage(), died))
 
 
 def span_nbytes(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:

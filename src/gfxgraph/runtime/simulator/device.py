@@ -18,6 +18,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -38,6 +39,10 @@ class Refused(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+class SimulatedCrash(BaseException):
+    """Here the real runtime takes the process down; not an Exception, so that nothing swallows it."""
 
 
 @dataclass(eq=False)
@@ -88,7 +93,7 @@ class Device:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.faults = Faults()
+        self.faults = Faults(changed=self._note_busy)
         self.handles = Handles()
         self.streams: dict[int, Stream] = {_LEGACY: Stream(_LEGACY, 0)}
         self.by_handle: dict[int, Stream] = {0: self.streams[_LEGACY]}
@@ -147,6 +152,16 @@ class Device:
                 self._note_busy()
             raise Refused(code)
 
+    def check_op(self, stream: Stream, about: Capture | None = None) -> None:
+        """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""
+        try:
+            self.check("op")
+        except Refused as refused:
+            capture = stream.capture or about
+            if capture is not None and refused.code in codes.CAPTURE_CODES:
+                capture.invalidated = True
+            raise
+
     def apply(self, call: str, capture: Capture) -> Rule:
         """Apply the profile's rule of ``call`` to ``capture``; raise where it refuses."""
         rule = self.profile.rule(call, capture.mode)
@@ -176,6 +191,17 @@ class Device:
                 self.apply(f"thread_{call}", capture)
         return True
 
+    def runtime_call(self, call: str) -> None:
+        """Make one call of the profile's table from this thread, as a library beside torch may do.
+
+        ``call`` is a row's name without ``thread_``; whose capture it meets decides which row holds.
+        """
+        me = threading.get_ident()
+        for capture in list(self.captures):
+            row = call if capture.thread == me else f"thread_{call}"
+            if row in self.profile.calls:
+                self.apply(row, capture)
+
     def _note_busy(self) -> None:
         self.busy = bool(
             self.captures
@@ -187,6 +213,7 @@ class Device:
     def plan(self, faults: Faults) -> None:
         """Replace the fault plan."""
         self.faults = faults
+        faults.changed = self._note_busy
         self._note_busy()
 
     # ---- captures -----------------------------------------------------------------------------------
@@ -195,7 +222,7 @@ class Device:
         self.check("begin")
         if stream.id == _LEGACY:
             raise Refused(codes.CAPTURE_UNSUPPORTED)
-        if stream.capture is not None:
+        if stream.status is CaptureStatus.ACTIVE or stream.capture is not None:
             raise Refused(self.profile.nested_begin)
         graph = Graph()
         self.handles.graphs[graph.handle] = graph
@@ -223,9 +250,7 @@ class Device:
             member.capture, member.frontier, member.stuck = None, (), None
         if code:
             if self.profile.after_failed_end.get(code) == "stays":
-                left = (
-                    CaptureStatus.INVALIDATED if code == codes.CAPTURE_INVALIDATED else CaptureStatus.ACTIVE
-                )
+                left = CaptureStatus.INVALIDATED if code == codes.CAPTURE_INVALIDATED else CaptureStatus.ACTIVE
                 for member in capture.streams:
                     member.stuck = left
             self._note_busy()
@@ -234,16 +259,22 @@ class Device:
         return capture.graph
 
     def abandon_capture(self, stream: Stream) -> None:
-        """Whatever it takes to make ``stream`` usable again."""
+        """End whatever capture ``stream`` is in and revive it, as far as this runtime lets it be revived."""
         if stream.capture is not None:
-            capture = stream.capture
-            self.captures.remove(capture)
-            for member in capture.streams:
-                member.capture, member.frontier = None, ()
-        stream.stuck = None
-        self._note_busy()
+            # An early end fails where the capture is dead; what it leaves is looked at below.
+            with suppress(Refused):
+                self.end_capture(stream)
+        if stream.stuck is CaptureStatus.INVALIDATED:
+            # emulator.md, stuck.py: a begin and an end of a new capture, and the stream works again.
+            self.begin_capture(stream, "relaxed")
+            self.end_capture(stream)
+        if stream.status is not CaptureStatus.NONE:
+            raise Refused(codes.ILLEGAL_STATE)
 
     def _end_without_capture(self, stream: Stream) -> int:
+        if stream.stuck is CaptureStatus.ACTIVE:
+            # hip_facts.md 3.2: a second EndCapture after 904 segfaults.
+            raise SimulatedCrash("hipStreamEndCapture called twice after an unjoined fork: segmentation fault")
         # emulator.md, stuck.py: EndCapture again gives 908 where the status stays, else 401.
         return codes.CAPTURE_WRONG_THREAD if stream.stuck is not None else codes.ILLEGAL_STATE
 
@@ -251,7 +282,7 @@ class Device:
 
     def submit(self, stream: Stream, make_node: Callable[[], Node], call: str = "launch") -> bool:
         """Run ``make_node()``'s work on ``stream`` or record it; return whether it was recorded."""
-        self.check("op")
+        self.check_op(stream)
         capture = stream.capture
         if capture is None:
             if stream.stuck is not None:
@@ -293,7 +324,7 @@ class Device:
     # ---- events -------------------------------------------------------------------------------------
 
     def record_event(self, event: Event, stream: Stream) -> None:
-        self.check("op")
+        self.check_op(stream)
         if stream.capture is not None and stream.capture.invalidated:
             raise Refused(codes.CAPTURE_INVALIDATED)
         event.recorded_at = time.perf_counter()
@@ -302,7 +333,7 @@ class Device:
         event.frontier = stream.frontier
 
     def wait_event(self, event: Event, stream: Stream) -> None:
-        self.check("op")
+        self.check_op(stream, event.capture)
         if event.recorded_at is None:
             return
         theirs, ours = event.capture, stream.capture
@@ -384,8 +415,9 @@ class Device:
 
         def corrupt(at: int, node: Node) -> None:
             for lie in lies:
-                if at == lie.node % count and node.outputs and node.outputs[0].numel():
-                    victim = node.outputs[0].select(-1, 0) if node.outputs[0].dim() else node.outputs[0]
+                written = [tensor for tensor in node.written if tensor.numel()]
+                if at == lie.node % count and written:
+                    victim = written[0].as_strided((1,), (1,), written[0].storage_offset())
                     victim.copy_(victim + lie.add)
 
         return corrupt

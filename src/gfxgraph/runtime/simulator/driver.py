@@ -13,6 +13,7 @@ import torch
 
 from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
+from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
 from gfxgraph.runtime.simulator.graphs import Graph, GraphExec, Node
 from gfxgraph.types import CaptureInfo, NodeKind
@@ -96,24 +97,29 @@ class SimDriver:
         except Refused as refused:
             raise self._error("hipStreamBeginCapture", refused.code) from None
 
-    def abandon_capture(self, stream: int) -> None:
-        self._device.abandon_capture(self._stream(stream))
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
+        try:
+            self._device.abandon_capture(self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipStreamEndCapture", refused.code) from None
 
     # ---- operands ---------------------------------------------------------------------------------------
 
     def node_operands(self, node: int) -> tuple[list[int], list[int]]:
-        """Addresses that ``node`` reads (in-place targets included), and those it only writes."""
+        """Addresses that ``node`` reads, and those it writes; in-place targets are among both."""
         found = self._node(node)
-        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.outputs]
+        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
 
     def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
         """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
         container, key = self._node(node).input_slots[index]
-        container[key] = self._sim.arena.twin(tensor)
+        with below_the_dispatcher():
+            container[key] = self._sim.arena.twin(tensor)
 
     def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
         """Let ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
-        self._node(node).outputs[index] = self._sim.arena.twin(tensor)
+        with below_the_dispatcher():
+            self._node(node).outputs[index] = self._sim.arena.twin(tensor)
 
     # ---- handles ----------------------------------------------------------------------------------------
 

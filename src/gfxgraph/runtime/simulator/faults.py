@@ -7,6 +7,7 @@ Stays out: the calls themselves; device.py and allocator.py ask here before they
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # What can fail by its Nth call.
@@ -20,8 +21,8 @@ class WrongReplay:
     Args:
         node: index of the node in the graph, in recording order; negative counts from the end.
         replay: 1 for the first launch of an exec, 0 for every launch.
-        graph: index of the graph among those instantiated since install; None means every graph.
-        add: what is added to the first element of the output.
+        graph: index of the exec among those instantiated since install; None means every one.
+        add: what is added to the first element of the first tensor that the node writes.
     """
 
     node: int = -1
@@ -41,12 +42,14 @@ class Faults:
     slow_launch_s: float = 0.0  # every graph launch takes this much longer
     die_at_sticky: bool = False  # a sticky error ends the process as ROCr does: SIGABRT
     calls: Counter[str] = field(default_factory=Counter)
+    changed: Callable[[], None] = lambda: None  # the device looks at the plan only when told to
 
     def fail_nth(self, call: str, n: int, code: int) -> None:
         """Make the ``n``-th ``call`` from now fail with ``code``."""
         if call not in CALLS:
             raise ValueError(f"{call!r} is not one of {', '.join(CALLS)}")
         self.fail.setdefault(call, {})[self.calls[call] + n] = code
+        self.changed()
 
     def oom_nth(self, n: int) -> None:
         """Make the ``n``-th allocation from now run out of memory."""

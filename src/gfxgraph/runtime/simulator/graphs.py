@@ -37,7 +37,8 @@ class Node:
         run: performs it, given the node and the generator to draw from, or None.
         call: ``(args, kwargs)`` of the operation, twins in place of device tensors.
         input_slots: where in ``call`` the twins it reads stand, as (container, key).
-        outputs: twins it writes beyond those among its inputs.
+        target_slots: those of the twins it reads that it also writes.
+        outputs: twins it writes beyond those.
         draw: for an op that draws: gives the generator at ``offset`` of its state.
     """
 
@@ -46,6 +47,7 @@ class Node:
     run: Callable[[Node, torch.Generator | None], None]
     call: tuple[list[Any], dict[str, Any]] = field(default_factory=lambda: ([], {}))
     input_slots: list[tuple[Any, Any]] = field(default_factory=list)
+    target_slots: list[tuple[Any, Any]] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
     draw: Draw | None = None
     offset: int = 0
@@ -55,6 +57,10 @@ class Node:
     @property
     def inputs(self) -> list[torch.Tensor]:
         return [container[key] for container, key in self.input_slots]
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        return [*self.outputs, *(container[key] for container, key in self.target_slots)]
 
     def execute(self) -> None:
         """Run eagerly, or as part of a replay."""

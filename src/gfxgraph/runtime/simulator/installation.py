@@ -6,7 +6,9 @@ Stays out: behaviour; every function put in place is made elsewhere.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import torch
+from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
 from gfxgraph.runtime.simulator import profiles
@@ -24,7 +27,12 @@ from gfxgraph.runtime.simulator.kernels import Kernels
 from gfxgraph.runtime.simulator.native import NativeDevice
 from gfxgraph.runtime.simulator.special_kernels import host_kernels, special_kernels
 from gfxgraph.runtime.simulator.torch_classes import make_classes
-from gfxgraph.runtime.simulator.torch_names import cudart_module, device_properties, torch_c_names
+from gfxgraph.runtime.simulator.torch_names import (
+    cudart_module,
+    device_properties,
+    nvtx_module,
+    torch_c_names,
+)
 
 DEFAULT_MEMORY: Final = 8 << 30
 _MISSING: Final = object()
@@ -69,12 +77,14 @@ class Undo:
             self.add(lambda: setattr(owner, name, before))
 
 
-def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY) -> Undo:
+def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Undo:
     """Make ``torch.cuda`` one simulated card behaving as ``profile`` says.
 
     Args:
         profile: a name of ``profiles.names()``.
         total_memory: bytes of device memory that programs may reserve.
+        torch_habits: fields of ``profiles.TorchHabits`` to have otherwise than the profile, such as
+            ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
 
     Raises:
         SimulatorError: `simulator_unknown_profile`; `simulator_unsupported` where one is installed, a real
@@ -84,6 +94,8 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY) -> Und
     if _active is not None:
         raise SimulatorError("simulator_unsupported", feature="a second simulator", where="this process")
     chosen = profiles.load(profile)
+    if torch_habits:
+        chosen = dataclasses.replace(chosen, torch=dataclasses.replace(chosen.torch, **torch_habits))
     if torch.cuda.is_available():
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
@@ -101,18 +113,22 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY) -> Und
         _patch_names(sim, undo)
         _patch_modules(sim, undo)
         _patch_classes(sim, undo)
+        _patch_compile(undo)
         _settle_autograd(undo)
     except BaseException:
         undo.undo()
         raise
     _active = sim
-    undo.add(_forget)
+    undo.add(lambda: _forget(sim))
     return undo
 
 
-def _forget() -> None:
+def _forget(sim: Simulator) -> None:
     global _active
     _active = None
+    # The stream lives in C++ and would be the next simulator's current one.
+    torch._C._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
+    sim.retire()
 
 
 def _patch_names(sim: Simulator, undo: Undo) -> None:
@@ -137,13 +153,25 @@ def _patch_modules(sim: Simulator, undo: Undo) -> None:
     undo.set(cuda, "device_count", lambda: 1)
     undo.set(cuda, "is_available", lambda: True)
     undo.set(torch.backends.cuda, "is_built", lambda: True)
+    undo.set(cuda.nvtx, "_nvtx", nvtx_module())
     undo.set(torch, "Generator", GeneratorName)
     undo.set(torch.UntypedStorage, "__new__", storage_constructor(sim))
+    # torch.device(...) as a context looks factories up in a table made at its first use.
+    _device_constructors()
     for name, function in factories_with_pinning(sim).items():
         undo.set(torch, name, function)
     if sim.profile.platform == "hip":
         undo.set(torch.version, "hip", sim.profile.torch_hip)
         undo.set(torch.version, "cuda", None)
+
+
+def _patch_compile(undo: Undo) -> None:
+    """Let torch.compile trace as ever, and run what it traced eagerly: there is no device to generate for."""
+
+    def run_eagerly(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        return model_.forward
+
+    undo.set(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
 
 
 def _patch_classes(sim: Simulator, undo: Undo) -> None:
@@ -210,6 +238,8 @@ def _settle_autograd(undo: Undo) -> None:
         _run_backward_in_callers_thread(undo)
     else:
         _await_engine_threads(states_before)
+        atexit.unregister(_let_engine_threads_finish)
+        atexit.register(_let_engine_threads_finish)
 
 
 def _await_engine_threads(states_before: int) -> None:
@@ -218,6 +248,13 @@ def _await_engine_threads(states_before: int) -> None:
     deadline = time.monotonic() + 2.0
     while 0 < _thread_states() - states_before < _GUARD_DEVICES and time.monotonic() < deadline:
         time.sleep(0.001)
+
+
+def _let_engine_threads_finish() -> None:
+    # backward() returns before the engine's thread has dropped what it held. Our kernels are Python, so it
+    # needs the interpreter's lock for that, and waiting for it in a dying interpreter ends in std::terminate.
+    for _ in range(5):
+        time.sleep(0.002)
 
 
 def _thread_states() -> int:

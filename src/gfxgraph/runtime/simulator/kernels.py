@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_MIXED: Final = (
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-)
+_TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
+_MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 _DRY_RUNS_KEPT: Final = 8192
+_COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Plan:
     tensor_names: tuple[str, ...] = ()  # the same among keyword-only arguments
     list_names: tuple[str, ...] = ()
     outs: tuple[str, ...] = ()  # keyword-only arguments that the op writes
+    targets: tuple[int, ...] = ()  # positions of arguments that the op changes
     # For each return: where the argument stands that it is, or None for a new value.
     returned: tuple[int | str | None, ...] = ()
     is_view: bool = False
@@ -85,6 +86,8 @@ def make_plan(op: Any, name: str) -> Plan:
                 by_alias[alias] = where
             if argument.alias_info.is_write and argument.kwarg_only and kind == "Tensor":
                 plan.outs += (argument.name,)
+            elif argument.alias_info.is_write and not argument.kwarg_only:
+                plan.targets += (position,)
     plan.tensors, plan.lists = tuple(tensors), tuple(lists)
     for value in op._schema.returns:
         info = value.alias_info
@@ -115,7 +118,9 @@ class Kernels:
             if not full.startswith("aten::"):
                 continue
             name = full[6:]
-            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU"):
+            # Without a CPU kernel of its own an op may still be composed of such.
+            composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
+            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
                 names.add(name)
         with warnings.catch_warnings():
             # Composite kernels are overridden on purpose.
@@ -145,11 +150,16 @@ class Kernels:
 
     def build(self, name: str) -> Callable[..., Any]:
         """The kernel of ``name``, from its schema."""
-        base, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, base), overload or "default")
+        op = _overload(name)
         plan = make_plan(op, name)
         if plan.is_view and not any(where is not None and where in plan.outs for where in plan.returned):
             return self._view_kernel(op)
+        return self._compute_kernel(plan)
+
+    def build_from(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
+        plan = make_plan(_overload(name), name)
+        plan.op = body
         return self._compute_kernel(plan)
 
     def _view_kernel(self, op: Any) -> Callable[..., Any]:
@@ -162,10 +172,11 @@ class Kernels:
     def _compute_kernel(self, plan: Plan) -> Callable[..., Any]:
         device = self.device
         syncs = self._sync_test(plan.name)
+        how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if syncs is not None and syncs(args):
-                self.sim.host_read()
+                self.sim.host_read(how)
                 return self.compute(plan, args, kwargs)
             if not device.busy:
                 return self.compute(plan, args, kwargs)
@@ -198,9 +209,7 @@ class Kernels:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(plan, args, kwargs, result)
 
-    def twins(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def twins(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
         for at in plan.tensors:
@@ -225,7 +234,9 @@ class Kernels:
 
     def _twin(self, tensor: Any, plan: Plan) -> Any:
         if not isinstance(tensor, Tensor):
-            return tensor  # a Python number where the schema has a tensor
+            # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
+            # for arithmetic alone.
+            return tensor if plan.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
         if tensor.is_cuda:
             return self.arena.twin(tensor)
         if tensor.dim() and not plan.mixed_devices:
@@ -279,9 +290,7 @@ class Kernels:
             if 0 <= shift < storage.nbytes() and twin.dtype == owner.dtype:
                 as_strided = torch.ops.aten.as_strided.default
                 at = shift // twin.dtype.itemsize
-                view: Tensor = as_strided.redispatch(
-                    _CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at
-                )
+                view: Tensor = as_strided.redispatch(_CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at)
                 return view
         made = self.sim.allocate(twin.size(), twin.stride(), twin.dtype)
         self.arena.twin(made).copy_(twin)
@@ -303,7 +312,7 @@ class Kernels:
         device = self.device
         stream = device.current()
         try:
-            device.check("op")
+            device.check_op(stream)
             capture = stream.capture
             if capture is not None and capture.invalidated:
                 raise Refused(901)
@@ -313,12 +322,14 @@ class Kernels:
                 raise Refused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
         except Refused as refused:
-            raise self.sim.error(refused) from None
+            failure = self.sim.error(refused)
+        raise failure
 
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)
         keywords = dict(keywords)
-        node = Node(NodeKind.KERNEL, f"sim::aten::{plan.name}", _run, call=(call, keywords))
+        kind = NodeKind.MEMSET if plan.name == "zero_" else NodeKind.KERNEL
+        node = Node(kind, f"sim::aten::{plan.name}", _run, call=(call, keywords))
         self._note_inputs(plan, node)
         if plan.draws:
             state = self._generator(plan, args, kwargs).state
@@ -359,6 +370,16 @@ class Kernels:
         for name in plan.list_names:
             if keywords.get(name) is not None:
                 slots.extend((keywords[name], k) for k, item in enumerate(keywords[name]) if item is not None)
+        for at in plan.targets:
+            if at >= len(call) or call[at] is None:
+                continue
+            if at in plan.lists:
+                node.target_slots.extend((call[at], k) for k in range(len(call[at])))
+            else:
+                node.target_slots.append((call, at))
+        for name in plan.outs:
+            if keywords.get(name) is not None:
+                node.target_slots.append((keywords, name))
         slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
         for container, key in slots:
             # A host scalar's value goes into the launch; the tensor may change before the replay.
@@ -449,6 +470,11 @@ class _Runner:
             values = (value for value in _tensors_in(new) if id(value) not in written)
             for output, value in zip(node.outputs, values):
                 output.copy_(value)
+
+
+def _overload(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
 def _run(node: Node, generator: torch.Generator | None) -> None:

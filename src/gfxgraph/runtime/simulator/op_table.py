@@ -8,28 +8,27 @@ from __future__ import annotations
 
 from typing import Final
 
-# Ops whose CUDA kernels read a value back before they can go on (memcpy_and_sync or a stream
-# synchronization inside), so their output shape or their error depends on data.
-SYNCING: Final = frozenset(
-    {
-        "_local_scalar_dense",
-        "nonzero",
-        "nonzero.out",
-        "masked_select",
-        "masked_select.out",
-        "equal",
-        "_unique",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "unique_dim_consecutive",
-        "repeat_interleave.Tensor",
-        "bincount",
-        "histc",
-        "histc.out",
-        "_ctc_loss.Tensor",
-    }
-)
+# Ops whose CUDA kernels wait for the device before they can go on, so that their output's shape or an error
+# depends on data; and by which call they wait. torch guards memcpy_and_sync on ROCm, thrust's
+# stream synchronization it does not.
+SYNCING: Final = {
+    "_local_scalar_dense": "memcpy_with_stream",
+    "nonzero": "memcpy_with_stream",
+    "nonzero.out": "memcpy_with_stream",
+    "masked_select": "memcpy_with_stream",
+    "masked_select.out": "memcpy_with_stream",
+    "equal": "memcpy_with_stream",
+    "repeat_interleave.Tensor": "memcpy_with_stream",
+    "bincount": "memcpy_with_stream",
+    "histc": "memcpy_with_stream",
+    "histc.out": "memcpy_with_stream",
+    "_ctc_loss.Tensor": "memcpy_with_stream",
+    "_unique": "memcpy_with_stream",
+    "_unique2": "memcpy_with_stream",
+    "unique_dim": "stream_synchronize",
+    "unique_consecutive": "stream_synchronize",
+    "unique_dim_consecutive": "stream_synchronize",
+}
 
 # With a byte or bool mask among the indices these expand it by nonzero.
 MASK_INDEXING: Final = frozenset(

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.runtime.simulator.arena import span_nbytes
+from gfxgraph.runtime.simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph.runtime.simulator.graphs import Node
+from gfxgraph.runtime.simulator.rnn_kernels import rnn_kernels
 from gfxgraph.types import CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
@@ -29,8 +31,6 @@ _UNPINNED: Final = (
 
 def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[..., Any]]:
     """Kernels by op name."""
-    from gfxgraph.runtime.simulator.rnn_kernels import rnn_kernels
-
     return {
         "empty.memory_format": _empty(sim),
         "empty_strided": _empty_strided(sim),
@@ -45,6 +45,7 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
         "is_pinned": lambda self, device=None: False,
         "repeat_interleave.Tensor": _repeat_interleave(sim, kernels),
         **rnn_kernels(kernels),
+        **cuda_only_kernels(kernels),
     }
 
 
@@ -168,9 +169,7 @@ def _foreach_copy(kernels: Kernels) -> Callable[..., None]:
 
 
 def _resize(sim: Simulator) -> Callable[..., Tensor]:
-    def resize_(
-        self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None
-    ) -> Tensor:
+    def resize_(self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
         stride = _strides(size, memory_format)
         room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
         need = span_nbytes(size, stride, self.dtype)

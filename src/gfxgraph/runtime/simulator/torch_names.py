@@ -287,9 +287,25 @@ def cudart_module(sim: Simulator) -> Any:
         cudaMemGetInfo=lambda index: mem_get_info(sim),
         cudaProfilerStart=lambda: 0,
         cudaProfilerStop=lambda: 0,
-        cudaStreamSynchronize=wrapped(
-            lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])
-        ),
+        cudaStreamSynchronize=wrapped(lambda handle: sim.device.synchronize_stream(sim.device.by_handle[handle])),
         cudaHostRegister=lambda pointer, nbytes, flags: 0,
         cudaHostUnregister=lambda pointer: 0,
     )
+
+
+def nvtx_module() -> Any:
+    """Stands in for torch._C._nvtx: ranges nobody looks at."""
+
+    def nothing(*args: Any, **kwargs: Any) -> int:
+        return 0
+
+    names = (
+        "rangePushA",
+        "rangePop",
+        "rangeStartA",
+        "rangeEnd",
+        "markA",
+        "deviceRangeStart",
+        "deviceRangeEnd",
+    )
+    return types.SimpleNamespace(**{name: nothing for name in names})

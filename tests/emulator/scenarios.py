@@ -1,0 +1,458 @@
+"""What the driver room does on real HIP, one function a scenario; run under the emulator.
+
+    rocjitsu --config gfx1030.json -- python scenarios.py NAME [KERNELS.so KERNELS.hsaco]
+
+prints one line of JSON: what was seen. A scenario that fails raises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from ctypes import byref, c_void_p
+from pathlib import Path
+from typing import Any
+
+from machine import ADD_LAYOUT, Machine
+
+from gfxgraph.driver import locate
+from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.errors import DriverError
+from gfxgraph.types import CaptureStatus, NodeKind
+
+Facts = dict[str, Any]
+Scenario = Callable[[RuntimeDriver, Machine], Facts]
+SCENARIOS: dict[str, Scenario] = {}
+NEED_KERNELS: set[str] = set()
+
+
+def scenario(kernels: bool = False) -> Callable[[Scenario], Scenario]:
+    def keep(function: Scenario) -> Scenario:
+        SCENARIOS[function.__name__] = function
+        if kernels:
+            NEED_KERNELS.add(function.__name__)
+        return function
+
+    return keep
+
+
+def refusal(call: Callable[[], object]) -> DriverError:
+    try:
+        call()
+    except DriverError as error:
+        return error
+    raise AssertionError("the call was not refused")
+
+
+def works_again(driver: RuntimeDriver, gpu: Machine, stream: int) -> None:
+    """``stream`` executes work and captures anew."""
+    assert driver.capture_info(stream).status is CaptureStatus.NONE
+    buffer = gpu.buffer(0)
+    gpu.memset(buffer, 1, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(buffer) == 0x01010101, "work sent to the stream vanished"
+    driver.begin_capture(stream)
+    gpu.memset(buffer, 2, stream)
+    graph = driver.end_capture(stream)
+    assert len(driver.nodes(graph)) == 1
+    graph_exec = driver.instantiate(graph)
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(buffer) == 0x02020202
+    driver.destroy_exec(graph_exec)
+    driver.destroy_graph(graph)
+
+
+@scenario()
+def identity(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Which runtime, which device; also what the result file records."""
+    count = ctypes.c_int()
+    gpu("hipGetDeviceCount", byref(count))
+    properties = ctypes.create_string_buffer(4096)  # only the name at the start is looked for
+    name = ""
+    if gpu.status("hipDeviceGetName", properties, 4096, 0) == 0:
+        name = properties.value.decode()
+    missing = sorted(driver.missing)
+    return {
+        "hip": ".".join(map(str, driver.version)),
+        "devices": count.value,
+        "name": name,
+        "missing": missing,
+    }
+
+
+@scenario()
+def symbols(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """The native package's list against a genuine library: what it must have is there."""
+    listed = (Path(__file__).parent.parent.parent / "native" / "api.inc").read_text()
+    rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
+    assert len(rows) > 130
+    absent = [name for name, _ in rows if not hasattr(gpu.hip, name)]
+    needed = {name for name, need in rows if need == "REQUIRED"}
+    assert not needed & set(absent)
+    return {"listed": len(rows), "required": len(needed), "absent": absent}
+
+
+@scenario()
+def capture_without_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Copies and memsets: state, count, kinds and order while the capture runs."""
+    a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
+    assert driver.capture_info(stream).status is CaptureStatus.NONE
+    driver.begin_capture(stream)
+    info = driver.capture_info(stream)
+    assert info.status is CaptureStatus.ACTIVE and info.graph
+    count = driver.node_counter(info.graph)
+    counts = [count()]
+    gpu.memset(a, 3, stream)
+    counts.append(count())
+    gpu.copy(b, a, stream)
+    counts.append(count())
+    assert counts == [0, 1, 2]
+    middle = driver.nodes(info.graph)
+    assert driver.capture_frontier(stream) == (middle[-1],)
+    graph = driver.end_capture(stream)
+    assert graph == info.graph
+    nodes = driver.nodes(graph)
+    assert [driver.node_kind(node) for node in nodes] == [NodeKind.MEMSET, NodeKind.MEMCPY]
+    assert driver.edges(graph) == [(nodes[0], nodes[1])]
+    assert driver.leaves(graph) == [nodes[1]]
+    graph_exec = driver.instantiate(graph)
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(b) == 0x03030303
+    return {"counts": counts}
+
+
+@scenario(kernels=True)
+def capture_with_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Kernels launched by stub, by function and packed are all recorded and named."""
+    a, b, c, stream = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream)
+    gpu.memset(a, 0, stream)
+    gpu.add_by_stub(b, a, 5, stream)
+    gpu.add_by_module(c, b, 7, stream)
+    gpu.add_packed(a, c, 11, stream)
+    gpu.double_by_stub(a, stream)
+    graph = driver.end_capture(stream)
+    nodes = driver.nodes(graph)
+    kinds = [str(driver.node_kind(node)) for node in nodes]
+    assert kinds == ["memset", *["kernel"] * 4]
+    names = [driver.kernel_name(node) for node in nodes[1:]]
+    assert ["add_to" in names[0], "add_to" in names[1], "add_to" in names[2], "times_two" in names[3]] == [
+        True
+    ] * 4, names
+    graph_exec = driver.instantiate(graph)
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(a) == 2 * (5 + 7 + 11)
+    return {"kinds": kinds, "names": names}
+
+
+@scenario(kernels=True)
+def node_walk(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """All nodes off: nothing happens. One at a time, in order: what a replay gives."""
+    a, b, c, stream = gpu.buffer(9), gpu.buffer(), gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream)
+    gpu.memset(a, 0, stream)
+    gpu.add_by_stub(b, a, 5, stream)
+    gpu.copy(c, b, stream)
+    gpu.add_packed(b, c, 3, stream)
+    gpu.double_by_stub(b, stream)
+    graph = driver.end_capture(stream)
+    graph_exec, nodes = driver.instantiate(graph), driver.nodes(graph)
+    for node in nodes:
+        assert driver.node_enabled(graph_exec, node)
+        driver.set_node_enabled(graph_exec, node, False)
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert (gpu.read(a), gpu.read(b), gpu.read(c)) == (9, 0, 0)
+    seen = []
+    for node in nodes:
+        driver.set_node_enabled(graph_exec, node, True)
+        driver.launch(graph_exec, stream)
+        driver.synchronize_stream(stream)
+        driver.set_node_enabled(graph_exec, node, False)
+        assert not driver.node_enabled(graph_exec, node)
+        seen.append((gpu.read(a), gpu.read(b), gpu.read(c)))
+    assert seen == [(0, 0, 0), (0, 5, 0), (0, 5, 5), (0, 8, 5), (0, 16, 5)]
+    for node in nodes:
+        driver.set_node_enabled(graph_exec, node, True)
+    gpu.fill(b, 0)
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(b) == 16
+    return {"steps": seen}
+
+
+@scenario(kernels=True)
+def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Geometry and arguments of each way to launch; a pointer replaced in the exec only."""
+    facts: Facts = {}
+    for how in ("add_by_stub", "add_by_module", "add_packed"):
+        source, out, instead, stream = gpu.buffer(1), gpu.buffer(), gpu.buffer(), gpu.stream()
+        driver.begin_capture(stream)
+        getattr(gpu, how)(out, source, 4, stream)
+        graph = driver.end_capture(stream)
+        (node,) = driver.nodes(graph)
+        seen = driver.node_params(node)
+        assert (seen.grid, seen.block, seen.shared_nbytes) == ((2, 1, 1), (64, 1, 1), 0)
+        facts[how] = {
+            "packed": seen.packed is not None,
+            "layout_told": seen.params is not None,
+            "why_unknown": seen.why_unknown.rpartition("/")[2],
+        }
+        if seen.params is None:
+            assert refusal(lambda n=node: driver.update_params(1, n, {0: bytes(8)})).code == ("kernel_layout_unknown")
+            seen = driver.node_params(node, ADD_LAYOUT)
+        assert seen.params is not None
+        assert seen.params[:3] == (struct.pack("<Q", out), struct.pack("<Q", source), struct.pack("<i", 4))
+        graph_exec = driver.instantiate(graph)
+        moved = driver.update_params(graph_exec, node, {0: struct.pack("<Q", instead)}, base=seen)
+        driver.launch(graph_exec, stream)
+        driver.synchronize_stream(stream)
+        assert (gpu.read(out), gpu.read(instead)) == (0, 5), how
+        driver.update_params(graph_exec, node, {2: struct.pack("<i", 40)}, base=moved)
+        driver.launch(graph_exec, stream)
+        driver.synchronize_stream(stream)
+        assert (gpu.read(out), gpu.read(instead)) == (0, 41), how
+        assert driver.node_params(node, ADD_LAYOUT).params == seen.params, "the graph keeps its own"
+        driver.set_kernel_params(graph_exec, node, seen)
+        driver.launch(graph_exec, stream)
+        driver.synchronize_stream(stream)
+        assert gpu.read(out) == 5, how
+    return facts
+
+
+@scenario(kernels=True)
+def relaunch(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Each kernel node runs alone in a graph of its own, however it was launched."""
+    source, stream = gpu.buffer(1), gpu.stream()
+    for how in ("add_by_stub", "add_by_module", "add_packed"):
+        out, other = gpu.buffer(), gpu.buffer()
+        driver.begin_capture(stream)
+        getattr(gpu, how)(out, source, 4, stream)
+        graph = driver.end_capture(stream)
+        (node,) = driver.nodes(graph)
+        driver.relaunch(node, stream)
+        assert gpu.read(out) == 5, how
+        moved = driver.node_params(node, ADD_LAYOUT).with_param(0, struct.pack("<Q", other))
+        driver.relaunch(node, stream, moved)
+        assert (gpu.read(out), gpu.read(other)) == (5, 5), how
+        driver.destroy_graph(graph)
+    driver.begin_capture(stream)
+    gpu.memset(source, 0, stream)
+    graph = driver.end_capture(stream)
+    assert refusal(lambda: driver.relaunch(driver.nodes(graph)[0], stream)).code == "node_not_relaunchable"
+    return {}
+
+
+@scenario(kernels=True)
+def whole_update(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A graph of the same shape replaces every argument; one of another shape is refused."""
+    source, out, instead, stream = gpu.buffer(1), gpu.buffer(), gpu.buffer(), gpu.stream()
+    graphs = []
+    for target, n_nodes in ((out, 1), (instead, 1), (out, 2)):
+        driver.begin_capture(stream)
+        for _ in range(n_nodes):
+            gpu.add_by_stub(target, source, 4, stream)
+        graphs.append(driver.end_capture(stream))
+    graph_exec = driver.instantiate(graphs[0])
+    driver.update_exec(graph_exec, graphs[1])
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert (gpu.read(out), gpu.read(instead)) == (0, 5)
+    refused = refusal(lambda: driver.update_exec(graph_exec, graphs[2]))
+    return {"refused": refused.fields["status"]}
+
+
+@scenario()
+def child_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """The inner graph can be read; its node cannot be switched off, and that leaves no last error."""
+    a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream)
+    gpu.memset(a, 1, stream)
+    gpu.copy(b, a, stream)
+    inner = driver.end_capture(stream)
+    outer, node = c_void_p(), c_void_p()
+    gpu("hipGraphCreate", byref(outer), 0)
+    gpu("hipGraphAddChildGraphNode", byref(node), outer, None, ctypes.c_size_t(0), inner)
+    assert node.value and outer.value
+    assert driver.node_kind(node.value) is NodeKind.CHILD_GRAPH
+    kinds = [driver.node_kind(each) for each in driver.nodes(driver.child_graph(node.value))]
+    assert kinds == [NodeKind.MEMSET, NodeKind.MEMCPY]
+    graph_exec = driver.instantiate(outer.value)
+    refused = refusal(lambda: driver.set_node_enabled(graph_exec, node.value or 0, False))
+    assert int(gpu.hip.hipGetLastError()) == 0
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
+    assert gpu.read(b) == 0x01010101
+    return {"switching_it_off": refused.fields["status"]}
+
+
+@scenario()
+def abandon_nothing(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A stream that does not capture stays as it is."""
+    stream = gpu.stream()
+    driver.abandon_capture(stream)
+    works_again(driver, gpu, stream)
+    return {}
+
+
+@scenario()
+def abandon_active(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A capture that nobody wants is ended; what it recorded never runs."""
+    for mode in (0, 1, 2):
+        buffer, stream = gpu.buffer(0), gpu.stream()
+        driver.begin_capture(stream, mode)
+        gpu.memset(buffer, 1, stream)
+        driver.abandon_capture(stream)
+        works_again(driver, gpu, stream)
+        assert gpu.read(buffer) == 0
+    return {}
+
+
+@scenario()
+def abandon_invalidated(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """After a forbidden call the stream is used again, with and without somebody's own EndCapture."""
+    facts: Facts = {}
+    for mode in (0, 1, 2):
+        for ended_before in (False, True):
+            buffer, stream = gpu.buffer(0), gpu.stream()
+            driver.begin_capture(stream, mode)
+            gpu.memset(buffer, 1, stream)
+            refused = refusal(lambda s=stream: driver.synchronize_stream(s))
+            state = driver.capture_info(stream)
+            assert state.status is CaptureStatus.INVALIDATED
+            if ended_before:
+                ended = refusal(lambda s=stream: driver.end_capture(s))
+                facts["end"] = ended.fields["status"]
+                facts["state after the refused end"] = driver.capture_info(stream).status.name
+            driver.abandon_capture(stream, end_was_refused=ended_before)
+            works_again(driver, gpu, stream)
+            assert gpu.read(buffer) == 0
+            # Nothing global stays behind either: allocation, other streams, other captures.
+            works_again(driver, gpu, gpu.stream())
+            facts["synchronize"] = refused.fields["status"]
+    return facts
+
+
+@scenario()
+def abandon_unjoined_fork(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A side stream left open: both streams work afterwards, and nothing dangling is touched."""
+    for mode in (0, 1, 2):
+        a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
+        driver.begin_capture(origin, mode)
+        gpu.memset(a, 1, origin)
+        gpu("hipEventRecord", event, origin)
+        gpu("hipStreamWaitEvent", side, event, 0)
+        gpu.memset(b, 1, side)
+        gpu.memset(a, 2, origin)
+        info = driver.capture_info(origin)
+        assert len(driver.leaves(info.graph)) == 2
+        driver.abandon_capture(origin)
+        driver.abandon_capture(origin)
+        works_again(driver, gpu, origin)
+        works_again(driver, gpu, side)
+        assert (gpu.read(a), gpu.read(b)) == (0, 0)
+    return {}
+
+
+@scenario()
+def give_up_a_lost_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """After a refused end of an unjoined fork the stream is reported lost; everything else works."""
+    a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
+    driver.begin_capture(origin, 2)
+    gpu.memset(a, 1, origin)
+    gpu("hipEventRecord", event, origin)
+    gpu("hipStreamWaitEvent", side, event, 0)
+    gpu.memset(b, 1, side)
+    gpu.memset(a, 2, origin)
+    ended = refusal(lambda: driver.end_capture(origin))
+    lost = refusal(lambda: driver.abandon_capture(origin, end_was_refused=True))
+    assert lost.code == "capture_not_abandoned"
+    works_again(driver, gpu, gpu.stream())
+    return {"end": ended.fields["status"]}
+
+
+@scenario()
+def abandon_from_another_thread(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A thread-local capture cannot be ended by another thread: that is said, and its own thread can."""
+    buffer, stream = gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream, 1)
+    gpu.memset(buffer, 1, stream)
+    seen: list[DriverError] = []
+    other = threading.Thread(target=lambda: seen.append(refusal(lambda: driver.abandon_capture(stream))))
+    other.start()
+    other.join()
+    assert [error.code for error in seen] == ["capture_not_abandoned"]
+    assert driver.capture_info(stream).status is CaptureStatus.ACTIVE
+    driver.abandon_capture(stream)
+    works_again(driver, gpu, stream)
+    return {"refused": seen[0].fields["status"]}
+
+
+@scenario()
+def launch_on_a_capturing_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """HIP runs it at once and records nothing: only the node count tells."""
+    a, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
+    driver.begin_capture(stream)
+    gpu.memset(a, 1, stream)
+    graph_exec = driver.instantiate(driver.end_capture(stream))
+    driver.begin_capture(other, 2)
+    count = driver.node_counter(driver.capture_info(other).graph)
+    status = gpu.status("hipGraphLaunch", graph_exec, other)
+    after = count()
+    driver.abandon_capture(other)
+    works_again(driver, gpu, other)
+    ran = gpu.read(a) == 0x01010101
+    assert (status, after, ran) == (0, 0, True)
+    return {"status": status, "nodes": after, "ran at once": ran}
+
+
+@scenario()
+def legacy_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Stream 0 is not capturing, also while a blocking stream is."""
+    made = c_void_p()
+    gpu("hipStreamCreate", byref(made))
+    stream = made.value or 0
+    assert driver.capture_info(0).status is CaptureStatus.NONE
+    driver.begin_capture(stream, 0)
+    assert driver.capture_info(0).status is CaptureStatus.NONE
+    driver.abandon_capture(stream)
+    works_again(driver, gpu, stream)
+    refused = refusal(lambda: driver.begin_capture(0))
+    return {"begin on stream 0": refused.fields["status"]}
+
+
+@scenario()
+def bad_handles(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Null and destroyed handles are refused by name and leave no last error."""
+    buffer, stream = gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream)
+    gpu.memset(buffer, 1, stream)
+    graph = driver.end_capture(stream)
+    graph_exec = driver.instantiate(graph)
+    driver.destroy_exec(graph_exec)
+    facts = {
+        "launch of null": refusal(lambda: driver.launch(0, stream)).fields["status"],
+        "launch of a destroyed exec": refusal(lambda: driver.launch(graph_exec, stream)).fields["status"],
+        "nodes of null": refusal(lambda: driver.nodes(0)).fields["status"],
+    }
+    assert int(gpu.hip.hipGetLastError()) == 0
+    return facts
+
+
+def main(name: str, kernels: str = "", code_object: str = "") -> None:
+    driver = locate("hip")
+    gpu = Machine(driver, kernels, code_object)
+    facts = SCENARIOS[name](driver, gpu)
+    print(json.dumps({"scenario": name, "facts": facts}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,120 @@
+"""The driver room's HIP half against AMD's own libamdhip64, on AMD's emulator (rocjitsu).
+
+Each scenario is a process of its own, since a wrong step there is a crash and not an exception.
+Skipped where ``rocjitsu`` is not on the PATH or has no description of a gfx1030. What this can show
+and what it cannot: faults, timing and concurrency are the emulator's own, not AMD hardware's.
+
+GFXGRAPH_EMULATOR_CONFIG   description of the GPU, instead of the installed gfx1030*.json
+GFXGRAPH_EMULATOR_RESULTS  file to write the run's summary to
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+ARCH = "gfx1030"
+TIMEOUT_S = 240
+
+sys.path.insert(0, str(HERE))
+import scenarios  # noqa: E402
+
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
+
+_outcomes: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="session")
+def emulator() -> list[str]:
+    """The command that runs what follows it on an emulated gfx1030."""
+    rocjitsu = shutil.which("rocjitsu")
+    if rocjitsu is None:
+        pytest.skip("needs AMD's emulator: rocjitsu is not on the PATH")
+    config = os.environ.get("GFXGRAPH_EMULATOR_CONFIG")
+    if not config:
+        shared = Path(rocjitsu).resolve().parent.parent / "share" / "rocjitsu" / "configs"
+        found = sorted(shared.glob(f"{ARCH}*.json"))
+        if not found:
+            pytest.skip(f"the emulator has no {ARCH}*.json in {shared}")
+        config = str(found[0].resolve())
+    return [rocjitsu, "--config", config, "--"]
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A library that launches by host stub, and a code object to load as a module."""
+    hipcc = shutil.which("hipcc")
+    if hipcc is None:
+        pytest.skip("needs hipcc to compile kernels for gfx1030")
+    folder = tmp_path_factory.mktemp("kernels")
+    library, code_object = folder / "libkernels.so", folder / "kernels.hsaco"
+    # A copy, because the compiler may be confined to what it can see of this checkout.
+    source = folder / "kernels.hip"
+    shutil.copyfile(HERE / "kernels.hip", source)
+    common = [hipcc, f"--offload-arch={ARCH}", "-O2"]
+    for flags, out in ((["-shared", "-fPIC"], library), (["--genco"], code_object)):
+        done = subprocess.run([*common, *flags, str(source), "-o", str(out)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return str(library), str(code_object)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def summary() -> Iterator[None]:
+    """Write what was run and seen, where asked to."""
+    begin = time.time()
+    yield
+    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
+    if not where or not _outcomes:
+        return
+    commit = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    identity = _outcomes.get("identity", {}).get("facts", {})
+    report = {
+        "what": "driver room against libamdhip64",
+        "device": f"{ARCH} emulated",
+        "hip": identity.get("hip"),
+        "missing": identity.get("missing"),
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+        "host": platform.machine(),
+        "seconds": round(time.time() - begin),
+        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
+        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
+        "scenarios": {name: outcome["facts"] for name, outcome in sorted(_outcomes.items())},
+    }
+    Path(where).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def run(emulator: list[str], *command: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [*emulator, sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environ,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(scenarios.SCENARIOS))
+def test_on_real_hip(name: str, emulator: list[str], request: pytest.FixtureRequest) -> None:
+    """The scenario's own docstring states the fact."""
+    files = request.getfixturevalue("kernels") if name in scenarios.NEED_KERNELS else ()
+    _outcomes[name] = {"passed": False, "facts": None}
+    done = run(emulator, str(HERE / "scenarios.py"), name, *files)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
+    assert done.returncode == 0 and len(lines) == 1, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+    _outcomes[name] = {"passed": True, "facts": json.loads(lines[0])["facts"]}

@@ -184,7 +184,6 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
-        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -262,6 +261,9 @@ class Session:
         step.is_launchable = graph is not None and self._instantiate(step, is_users)
         if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+        # An empty segment's graph dies with this call: once the next capture is open, an outer one
+        # included, its end would end that.
+        self.segment_graph = None
 
     def _base_capture_end(self, graph: Any) -> None:
         if getattr(graph, "_tracker", None) is None:

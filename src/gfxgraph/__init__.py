@@ -12,8 +12,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from gfxgraph.startup.hook import install_if_asked as _install_if_asked
-
 __version__ = "2.0.0.dev0"
 
 _EXPORTS: dict[str, str] = {
@@ -56,4 +54,4 @@ def __dir__() -> list[str]:
 
 
 # Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already.
-_install_if_asked()
+import_module("gfxgraph.startup.hook").install_if_asked()

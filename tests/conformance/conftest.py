@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -46,3 +48,77 @@ def capture(platform):
         return graph, result
 
     return do
+
+
+SURFACES = ["stock-gpu", "gpu"] if HAS_GPU else ["stock", "cuda", "hip", "hip-validating"]
+
+
+class Surface:
+    """Where a scenario runs: on torch alone, which shows that the scenario states what torch does, or bridged."""
+
+    def __init__(self, name):
+        self.name = name
+        self.is_bridged = not name.startswith("stock")
+        self.validates = name.endswith("validating")
+        self.allowed = set()
+
+    def allow(self, *kinds):
+        """Events of these kinds ("split", "fallback"...) are part of the scenario; any other fails it."""
+        self.allowed.update(kinds)
+
+    def unexpected_events(self):
+        if not self.is_bridged:
+            return []
+        import gfxgraph
+
+        return [event for event in gfxgraph.stats()["events"] if event["kind"] not in self.allowed]
+
+    @contextlib.contextmanager
+    def installed(self):
+        """The platform of that name, everything put back afterwards."""
+        import gfxgraph
+
+        if self.name == "stock-gpu":
+            yield
+            return
+        if self.name == "stock":
+            from gfxgraph.runtime import simulator
+
+            undo = simulator.install("cuda")
+            try:
+                yield
+            finally:
+                undo.undo()
+            return
+        if self.name == "gpu":
+            gfxgraph.enable(allow_cuda=True, validate=False)
+        else:
+            gfxgraph.enable(simulate=self.name.split("-")[0], validate=None if self.validates else False)
+        gfxgraph.reset_stats()
+        try:
+            yield
+        finally:
+            gfxgraph.disable()
+
+
+@pytest.fixture(params=SURFACES)
+def surface(request):
+    """One scenario on torch alone and under the bridge: same results, and nothing reported that is not expected."""
+    here = Surface(request.param)
+    with here.installed():
+        yield here
+        assert not here.unexpected_events()
+
+
+@pytest.fixture
+def on_both():
+    """on_both(scenario) -> (what it gives on torch alone, what it gives under the bridge)."""
+
+    def run(scenario):
+        results = []
+        for name in SURFACES[:2]:
+            with Surface(name).installed():
+                results.append(scenario())
+        return tuple(results)
+
+    return run

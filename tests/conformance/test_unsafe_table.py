@@ -115,6 +115,9 @@ SAME_AS = {
     "aten::_copy_from": "aten::copy_",
     "aten::_copy_from_and_resize": "aten::copy_",
 }
+# Rows that newer versions of torch record as they are.
+RECORDS_SINCE = {"aten::combinations": (2, 14)}
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 _GENERATOR = []
 
 
@@ -154,9 +157,12 @@ def test_row(capture, name):
     assert count.item() == 0
     if "seed" not in name:
         assert torch.equal(torch.cuda.get_rng_state(), rng)
-    assert gfxgraph.stats()["split_count"] >= 1
+    if name in RECORDS_SINCE and TORCH >= RECORDS_SINCE[name]:
+        assert gfxgraph.stats()["split_count"] == 0
+    else:
+        assert gfxgraph.stats()["split_count"] >= 1
     places = [e["where"] for e in gfxgraph.stats()["events"] if e["kind"] == "split"]
-    assert places and all("test_unsafe_table.py" in place for place in places)
+    assert all("test_unsafe_table.py" in place for place in places)
     for _ in range(2):
         x.copy_(torch.rand(8, 8) + 0.1)
         before = torch.cuda.get_rng_state()

@@ -125,7 +125,7 @@ class Tape:
     much as everything else that recording does. ``entries`` makes them when somebody asks.
     """
 
-    __slots__ = ("_entries", "aliases", "opaque", "rows", "segment")
+    __slots__ = ("_entries", "aliases", "generators", "opaque", "rows", "segment")
 
     def __init__(self, segment: int) -> None:
         self.segment = segment
@@ -134,6 +134,8 @@ class Tape:
         self.opaque: list[Opaque] = []
         # (before entry, made value, base value, layout): tensors seen that no operation made.
         self.aliases: list[tuple[int, Value, Value, tuple[Any, ...]]] = []
+        # Position of an operation that draws -> (generator, handle on the state it had then).
+        self.generators: dict[int, tuple[Any, Any]] = {}
 
     @property
     def entries(self) -> list[Entry]:

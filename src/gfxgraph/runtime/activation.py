@@ -166,7 +166,7 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
-    from gfxgraph.runtime import process
+    from gfxgraph.runtime import intercept, process
     from gfxgraph.runtime.graph import bridged_class
 
     _set_log_level(settings)
@@ -184,6 +184,9 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     _replace(torch.cuda, "CUDAGraph", bridged)
     _replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
     _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    event_new = torch.cuda.Event.__dict__["__new__"]
+    torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
+    _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,

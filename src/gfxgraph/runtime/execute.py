@@ -28,6 +28,27 @@ def below_autograd() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
+    """Lets generators draw from the states that the graph draws from, and gives theirs back at the end.
+
+    A graph keeps to the state that a generator had when the operation was captured, whatever
+    ``graphsafe_set_state`` has given the generator since.
+    """
+    own: dict[int, tuple[Any, Any]] = {}
+
+    def take(generator: Any, state: Any) -> None:
+        if id(generator) not in own:
+            own[id(generator)] = (generator, generator.graphsafe_get_state())
+        generator.graphsafe_set_state(state)
+
+    try:
+        yield take
+    finally:
+        for generator, state in own.values():
+            generator.graphsafe_set_state(state)
+
+
 def last_uses(tape: Tape, keep: set[Value]) -> list[list[Value]]:
     """For each entry, the values that nothing later needs."""
     seen: set[Value] = set(keep)
@@ -77,9 +98,11 @@ def run_tape(
             device = value_of(base).device
             env[made] = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
 
-    with below_autograd():
+    with below_autograd(), states_of(tape) as take_state:
         for position, entry in enumerate(tape.entries):
             make_aliases(position)
+            if position in tape.generators:
+                take_state(*tape.generators[position])
             result = entry.func(*substitute(entry.args, value_of), **substitute(entry.kwargs, value_of))
             bind(entry.outputs, result, env)
             if after is not None:

@@ -22,6 +22,7 @@ import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session, leave_modes, shown
@@ -35,8 +36,12 @@ STOCK_DEFAULT_STREAM = (
     "on the default stream.)"
 )
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
+TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 STOCK_NO_RAW_GRAPH = (
     "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
+    if TORCH_VERSION < (2, 14)
+    else "No {api}Graph_t is available: either capture_end() has not been called, or the underlying {api}Graph_t was "
+    "destroyed (keep_graph=false, and capture has been finalized)."
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
@@ -62,18 +67,21 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
-            self._generators: list[Any] = []
+            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+            self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
             self._left = self._granted = self._counted = 0
             self._unvalidated = 0
             self._is_instantiated = False
             self._was_reset = False
-            self._debug_mode = False
+            self._is_between_halves = False
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
+        ) -> None:
             """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
 
             Raises:
@@ -89,7 +97,8 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            session = Session(self, pool, mode or capture_error_mode, kwargs, self._generators, self._policy)
+            extra = (args, kwargs)
+            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             session.begin()
             self._session = session
             self._was_reset = False
@@ -113,7 +122,7 @@ def bridged_class(base: type) -> type:
                 return
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream() != session.stream:
+            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
                     begun=f"{session.stream} at {shown(session.begun_at)}",
@@ -154,25 +163,43 @@ def bridged_class(base: type) -> type:
                 ended=f"this thread, at {shown(place())}",
             )
 
+        if hasattr(base, "capture_end_pre"):  # torch 2.14 and later
+
+            def capture_end_pre(self) -> None:
+                """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
+                session = self._session
+                if session is None or not session.is_open:  # called by torch's own capture_end
+                    super().capture_end_pre()
+                    return
+                self.capture_end()
+                self._is_between_halves = True
+
+            def capture_end_post(self) -> None:
+                """The second half of ``capture_end``."""
+                if not self._is_between_halves:
+                    super().capture_end_post()
+                self._is_between_halves = False
+
         def instantiate(self) -> None:
             """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
-            if self._program is None or not self._keeps_graph:
+            if self._program is None or not (self._keeps_graph or self._is_between_halves):
                 if self._program is not None:
                     raise RuntimeError(STOCK_INSTANTIATE)
                 super().instantiate()
                 return
             if self._program.is_plain:
-                super().instantiate()
+                self._program.segments[0].instantiate()
             self._is_instantiated = True
             self._choose_path()
 
         def register_generator_state(self, generator: Any) -> None:
             super().register_generator_state(generator)
-            self._generators.append(generator)
+            self._generators.append((generator, generator.graphsafe_get_state()))
 
         def enable_debug_mode(self) -> None:
-            self._debug_mode = True
             super().enable_debug_mode()
+            if TORCH_VERSION >= (2, 14):
+                self._keeps_graph = True  # it means keep_graph=True there
 
         # -- replay ------------------------------------------------------------------------------------
 
@@ -207,16 +234,16 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
-            if self._unvalidated > 0:
-                self._unvalidated -= 1
-                from gfxgraph.runtime.validate import replay_validated
+            with one_replay(self):
+                if self._unvalidated > 0:
+                    self._unvalidated -= 1
+                    from gfxgraph.runtime.validate import replay_validated
 
-                replay_validated(program, self._retire)
-                self._choose_path()
-                return
-            begun = time.perf_counter()
-            program.run()
-            self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                    replay_validated(program, self._retire)
+                else:
+                    begun = time.perf_counter()
+                    program.run()
+                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
             self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
@@ -234,8 +261,8 @@ def bridged_class(base: type) -> type:
             self._state.counters.add("retired")
             assert self._program is not None
             for segment in self._program.segments:
-                if segment.tape.is_complete:
-                    segment.is_launchable = False
+                if segment.tape.is_complete and segment.is_launchable:
+                    segment.step_down("the graph replays wrongly and was retired; its tape runs instead", "replay")
             self._grant(0)
 
         def _choose_path(self) -> None:
@@ -294,7 +321,7 @@ def bridged_class(base: type) -> type:
                         del self._state.graph_memory[address]
 
         def raw_cuda_graph(self) -> int:
-            if self._program is not None and not self._keeps_graph:
+            if self._program is not None and not (self._keeps_graph or self._is_between_halves):
                 raise RuntimeError(STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda"))
             return super().raw_cuda_graph()  # type: ignore[no-any-return]
 
@@ -307,10 +334,11 @@ def bridged_class(base: type) -> type:
                 session.abort(None)
             leave_modes()
             state = getattr(self, "_state", None)
+            program = getattr(self, "_program", None)
             if state is not None:
                 state.counters.add("replay", self._take_count())
                 self._let_go_of_program()
-            if intercept.keep_until_captures_end(self):
+            if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
             if above is not None:
@@ -327,7 +355,8 @@ def bridged_class(base: type) -> type:
             if not self._is_instantiated:
                 self.instantiate()
             self._counted += 1
-            verdict = replay_validated(self._program, self._retire)
+            with one_replay(self):
+                verdict = replay_validated(self._program, self._retire)
             self._choose_path()
             return verdict
 
@@ -347,11 +376,7 @@ def _launch_of(base: Any) -> Any:
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
     """
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    bound = getattr(torch._C, "_CUDAGraph", None)
-    if version < (2, 13) and bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
-        return bound.replay
-    return base.replay
+    return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
 
 
 def _checked_pool(pool: Any) -> Any:

@@ -29,6 +29,8 @@ _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
+EXTERNAL = "_gfxgraph_external"
+"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
 
 
@@ -39,6 +41,18 @@ def stock(name: str) -> Any:
         owner, attribute, _ = _targets()[name]
         found = getattr(owner, attribute)
     return found
+
+
+def event_new(original: Any) -> Any:
+    """Event.__new__ that remembers ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
 
 
 def enter() -> None:
@@ -70,11 +84,11 @@ def leave() -> None:
     del dead
 
 
-def keep_until_captures_end(graph: Any) -> bool:
-    """Hold a graph that is being dropped while a capture is underway; False where none is."""
+def keep_until_captures_end(held: Any) -> bool:
+    """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:
         if _depth:
-            _graveyard.append(graph)
+            _graveyard.append(held)
         return _depth > 0
 
 
@@ -255,10 +269,10 @@ def _event_elapsed(self: Any, other: Any) -> float:
 
 
 def _record(self: Any, stream: Any = None) -> Any:
-    session = process.active_session()
+    session = _session()
     record = _stock["record"]
     given = () if stream is None else (stream,)
-    if session is None or session.recorder.paused:
+    if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
     session.note_event(self)
     try:
@@ -268,12 +282,14 @@ def _record(self: Any, stream: Any = None) -> Any:
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
-    session = process.active_session()
+    session = _session()
     wait = _stock["wait"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture
@@ -288,6 +304,12 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return wait(fork, stream)
     except RuntimeError as error:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
+
+
+def _start_thread(self: threading.Thread) -> None:
+    for session in process.sessions():
+        session.make_room_for_threads()
+    _stock["start_thread"](self)
 
 
 def _empty_cache() -> None:
@@ -429,6 +451,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
+        "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),

@@ -53,6 +53,12 @@ def tensor_at(layout: Layout) -> Tensor:
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
 
 
+def pool_id(pool: Any) -> Any:
+    """The id of what a program passed as ``pool``; None where that means a new one."""
+    identity = getattr(pool, "id", pool)
+    return None if identity == (0, 0) else identity
+
+
 def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     """Address ranges of a private pool's segments, sorted."""
     try:

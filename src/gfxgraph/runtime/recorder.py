@@ -37,7 +37,18 @@ if TYPE_CHECKING:
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = ("applies", "call", "generator", "is_view", "is_watched", "makes_memory", "mutates", "name", "unsafe")
+    __slots__ = (
+        "applies",
+        "call",
+        "draws",
+        "generator",
+        "is_view",
+        "is_watched",
+        "makes_memory",
+        "mutates",
+        "name",
+        "unsafe",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -51,7 +62,8 @@ class OpInfo:
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
-        self.is_watched = self.unsafe is not None or self.generator is not None
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.is_watched = self.unsafe is not None
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
         # A view launches nothing, so the graph need not be asked about it.
@@ -198,7 +210,8 @@ class Recorder(TorchDispatchMode):
         except NoStorage:
             return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
         if info.is_view:
-            after = launched = 0
+            after: int | tuple[int, ...] = 0
+            launched = 0
             out = info.call(*args, **kwargs) if kwargs else info.call(*args)
         else:
             stream = self.raw_stream(self.device_index)
@@ -238,6 +251,8 @@ class Recorder(TorchDispatchMode):
             rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
         if info.mutates:
             self._note_mutation(info, args, kwargs or {})
+        if info.draws:
+            self.session.note_draw(info.generator, args, kwargs or {})
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
@@ -248,8 +263,6 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if info.generator is not None and session.foreign_generator(info.generator, args, kwargs):
-            return _FOREIGN_GENERATOR
         if session.tainted and session.reads_tainted(args, kwargs):
             return _TAINTED
         return None
@@ -379,7 +392,6 @@ _EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
-_FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -27,6 +27,9 @@ from gfxgraph.errors import DriverError
 from gfxgraph.runtime import process
 from gfxgraph.types import CaptureStatus
 
+# capture_end's answer where capture_begin refused its arguments before it had touched anything.
+_NEVER_BEGAN = "Capture must end on the same stream it began on."
+
 
 def heal_capture(
     base: Any,
@@ -60,6 +63,11 @@ def heal_capture(
             warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be
             base.capture_end(graph)
     except (DriverError, RuntimeError) as error:
+        with suppress(DriverError):  # the empty capture is ours to take away
+            if driver.capture_info(handle).status is not CaptureStatus.NONE:
+                driver.abandon_capture(handle)
+        if _NEVER_BEGAN in str(error):
+            return True
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
         return False

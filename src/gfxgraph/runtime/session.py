@@ -32,7 +32,8 @@ from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
-from gfxgraph.runtime.memory import Layout, is_within, pool_ranges
+from gfxgraph.runtime.hooks import bare_launch
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -45,15 +46,23 @@ _REFUSALS = (
     "called a synchronizing CUDA operation",
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
     "not permitted when stream is capturing",
-    "not in capture mode",
 )
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
 
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     def __init__(
-        self, graph: Any, pool: Any, mode: str, extra: dict[str, Any], generators: list[Any], policy: OnUnsafe
+        self,
+        graph: Any,
+        pool: Any,
+        mode: str,
+        extra: tuple[tuple[Any, ...], dict[str, Any]],
+        generators: list[Any],
+        policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
@@ -63,10 +72,13 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.stream = torch.cuda.current_stream()
         self.begun_at = place()
-        self.pool_id = pool
-        self.has_users_pool = pool is not None
+        self.pool = pool
+        self.pool_id: Any = pool_id(pool)
+        self.has_users_pool = self.pool_id is not None
         self.user_generators = generators
-        self.program = Program(self.state.base)
+        self.default_generator = torch.cuda.default_generators[self.device_index]
+        self.default_state = self.default_generator.graphsafe_get_state()
+        self.program = Program(bare_launch(self.state.base))
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
@@ -79,7 +91,7 @@ class Session:
         self.n_reads = 0
         self.reads: dict[int, ReadStep] = {}
         self.error: BaseException | None = None
-        self.died_of: BaseException | None = None
+        self.died_of: tuple[str, object] | None = None
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -117,7 +129,7 @@ class Session:
         except BaseException as error:
             self.abort(error)
             raise
-        program, self.program = self.program, Program(self.state.base)
+        program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:
@@ -159,7 +171,7 @@ class Session:
 
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
-        self.program = Program(self.state.base)
+        self.program = Program(self.program.launch)
         for graph in (self.segment_graph, self.graph_ref()):
             if graph is not None:
                 with suppress(RuntimeError):
@@ -168,17 +180,17 @@ class Session:
 
     # -- segments -----------------------------------------------------------------------------------
 
-    def _open(self, graph: Any, extra: dict[str, Any] | None = None) -> None:
+    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
         self.segment_graph = graph
         try:
             with self._on_own_stream():
                 if extra is not None:
-                    base.capture_begin(graph, self.pool_id, self.mode, **extra)
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
                 else:
-                    for generator in self.user_generators:
-                        base.register_generator_state(graph, generator)
+                    for state in self._generator_states():
+                        base.register_generator_state(graph, state)
                     base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
             self._heal()
@@ -227,14 +239,11 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                with self._on_own_stream():
-                    base.capture_end(graph)
+                self._base_capture_end(graph)
         except RuntimeError as error:
             is_healed = self._heal(end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
-            if self.died_of is None:
-                self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
             process.log.debug("capture_end failed: %s", error)
             graph = None
         if self.pool_id is None:
@@ -245,25 +254,33 @@ class Session:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
         step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
-        step.is_launchable = graph is not None and self._instantiate(step, is_users)
-        if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
+        if graph is not None:
+            self._instantiate(step, is_users)
+        elif self.died_of is not None:
+            step.step_down("an unforeseen operation ended the capture; its part runs from the tape", *self.died_of)
+        else:
+            step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
+        if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+        else:
+            intercept.keep_until_captures_end(self.segment_graph)  # not to be destroyed inside the next segment
 
-    def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
+    def _base_capture_end(self, graph: Any) -> None:
+        with self._on_own_stream():
+            if getattr(graph, "_tracker", None) is None:
+                self.state.base.capture_end(graph)
+                return
+            # check_input_liveness: torch takes its own mode off the stack here, and takes what is on top.
+            with set_aside(self.recorder):
+                self.state.base.capture_end(graph)
+
+    def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
             step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
-        if is_users and graph._keeps_graph and self.n_segments == 1:
-            return True  # the user instantiates, or the first replay does
-        try:
-            self.state.base.instantiate(graph)
-        except RuntimeError as error:
-            if not step.tape.is_complete:
-                raise CaptureError("instantiate_failed", status=first_line(error), n_nodes=step.n_nodes) from error
-            self.state.report("fallback", "the graph could not be instantiated; its tape runs instead", "instantiate")
-            process.log.debug("instantiate failed: %s", error)
-            return False
-        return True
+        step.is_launchable = True
+        if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
+            step.instantiate()
 
     def _end_error(self, error: RuntimeError) -> CaptureError:
         entries = self.recorder.tape.entries
@@ -284,8 +301,7 @@ class Session:
             warnings.simplefilter("ignore")
             try:
                 self._join_side_streams()
-                with self._on_own_stream():
-                    self.state.base.capture_end(graph)
+                self._base_capture_end(graph)
             except (RuntimeError, DriverError):
                 self._heal(end_was_refused=True)
 
@@ -298,8 +314,11 @@ class Session:
             self.state.lost_streams[self.stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
             # What is still to do (putting back external state) needs a stream that works.
             self.stream = torch.cuda.Stream(self.device_index)
+            generators = [self.default_generator, *(generator for generator, _ in self.user_generators)]
             with torch.cuda.stream(self.stream):
-                clean_by_hand(self.device_index, self._pool_in_use(), self._generators())
+                clean_by_hand(self.device_index, self._pool_in_use(), generators)
+            # The handles are on the states that no longer count.
+            self.saved_rng = [(g, saved) for g, (_, saved) in zip(generators, self.saved_rng)]
         for side in sides:
             if is_lost(side, driver):
                 self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
@@ -309,7 +328,7 @@ class Session:
     def _pool_in_use(self) -> tuple[int, int] | None:
         """The pool of the open capture; torch tells it only of captures that ended well."""
         if self.pool_id is not None:
-            return tuple(getattr(self.pool_id, "id", self.pool_id))
+            return tuple(self.pool_id)
         for segment in torch.cuda.memory_snapshot():
             pool = tuple(segment.get("segment_pool_id", (0, 0)))
             inside = [(segment["address"], segment["address"] + segment["total_size"])]
@@ -387,9 +406,7 @@ class Session:
         where = where or place()
         shown = where_of(*where)
         if self.policy is OnUnsafe.RAISE:
-            error = CaptureError("unsafe_op_in_capture", op=name, where=shown, reason=row.reason, quote=STOCK_TEXT)
-            self.abort(error)
-            raise error
+            return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         self.recorder.paused = True
         try:
@@ -407,20 +424,33 @@ class Session:
             self.recorder.paused = False
         return out
 
+    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
+        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        said = STOCK_TEXT
+        self.recorder.paused = True
+        try:
+            out, _ = make()
+            if row.kind is Kind.GENERATOR:
+                return out  # torch lets some of these pass
+        except RuntimeError as error:
+            said = str(error)
+        finally:
+            self.recorder.paused = False
+        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
+        self.abort(failure)
+        raise failure
+
     def execute_pending(self) -> None:
         """Launch what was recorded and not yet run, so that real values exist."""
         steps = self.program.steps
-        pending = steps[self.n_executed :]
-        if not pending:
-            return
-        if self.n_executed == 0:
+        if not self.saved_rng:  # the first split
             # Inputs may still be written by other streams; a capture never waited for them.
             try:
                 intercept.stock("device_synchronize")()
             except RuntimeError:
                 intercept.stock("stream_synchronize")(self.stream)  # another thread captures in global mode
             self._save_generators()
-        for step in pending:
+        for step in steps[self.n_executed :]:
             self._save(step.mutated)
             if isinstance(step, SegmentStep) and step.tape.opaque:
                 first = step.tape.opaque[0]
@@ -434,12 +464,13 @@ class Session:
             step.run(self.program)
         self.n_executed = len(steps)
 
-    def _generators(self) -> list[Any]:
-        return [torch.cuda.default_generators[self.device_index], *self.user_generators]
-
     def _save_generators(self) -> None:
-        for generator in self._generators():
-            self.saved_rng.append((generator, generator.get_state()))
+        for state in self._generator_states():
+            self.saved_rng.append((state, state.get_state()))
+
+    def _generator_states(self) -> list[Any]:
+        """Handles on the states that this capture draws from, which programs may swap between generators."""
+        return [self.default_state, *(state for _, state in self.user_generators)]
 
     def _save(self, tensors: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
@@ -482,6 +513,8 @@ class Session:
         status = self._status(self.stream)
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if _UNREGISTERED in text:
+                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
@@ -513,12 +546,9 @@ class Session:
             )
             self.abort(failure)
             raise failure from error
-        self.state.report(
-            "fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where
-        )
         process.log.debug("capture died: %s", error)
         row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
-        self.died_of = error
+        self.died_of = name, where
         try:
             return again(row)
         finally:
@@ -531,14 +561,24 @@ class Session:
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
-    def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
-        position, name = slot
-        generator = args[position] if position < len(args) else kwargs.get(name)
-        if generator is None or generator.device.type == "cpu":
-            return False
-        if generator is torch.cuda.default_generators[self.device_index]:
-            return False
-        return not any(generator is known for known in self.user_generators)
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
+        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        generator = self.default_generator
+        if slot is not None:
+            position, name = slot
+            given = args[position] if position < len(args) else kwargs.get(name)
+            if given is not None:
+                generator = self._known_generator(given)
+        if generator is not None:
+            tape = self.recorder.tape
+            tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _known_generator(self, generator: Any) -> Any:
+        # The dispatcher wraps a generator anew each time: only what is inside can be compared.
+        for known in (self.default_generator, *(known for known, _ in self.user_generators)):
+            if generator._cdata == known._cdata:
+                return known
+        return None
 
     # -- host values ---------------------------------------------------------------------------------
 
@@ -706,19 +746,27 @@ class Session:
             torch._C._cuda_set_sync_debug_mode(self._saved_debug)
             self._saved_debug = None
 
+    def make_room_for_threads(self) -> None:
+        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        self._sync_debug(False)
+
     def _pin_externals(self) -> None:
         self.program.externals.update(self.recorder.externals)
 
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
+        program.generators = self._generator_states()
         graph_memory = self.state.graph_memory
-        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool and self.pool_id is not None else []
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
             in_pool = tensor.is_cuda and (
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
             )
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        for step in program.segments:
+            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
@@ -733,6 +781,24 @@ _NO_NODE = frozenset(
     "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
 )
+
+
+@contextmanager
+def set_aside(mode: Any) -> Iterator[None]:
+    """Take ``mode`` and what was pushed after it off the stack of modes; put them back at the end."""
+    taken: list[Any] = []
+    while _get_current_dispatch_mode() is not None and (not taken or taken[-1] is not mode):
+        taken.append(_pop_mode())
+    on_stack = bool(taken) and taken[-1] is mode
+    if not on_stack:  # it is handling an operation, and off the stack while it does
+        for other in reversed(taken):
+            _push_mode(other)
+    try:
+        yield
+    finally:
+        if on_stack:
+            for other in reversed(taken):
+                _push_mode(other)
 
 
 def leave_modes() -> None:

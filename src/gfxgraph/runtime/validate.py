@@ -140,9 +140,9 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    mutated = list(step.mutated)
+    mutated = [layout.tensor() for layout in step.mutated]
     before = [t.clone() for t in mutated]
-    generators = _generators()
+    generators = program.generators
     rng = [g.get_state() for g in generators]
 
     def put_back() -> None:
@@ -202,10 +202,6 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
         return {value: layout.tensor().clone() for value, layout in step.live}
 
 
-def _generators() -> list[Any]:
-    return [torch.cuda.default_generators[torch.cuda.current_device()]]
-
-
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
     for replayed, eager in pairs:
@@ -237,10 +233,10 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     state = process.require()
     driver = state.driver
     assert driver is not None
-    generators = _generators()
+    generators = program.generators
     rng = [g.get_state() for g in generators]
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = list(step.mutated)
+    mutated = [layout.tensor() for layout in step.mutated]
     before = [t.clone() for t in mutated]
 
     def keep(position: int, entry: Entry, env: Env) -> None:

@@ -184,8 +184,7 @@ def _patch_classes(sim: Simulator, undo: Undo) -> None:
     places = [(cuda, "ExternalStream"), (cuda.streams, "ExternalStream")]
     rebase(undo, cuda.ExternalStream, stream, places)
     rebase(undo, cuda.Event, bases["_CudaEventBase"], [(cuda, "Event"), (cuda.streams, "Event")])
-    graph = rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
-    _destroy_with_base(undo, graph, bases["_CUDAGraph"])
+    rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
     rebase(undo, cuda.MemPool, bases["_MemPool"], [(cuda, "MemPool"), (cuda.memory, "MemPool")])
     undo.set(cuda.graphs.graph, "default_capture_stream", None)
 
@@ -217,19 +216,6 @@ def rebase(undo: Undo, cls: type, base: type, places: list[tuple[Any, str]]) -> 
     for module, name in places:
         undo.set(module, name, made)
     return made
-
-
-def _destroy_with_base(undo: Undo, cls: type, base: Any) -> None:
-    """Let ``base``'s finalizer follow the class's own (torch 2.13 has one), as a C++ destructor would."""
-    own = vars(cls).get("__del__")
-    if own is None:
-        return
-
-    def __del__(self: Any) -> None:
-        own(self)
-        base.__del__(self)
-
-    undo.set(cls, "__del__", __del__)
 
 
 def _holds(cell: Any, value: object) -> bool:

@@ -319,7 +319,8 @@ class Kernels:
                 raise Refused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
         except Refused as refused:
-            raise self.sim.error(refused) from None
+            failure = self.sim.error(refused)
+        raise failure
 
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)

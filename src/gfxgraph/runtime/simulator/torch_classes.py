@@ -37,6 +37,12 @@ _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
     "or stream."
 )
+# 2.14 split capture_end in two, and the graph can be looked at in between.
+_TEMPLATE_LIVES_BETWEEN = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 14)
+_NO_TEMPLATE = (
+    "No {label}Graph_t is available: either capture_end() has not been called, or the underlying {label}Graph_t was "
+    "destroyed (keep_graph=false, and capture has been finalized)."
+)
 
 
 def make_classes(sim: Simulator) -> dict[str, type]:
@@ -197,6 +203,33 @@ class SimMemPoolBase:
             self.sim.allocator.empty_cache(self._id)
 
 
+class _Holdings:
+    """What a captured graph holds on the card; given back when the graph is reset or dies.
+
+    Apart from the graph because torch's class has a ``__del__`` of its own that does not call its base's.
+    """
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.exec: GraphExec | None = None
+        self.pools: list[PoolId] = []
+
+    def give_back(self) -> None:
+        made, self.exec = self.exec, None
+        pools, self.pools = self.pools, []
+        for pool in pools:
+            self.sim.allocator.release_pool(pool)
+        if made is not None and self.sim.device.captures:
+            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
+
+    def __del__(self) -> None:
+        try:
+            self.give_back()
+        except RuntimeError as error:
+            # Out of a C++ destructor this ends the process.
+            self.sim.crashes.append(f"~CUDAGraph: {error}")
+
+
 class SimCUDAGraphBase:
     """What ``torch._C._CUDAGraph`` is."""
 
@@ -215,7 +248,7 @@ class SimCUDAGraphBase:
     def _reset_state(self, keep_graph: bool) -> None:
         self._keep_graph = keep_graph
         self._graph: Graph | None = None
-        self._exec: GraphExec | None = None
+        self._holdings = _Holdings(self.sim)
         self._pool: PoolId | None = None
         self._capture: Capture | None = None
         self._stream: Stream | None = None
@@ -223,7 +256,6 @@ class SimCUDAGraphBase:
         # state -> how far one replay advances it
         self._states: dict[State, int] = {}
         self._draws: list[ReplayDraw] = []
-        self._pools_retained: list[PoolId] = []
 
     # ---- capture ------------------------------------------------------------------------------------
 
@@ -286,17 +318,25 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            raise sim.error(refused) from None
+            failure = sim.error(refused)
+        else:
+            self._captured(graph)
+            return
+        raise failure
+
+    def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
-        sim.allocator.end_route(self._pool)
+        self.sim.allocator.end_route(self._pool)
         self._graph = graph
         self._end_states()
         self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]
         if not graph.nodes:
-            warnings.warn(_EMPTY, UserWarning, stacklevel=3)
+            warnings.warn(_EMPTY, UserWarning, stacklevel=5)
 
     def capture_end_post(self) -> None:
         self._capture_ended = True
+        assert self._pool is not None
+        self._holdings.pools.insert(0, self._pool)
         if not self._keep_graph:
             self._graph = None
 
@@ -315,7 +355,11 @@ class SimCUDAGraphBase:
 
     def _instantiate(self) -> None:
         assert self._graph is not None
-        self._exec = self.sim.call(self.sim.device.instantiate, self._graph)
+        self._holdings.exec = self.sim.call(self.sim.device.instantiate, self._graph)
+
+    @property
+    def _exec(self) -> GraphExec | None:
+        return self._holdings.exec
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -341,21 +385,8 @@ class SimCUDAGraphBase:
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:
-        if self._exec is not None and self.sim.device.captures:
-            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
-        if self._capture_ended and self._pool is not None:
-            self.sim.allocator.release_pool(self._pool)
-        for pool in self._pools_retained:
-            self.sim.allocator.release_pool(pool)
+        self._holdings.give_back()
         self._reset_state(self._keep_graph)
-
-    def __del__(self) -> None:
-        if not hasattr(self, "_capture_ended"):
-            return
-        try:
-            SimCUDAGraphBase.reset(self)
-        except RuntimeError as error:
-            self.sim.crashes.append(f"~CUDAGraph: {error}")
 
     # ---- questions ----------------------------------------------------------------------------------
 
@@ -365,16 +396,18 @@ class SimCUDAGraphBase:
         return self._pool
 
     def pools(self) -> list[PoolId]:
-        return [self.pool(), *self._pools_retained]
+        return list(self._holdings.pools)
 
     def _retain_pool(self, pool: Any) -> None:
         pool_id = getattr(pool, "id", pool)
         self.sim.allocator.retain_pool(pool_id)
-        self._pools_retained.append(pool_id)
+        self._holdings.pools.append(pool_id)
 
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
-        if not self._keep_graph:
+        if _TEMPLATE_LIVES_BETWEEN and self._graph is None:
+            raise RuntimeError(_NO_TEMPLATE.format(label=label))
+        if not self._keep_graph and not _TEMPLATE_LIVES_BETWEEN:
             raise RuntimeError(
                 f"You cannot access the raw {label}Graph_t instance unless CUDAGraph was initialized with "
                 "keep_graph=true"
@@ -402,6 +435,8 @@ class SimCUDAGraphBase:
 
     def enable_debug_mode(self) -> None:
         SimCUDAGraphBase._debug_mode = True
+        if _TEMPLATE_LIVES_BETWEEN:
+            self._keep_graph = True
 
     def debug_dump(self, debug_path: str, **_: Any) -> None:
         if not self._debug_mode:

@@ -1,0 +1,43 @@
+"""Replays and torch's replay hooks (2.14 and later): one replay is one to them, however many parts it has.
+
+torch's ``CUDAGraph.replay`` runs the hooks around the launch of one graph. A program may launch
+several, or none where its tape runs, so its steps use the bare launch and the hooks stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def bare_launch(base: type) -> Callable[[Any], None]:
+    """torch's replay of one instantiated graph without anything around it."""
+    bound = getattr(torch._C, "_CUDAGraph", None)
+    if bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
+        return bound.replay  # type: ignore[no-any-return]
+    return base.replay  # type: ignore[no-any-return, attr-defined]
+
+
+@contextmanager
+def one_replay(graph: Any) -> Iterator[None]:
+    """Run what torch runs before and after a replay of ``graph``, as torch does it."""
+    graphs = torch.cuda.graphs
+    retained = getattr(graph, "_retained", None)
+    if retained is not None and retained.sync_before_fire:
+        retained.replay_streams.add(torch.cuda.current_stream())
+    _run(getattr(graphs, "_global_replay_start_hooks", None), getattr(graph, "_replay_start_hooks", None), graph)
+    try:
+        yield
+    finally:
+        _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
+
+
+def _run(everywhere: Any, own: Any, graph: Any) -> None:
+    if everywhere:
+        torch.cuda.graphs._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]
+    if own:
+        for hook in list(own.values()):
+            hook(graph)

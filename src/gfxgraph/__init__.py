@@ -32,7 +32,19 @@ _EXPORTS: dict[str, str] = {
     "ValidationMismatch": "gfxgraph.errors:ValidationMismatch",
     "GfxGraphFault": "gfxgraph.errors:GfxGraphFault",
     "DriverError": "gfxgraph.errors:DriverError",
+    "SimulatorError": "gfxgraph.errors:SimulatorError",
     "OnUnsafe": "gfxgraph.types:OnUnsafe",
+    "explain": "gfxgraph.hardware.advice:explain",
+    "install_diagnostics": "gfxgraph.hardware.advice:install_diagnostics",
+    "diagnose": "gfxgraph.hardware.advice:diagnose",
+    "report": "gfxgraph.hardware.advice:report",
+    "environment_report": "gfxgraph.hardware.advice:environment_report",
+    "device_info": "gfxgraph.hardware.device:device_info",
+    "DeviceInfo": "gfxgraph.hardware.device:DeviceInfo",
+    "torch_rocm_status": "gfxgraph.hardware.device:torch_rocm_status",
+    "should_convert": "gfxgraph.hardware.wave:should_convert",
+    "plan_wave": "gfxgraph.hardware.wave:plan",
+    "WavePlan": "gfxgraph.hardware.wave:WavePlan",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -50,9 +50,7 @@ def test_an_exec_is_reported_with_its_counts(run: Run, checked: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scenario", ["plain", "updates", "params", "children"])
-def test_a_refused_instantiation_is_run_node_by_node(
-    run: Run, checked: Path, scenario: str, way: str
-) -> None:
+def test_a_refused_instantiation_is_run_node_by_node(run: Run, checked: Path, scenario: str, way: str) -> None:
     """The same results as with the exec, updates included, and the reason is said once."""
     wanted = run(checked, scenario, way, preload=False)
     name = "hipGraphInstantiate" if scenario == "updates" else "hipGraphInstantiateWithFlags"
@@ -192,9 +190,7 @@ def test_forking_with_live_execs(run: Run, checked: Path) -> None:
 def test_the_report_is_per_process_where_asked(run: Run, checked: Path, tmp_path: Path) -> None:
     """%p in the path is the process id."""
     run(checked, "plain", GFXGRAPH_PRELOAD_REPORT=str(tmp_path / "r-%p.json"))
-    assert [re.fullmatch(r"r-\d+\.json", path.name) is not None for path in tmp_path.glob("r-*.json")] == [
-        True
-    ]
+    assert [re.fullmatch(r"r-\d+\.json", path.name) is not None for path in tmp_path.glob("r-*.json")] == [True]
 
 
 def test_nothing_else_is_exported(plain: Path) -> None:
@@ -227,7 +223,6 @@ def test_programs_without_a_gpu_runtime_are_left_alone(plain: Path, tmp_path: Pa
 def test_a_launch_costs_little(run: Run, plain: Path) -> None:
     """Under 500 ns more, also on a busy machine; benchmarks/results has the paired figure."""
     fastest = [
-        min(run(plain, "bench", preload=preload).last("ns_per_launch") for _ in range(3))
-        for preload in (False, True)
+        min(run(plain, "bench", preload=preload).last("ns_per_launch") for _ in range(3)) for preload in (False, True)
     ]
     assert fastest[1] - fastest[0] < 500, fastest

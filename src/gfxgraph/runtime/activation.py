@@ -82,6 +82,9 @@ def activate_from_environment() -> bool:
     if not settings.is_on:
         return False
     enable()
+    from gfxgraph.hardware.advice import install_diagnostics
+
+    install_diagnostics()  # asks GFXGRAPH_DIAG itself
     return True
 
 

@@ -19,7 +19,7 @@ from gfxgraph.port.sarif import as_sarif
 from tests.unit.port.conftest import Run, codes, write
 
 BAD = 'import torch\n\ng = torch.compile(f, mode="reduce-overhead")\n'
-SCHEMA = Path(__file__).parent / "sarif-schema-2.1.0.json"
+SCHEMA = Path(os.environ.get("SARIF_SCHEMA", "sarif-schema-2.1.0.json"))
 
 
 def test_odd_input_is_passed_over_and_named(run: Run, tmp_path: Path) -> None:
@@ -114,14 +114,45 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     assert one.findings == two.findings and len(one.findings) == 8
 
 
-@pytest.mark.skipif(not SCHEMA.exists(), reason="the SARIF schema file is not here")
+def table(required: list[str], **properties: object) -> dict[str, object]:
+    return {"type": "object", "required": required, "properties": properties}
+
+
+TEXT = table(["text"], text={"type": "string", "minLength": 1})
+SARIF_CORE = table(
+    ["version", "runs"],
+    version={"const": "2.1.0"},
+    runs={
+        "type": "array",
+        "minItems": 1,
+        "items": table(
+            ["tool"],
+            columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+            tool=table(["driver"], driver=table(["name"], rules={"items": table(["id"], shortDescription=TEXT)})),
+            results={
+                "items": table(
+                    ["message", "ruleId"],
+                    message=TEXT,
+                    level={"enum": ["none", "note", "warning", "error"]},
+                    ruleIndex={"type": "integer", "minimum": 0},
+                    suppressions={"items": table(["kind"], kind={"enum": ["inSource", "external"]})},
+                )
+            },
+        ),
+    },
+)
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_sarif_is_valid(run: Run, lang: str) -> None:
-    """The SARIF output validates against the 2.1.0 schema, suppressions and notifications included."""
+    """The SARIF output has the shape of 2.1.0, suppressions and notifications included."""
     line = BAD.splitlines()[2]
-    report = run({"a b/m.py": BAD, "s.py": f"import torch\n{line}  # gfxport: ignore[GFX601] why\n", "x.py": "("})
+    ignored = f"import torch\n{line}  # gfxport: ignore[GFX601] why\n"
+    report = run({"a b/m.py": BAD, "s.py": ignored, "x.py": "import torch\n("})
     data = as_sarif(report, lang=lang)
-    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    if SCHEMA.exists():  # OASIS's schema file, named by SARIF_SCHEMA; it is not ours to ship
+        jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    jsonschema.validate(data, SARIF_CORE)
     results = data["runs"][0]["results"]
     assert [r["ruleId"] for r in results] == ["GFX601", "GFX601"] and results[1]["suppressions"]
     assert results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/m.py"

@@ -43,7 +43,9 @@ def test_second_capture_into_one_graph_is_refused(sim: simulator.Simulator) -> N
 def test_calls_before_a_capture_are_refused(sim: simulator.Simulator) -> None:
     """replay(), pool() and the raw handles each say what is missing."""
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="Called CUDAGraph::replay without a preceding successful capture"):
+    # From 2.14 replay() instantiates first, in Python.
+    text = "Called CUDAGraph::replay without a preceding successful capture|must have been called before"
+    with pytest.raises(RuntimeError, match=text):
         graph.replay()
     with pytest.raises(RuntimeError, match=r"Called CUDAGraph::pool\(\) without a preceding successful"):
         graph.pool()
@@ -133,6 +135,7 @@ def test_subclasses_work_as_on_a_gpu(sim: simulator.Simulator) -> None:
     assert graph.replays == 1 and y.tolist() == [3, 3]
 
 
+@pytest.mark.skipif(hasattr(torch._C, "_cuda_init"), reason="CUDA build: CUDAGraph's base has a C layout")
 def test_class_made_before_install_is_covered() -> None:
     """CUDAGraph stays the same class object, so earlier subclasses capture too."""
 
@@ -148,6 +151,9 @@ def test_class_made_before_install_is_covered() -> None:
         del graph
 
 
+@pytest.mark.skipif(
+    hasattr(torch._C._CUDAGraph, "capture_end_pre"), reason="torch 2.14: debug_dump needs cuda.bindings"
+)
 def test_debug_dump_writes_a_kept_graph(sim: simulator.Simulator, tmp_path: Path) -> None:
     """With debug mode and keep_graph the DOT file names the nodes."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,13 @@ from torch import nn
 
 from gfxgraph.runtime import simulator
 
-pytestmark = pytest.mark.usefixtures("sim")
+
+@pytest.fixture(scope="module", autouse=True)
+def card() -> Iterator[None]:
+    """One card for all: these tests leave nothing behind on it."""
+    with simulator.install():
+        yield
+
 
 MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "conv": lambda: (nn.Conv2d(3, 8, 3, padding=1, stride=2), (torch.randn(2, 3, 8, 8),)),
@@ -24,7 +30,7 @@ MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "transposed": lambda: (nn.ConvTranspose2d(3, 4, 3), (torch.randn(2, 3, 5, 5),)),
     "batch_norm": lambda: (nn.BatchNorm2d(3), (torch.randn(4, 3, 5, 5),)),
     "layer_norm": lambda: (nn.LayerNorm(8), (torch.randn(4, 8),)),
-    "rms_norm": lambda: (nn.RMSNorm(8), (torch.randn(4, 8),)),
+    "rms_norm": lambda: (nn.RMSNorm(8), (torch.randn(4, 3, 8),)),
     "group_norm": lambda: (nn.GroupNorm(2, 4), (torch.randn(4, 4, 5),)),
     "lstm": lambda: (nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True), (torch.randn(2, 6, 4),)),
     "gru": lambda: (nn.GRU(4, 5), (torch.randn(3, 2, 4),)),
@@ -98,10 +104,9 @@ def test_optimizers_step_alike(name: str, options: dict[str, bool]) -> None:
     torch.manual_seed(1)
     host, x = nn.Linear(4, 3), torch.randn(5, 4)
     device = copy.deepcopy(host).cuda()
-    try:
-        optimizers = [make(module.parameters(), lr=1e-2, **options) for module in (host, device)]
-    except TypeError:
-        pytest.skip(f"{name} has no {options}")
+    if options.get("fused") and name not in ("SGD", "Adam", "AdamW"):
+        pytest.skip(f"{name} has no fused kernel on the device")
+    optimizers = [make(module.parameters(), lr=1e-2, **options) for module in (host, device)]
     for _ in range(3):
         for module, optimizer, value in zip((host, device), optimizers, (x, x.cuda())):
             optimizer.zero_grad()
@@ -310,7 +315,7 @@ def test_linear_algebra_in_eager() -> None:
         torch.testing.assert_close(call(a.cuda()).cpu(), call(a), rtol=1e-3, atol=1e-4)
 
 
-def test_data_dependent_shapes(sim: simulator.Simulator) -> None:
+def test_data_dependent_shapes() -> None:
     """nonzero, unique, masks and repeats have the CPU's results in eager."""
     x = torch.tensor([3, 0, 3, 1])
     for call in (
@@ -326,7 +331,7 @@ def test_data_dependent_shapes(sim: simulator.Simulator) -> None:
     assert torch.equal(x.cuda(), x.cuda()) and x.cuda().tolist() == x.tolist()
 
 
-def test_repeats_with_known_size_are_capturable(sim: simulator.Simulator) -> None:
+def test_repeats_with_known_size_are_capturable() -> None:
     """repeat_interleave with output_size needs no value on the host."""
     repeats, graph = torch.tensor([1, 0, 2], device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -135,8 +135,9 @@ class Allocator:
         self.frees = 0  # grows with every free; lets callers notice that addresses may be stale
         self.on_new_segment: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
+        # Apart, and taken again by its holder: a graph may die, and release its pool, inside any call here.
+        self._use_lock = threading.RLock()
         self._pending: deque[Block] = deque()
-        self._deferred: deque[Callable[[], None]] = deque()
         self._gaps: list[tuple[int, int]] = [(arena.base, arena.nbytes)]
         self._pool_numbers = itertools.count(1)
         self._graph_pool_numbers = itertools.count(1)
@@ -159,7 +160,7 @@ class Allocator:
             block.segment.allocated_nbytes += block.nbytes
             self.live[block.address] = block
             self._count(block, 1)
-        if self._pending or self._deferred:
+        if self._pending:
             self._drain()
         return block
 
@@ -168,19 +169,12 @@ class Allocator:
         self._pending.append(block)
         self._drain()
 
-    def _when_unlocked(self, act: Callable[[], None]) -> None:
-        """Do ``act`` under the lock: now, or where a finalizer asks in the middle of a call, at that call's end."""
-        self._deferred.append(act)
-        self._drain()
-
     def _drain(self) -> None:
         # A finalizer may run while this very thread holds the lock; the holder drains on its way out.
-        while (self._pending or self._deferred) and self._lock.acquire(blocking=False):
+        while self._pending and self._lock.acquire(blocking=False):
             try:
                 while self._pending:
                     self._release(self._pending.popleft())
-                while self._deferred:
-                    self._deferred.popleft()()
             finally:
                 self._lock.release()
 
@@ -291,7 +285,16 @@ class Allocator:
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Unmap every segment without a live block; a private pool's only once nobody uses the pool."""
-        self._when_unlocked(lambda: self._release_cached(pool_id))
+        # A MemPool may die, and come here, while this very thread holds the lock: then the next call does it.
+        if pool_id is not None and not self._lock.acquire(blocking=False):
+            return
+        if pool_id is None:
+            self._lock.acquire()
+        try:
+            self._release_cached(pool_id)
+        finally:
+            self._lock.release()
+        self._drain()
 
     def _release_cached(self, pool_id: PoolId | None) -> None:
         for pool in list(self.pools.values()):
@@ -329,19 +332,15 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
-        with self._lock:
+        with self._use_lock:
             self.pools.setdefault(pool_id, Pool(pool_id)).use_count += 1
-        self._drain()
 
     def release_pool(self, pool_id: PoolId) -> None:
-        pool = self.pools.get(pool_id)
-        if pool is None or pool.use_count == 0:
-            raise RuntimeError("uc >= 0 INTERNAL ASSERT FAILED: pool released more often than used")
-
-        def release() -> None:
+        with self._use_lock:
+            pool = self.pools.get(pool_id)
+            if pool is None or pool.use_count == 0:
+                raise RuntimeError("uc >= 0 INTERNAL ASSERT FAILED: pool released more often than used")
             pool.use_count -= 1
-
-        self._when_unlocked(release)
 
     def use_count(self, pool_id: PoolId) -> int:
         pool = self.pools.get(pool_id)

@@ -28,12 +28,23 @@ _SYNC_WARNING: Final = "called a synchronizing CUDA operation"
 _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 
+# Address ranges of simulators that are gone: they are never unmapped, so they are used again.
+_retired: list[Arena] = []
+
+
+def _arena(nbytes: int) -> Arena:
+    for at, arena in enumerate(_retired):
+        if arena.nbytes == nbytes:
+            return _retired.pop(at)
+    return Arena(nbytes)
+
+
 class Simulator:
     """The simulated card that is installed; ``installation.active()`` returns it."""
 
     def __init__(self, profile: Profile, total_nbytes: int) -> None:
         self.profile = profile
-        self.arena = Arena(total_nbytes * _ARENA_FACTOR)
+        self.arena = _arena(total_nbytes * _ARENA_FACTOR)
         self.device = Device(profile)
         self.allocator = Allocator(self.arena, total_nbytes)
         self.allocator.on_new_segment = self._before_malloc
@@ -42,6 +53,12 @@ class Simulator:
         # What would have ended a real process from inside a destructor.
         self.crashes: list[str] = []
         self._pinned: dict[int, weakref.ref[Any]] = {}
+
+    def retire(self) -> None:
+        """Let the next simulator have this one's addresses, if nothing lives there any more."""
+        if not self.allocator.live:
+            self.arena.drop_pages(self.arena.base, self.arena.nbytes)
+            _retired.append(self.arena)
 
     # ---- failures -----------------------------------------------------------------------------------
 

@@ -106,16 +106,18 @@ class Session:
         outer = process.active_session()
         if outer is not None:
             outer.suspend()
+        # Before the first segment: a collection after its begin could destroy a graph inside it.
+        intercept.enter()
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
+            intercept.leave()
             if outer is not None:
                 outer.resume()
             raise
         self.outer = outer
         process.sessions().append(self)
-        intercept.enter()
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         self.recorder.__enter__()

@@ -322,8 +322,8 @@ class Kernels:
                 raise Refused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
         except Refused as refused:
-            failure = self.sim.error(refused)
-        raise failure
+            code = refused.code
+        raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
 
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)

@@ -318,11 +318,12 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            failure = sim.error(refused)
+            code = refused.code
         else:
             self._captured(graph)
             return
-        raise failure
+        # No local may hold it: its traceback holds this frame, and a C++ exception makes no such cycle.
+        raise sim.error(Refused(code))
 
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from gfxgraph.runtime.simulator.arena import watch
 from gfxgraph.runtime.simulator.device import Capture, Event, Refused, Stream
 from gfxgraph.runtime.simulator.generators import ReplayDraw, SimGenerator, State
 from gfxgraph.runtime.simulator.graphs import Graph, GraphExec
@@ -203,6 +204,41 @@ class SimMemPoolBase:
             self.sim.allocator.empty_cache(self._id)
 
 
+class _Owned:
+    """What one graph's destructor gives back."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.has_exec = False
+        self.pools: list[PoolId] = []
+
+    def give_back(self) -> None:
+        if self.has_exec and self.sim.device.captures:
+            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
+        self.has_exec = False
+        while self.pools:
+            self.sim.allocator.release_pool(self.pools.pop())
+
+
+def _destructor(owned: _Owned) -> Any:
+    """An object that gives ``owned`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
+
+    The graph's own ``__del__`` would not do: torch's Python class has one from 2.13 on, which does not call
+    up, and the collector calls it for a graph that is then kept alive after all.
+    """
+
+    def destroy() -> None:
+        try:
+            owned.give_back()
+        except RuntimeError as error:
+            owned.sim.crashes.append(f"~CUDAGraph: {error}")
+
+    with torch._C._DisableTorchDispatch():
+        tensor = torch.empty(1, device="cpu")
+    watch(tensor, destroy)
+    return tensor
+
+
 class SimCUDAGraphBase:
     """What ``torch._C._CUDAGraph`` is."""
 
@@ -229,7 +265,8 @@ class SimCUDAGraphBase:
         # state -> how far one replay advances it
         self._states: dict[State, int] = {}
         self._draws: list[ReplayDraw] = []
-        self._pools_retained: list[PoolId] = []
+        self._owned = _Owned(self.sim)
+        self._destructor = _destructor(self._owned)
 
     # ---- capture ------------------------------------------------------------------------------------
 
@@ -303,6 +340,8 @@ class SimCUDAGraphBase:
 
     def capture_end_post(self) -> None:
         self._capture_ended = True
+        assert self._pool is not None
+        self._owned.pools.insert(0, self._pool)
         if not self._keep_graph:
             self._graph = None
 
@@ -322,6 +361,7 @@ class SimCUDAGraphBase:
     def _instantiate(self) -> None:
         assert self._graph is not None
         self._exec = self.sim.call(self.sim.device.instantiate, self._graph)
+        self._owned.has_exec = True
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -347,21 +387,8 @@ class SimCUDAGraphBase:
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:
-        if self._exec is not None and self.sim.device.captures:
-            self.sim.call(self.sim.device.runtime_call, "graph_destroy")
-        if self._capture_ended and self._pool is not None:
-            self.sim.allocator.release_pool(self._pool)
-        for pool in self._pools_retained:
-            self.sim.allocator.release_pool(pool)
+        self._owned.give_back()
         self._reset_state(self._keep_graph)
-
-    def __del__(self) -> None:
-        if not hasattr(self, "_capture_ended"):
-            return
-        try:
-            SimCUDAGraphBase.reset(self)
-        except RuntimeError as error:
-            self.sim.crashes.append(f"~CUDAGraph: {error}")
 
     # ---- questions ----------------------------------------------------------------------------------
 
@@ -371,12 +398,13 @@ class SimCUDAGraphBase:
         return self._pool
 
     def pools(self) -> list[PoolId]:
-        return [self.pool(), *self._pools_retained]
+        self.pool()
+        return list(self._owned.pools)
 
     def _retain_pool(self, pool: Any) -> None:
         pool_id = getattr(pool, "id", pool)
         self.sim.allocator.retain_pool(pool_id)
-        self._pools_retained.append(pool_id)
+        self._owned.pools.append(pool_id)
 
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"

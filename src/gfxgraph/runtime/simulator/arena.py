@@ -137,7 +137,7 @@ class Arena:
         # Everything but the deleter has been copied by now, and that is null in every slot.
         _slots.free.append(slot)
         if on_free is not None:
-            _watch(tensor, on_free)
+            watch(tensor, on_free)
         return tensor
 
     def copy_bytes(self, to: int, source: int, nbytes: int) -> None:
@@ -172,7 +172,8 @@ class Arena:
         self._shift[dtype] = dtype.itemsize.bit_length() - 1
 
 
-def _watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
+def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
+    """Call ``on_free`` when the storage of ``tensor`` dies."""
     # Not DLPack's deleter: a Python callback from C++ breaks when an exception is being raised, and when
     # the interpreter goes down. Torch keeps a storage's Python object for as long as the storage lives.
     def died(reference: weakref.ref[Any]) -> None:

@@ -380,6 +380,7 @@ class Session:
 
         def make() -> tuple[Any, Step]:
             self._save([t for t in flat(args, kwargs) if t.is_cuda and _writes(func, args, kwargs, t)])
+            self._save_generators(*_device_generators((*args, *kwargs.values())))
             out = func(*args, **kwargs)
             if outcome:
                 index = self._next_read()
@@ -414,6 +415,7 @@ class Session:
         try:
             self._end_segment()
             self.execute_pending()
+            self._save_generators()
             out, step = make()
             if step is not None:
                 self.program.steps.append(step)
@@ -469,9 +471,13 @@ class Session:
             step.run(self.program)
         self.n_executed = len(steps)
 
-    def _save_generators(self) -> None:
-        for state in self._generator_states():
-            self.saved_rng.append((state, state.get_state()))
+    def _save_generators(self, *others: Any) -> None:
+        """Keep the states of the graph's generators and of ``others``, as they were when first met."""
+        have = {state._cdata for state, _ in self.saved_rng}
+        for state in (*self._generator_states(), *others):
+            if state._cdata not in have:
+                have.add(state._cdata)
+                self.saved_rng.append((state, state.get_state()))
 
     def _generator_states(self) -> list[Any]:
         """Handles on the states that this capture draws from, which programs may swap between generators."""
@@ -499,7 +505,7 @@ class Session:
                     tensor.copy_(saved)
                 except RuntimeError as error:  # the others can still be put back
                     first_error = first_error or error
-            for state, saved_state in saved_rng:
+            for state, saved_state in reversed(saved_rng):
                 state.set_state(saved_state)
         intercept.stock("stream_synchronize")(self.stream)
         if first_error is not None:
@@ -873,6 +879,16 @@ def shown(where: Any) -> str:
     from gfxgraph.core.tape import where_of
 
     return str(where_of(*where))
+
+
+def _device_generators(arguments: tuple[Any, ...]) -> list[Any]:
+    """The generators of the device among an operation's arguments, as the dispatcher hands them on."""
+    found = [given for given in arguments if isinstance(given, torch._C.Generator)]
+    if found and process.require().platform == "simulator":
+        from gfxgraph.runtime.simulator.generators import SimGenerator
+
+        found = [SimGenerator.of(given) or given for given in found]
+    return [given for given in found if given.device.type == "cuda"]
 
 
 def first_line(error: BaseException) -> str:

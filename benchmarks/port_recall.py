@@ -5,7 +5,8 @@
 Audits the parent of COMMIT in a worktree of CLONE and compares with the commit's own diff. A *site* is a hunk
 (no context lines) in a kind of file the audit reads whose old or new text speaks of the GPU platform. A site
 counts as flagged when a finding stands on one of its old lines, or, where lines were only inserted, within
-three lines of the place. Old lines are counted as well: a line is flagged when a finding stands on it.
+three lines of the place. Old lines of code (no comments, no changes of white space) are counted as well: a line is
+flagged when a finding stands on it.
 Results need reading by hand: a hunk can mention the platform and change something else.
 """
 
@@ -26,6 +27,7 @@ from gfxgraph.port.project import kind_of
 PLATFORM = re.compile(
     r"(?i)rocm|hip|amd|gfx\d|wave|warp|cuda|nvcc|nvidia|__shfl|ballot|cublas|ptx|asm\b|cutlass|triton|miopen|sm_\d|lane"
 )
+COMMENT = re.compile(r"\s*(//|/\*|\*|#(?!\s*(if|el|end|def|inc|pragma|undef|error)))")
 
 
 def git(clone: str, *arguments: str) -> str:
@@ -45,14 +47,25 @@ def main(clone: str, commit: str, only: list[str]) -> None:
     for f in report.findings:
         for line in (f.line, *f.also):
             flagged[f.path].setdefault(line, f.rule)
-    diff = git(clone, "diff", "--unified=0", "--no-renames", f"{commit}^", commit, "--", *only)
+    diff = git(
+        clone,
+        "diff",
+        "--unified=0",
+        "--no-renames",
+        "--ignore-all-space",
+        "--ignore-blank-lines",
+        f"{commit}^",
+        commit,
+        "--",
+        *only,
+    )
     sites = hits = lines = line_hits = 0
     misses = []
     for file in PatchSet(diff):
         if file.is_added_file or not kind_of(file.path):
             continue
         for hunk in file:
-            old = [x for x in hunk if x.is_removed and x.value.strip()]
+            old = [x for x in hunk if x.is_removed and x.value.strip() and not COMMENT.match(x.value)]
             new = [x for x in hunk if x.is_added]
             text = "".join(x.value for x in (*old, *new))
             if not PLATFORM.search(text) or not text.strip():

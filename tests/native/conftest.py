@@ -33,6 +33,14 @@ class Ran:
         return self.seen[name][-1]
 
 
+def _sanitizer_library() -> Path:
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    # Prints the bare name back where there is none.
+    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True)
+    return Path(found.stdout.strip()).resolve()
+
+
 def _build(factory: pytest.TempPathFactory, name: str, *options: str) -> Path:
     """Build once a run: xdist's workers share what the first of them made."""
     base = factory.getbasetemp()
@@ -59,6 +67,8 @@ def _configure(folder: Path, *options: str) -> Path:
 @pytest.fixture(scope="session")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A build under the address and undefined-behaviour sanitizers."""
+    if not _sanitizer_library().exists():
+        pytest.skip("needs the compiler's sanitizer libraries (libasan, libubsan)")
     return _build(tmp_path_factory, "native_checked", f"-DGFX_SANITIZE={SANITIZERS}")
 
 
@@ -79,8 +89,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         preloaded = [str(build / "libgfxgraph_preload.so")] if preload else []
         if "address" in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]:
             # The sanitizer insists on being first.
-            found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True)
-            preloaded.insert(0, str(Path(found.stdout.strip()).resolve()))
+            preloaded.insert(0, str(_sanitizer_library()))
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GFX")},
             "LD_PRELOAD": ":".join(preloaded),

@@ -216,7 +216,17 @@ def _device_synchronize(*args: Any) -> Any:
     return _wait("torch.cuda.synchronize", "device_synchronize", *args)
 
 
+def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
+    """Wait for the stream that is current when it is called: at replay, the one that replays."""
+    current_stream = torch.cuda.current_stream
+    return lambda: synchronize(current_stream())
+
+
 def _stream_synchronize(self: Any) -> Any:
+    session = _session()
+    if session is not None and session.captures(self):
+        call = _synchronize_current(_stock["stream_synchronize"])
+        return session.host_call("torch.cuda.Stream.synchronize", call)
     return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
 
 
@@ -242,8 +252,7 @@ def _event_synchronize(self: Any) -> Any:
     if session is None:
         return _stock["event_synchronize"](self)
     if session.recorded_in(self) is not None:  # recorded in this capture: everything up to here has to be done
-        synchronize, stream = _stock["stream_synchronize"], session.stream
-        return session.host_call("torch.cuda.Event.synchronize", lambda: synchronize(stream))
+        return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(_stock["stream_synchronize"]))
     event_synchronize = _stock["event_synchronize"]
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
 
@@ -293,7 +302,9 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture
-        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, stream))
+        # At replay the program's work is on whatever stream is current then.
+        current_stream = torch.cuda.current_stream
+        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
     session.note_side_stream(stream)
     try:
         if segment == session.n_segments:

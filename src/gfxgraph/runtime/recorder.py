@@ -42,6 +42,7 @@ class OpInfo:
         "call",
         "draws",
         "generator",
+        "is_composite",
         "is_view",
         "is_watched",
         "makes_memory",
@@ -63,7 +64,11 @@ class OpInfo:
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
-        self.is_watched = self.unsafe is not None
+        # Inference mode hands over composite operations whole: their parts are looked at instead.
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
+        self.is_watched = self.unsafe is not None or self.is_composite
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
         # A view launches nothing, so the graph need not be asked about it.
@@ -195,6 +200,9 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **(kwargs or {}))
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.tainted:
+            if info.is_composite:
+                with self:
+                    return func.decompose(*args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
@@ -229,13 +237,13 @@ class Recorder(TorchDispatchMode):
             launched = after not in self.frontiers and self._new_nodes(after)
         rows = self.tape.rows
         if type(out) is Tensor or isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                return out  # host work that depends on nothing from the device: done once, as always
             value = known.get(id(out))
             if value is not None and value.ref() is out:
                 spec_out: Any = value  # in-place: the same value, changed
-            elif out.is_cuda or self._on_device(spec_args, spec_kwargs):
-                spec_out = self._made(out, len(rows), info, spec_args)
             else:
-                return out  # host work that depends on nothing from the device: done once, as always
+                spec_out = self._made(out, len(rows), info, spec_args)
         elif type(out) in _SEQUENCES:
             spec_out = type(out)(
                 [self._made(o, len(rows), info, spec_args) if isinstance(o, Tensor) else o for o in out]
@@ -344,7 +352,7 @@ class Recorder(TorchDispatchMode):
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                if not isinstance(tensor, Tensor) or not tensor.is_cuda:
+                if not isinstance(tensor, Tensor):
                     continue
                 value = self.value_of(tensor)
                 if value.is_of_external or value.segment != self.tape.segment:

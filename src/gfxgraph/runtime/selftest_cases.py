@@ -570,9 +570,7 @@ def validation_catches(bench: Bench) -> None:
     found = gfxgraph.stats()
     expect(found["validation_failures"] == 1 and found["graphs_retired"] == 1, f"counted as {found}")
     named = [(event["op"], event["where"]) for event in events("fallback")]
-    expect(
-        any("sin" in op and "selftest_cases.py" in where for op, where in named), f"named {named} instead of sin"
-    )
+    expect(any("sin" in op and "selftest_cases.py" in where for op, where in named), f"named {named} instead of sin")
     bench.refill(x)
     graph.replay()
     same([y], [body()], "the retired graph and eager execution")

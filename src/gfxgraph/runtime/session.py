@@ -21,7 +21,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -33,12 +33,12 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges, tensor_of
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
 from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
-from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
+from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
 # torch's own refusals that leave the capture alive: the operation can be split out.
@@ -82,6 +82,7 @@ class Session:
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
+        self.has_executed = False
         self.snapshots: list[tuple[Tensor, Tensor]] = []
         self.saved_rng: list[tuple[Any, Tensor]] = []
         self.side_streams: dict[int, Any] = {}
@@ -183,6 +184,7 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
+        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -228,9 +230,9 @@ class Session:
         """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
-        recorder.note_opaque()
         # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
         self._join_side_streams()
+        recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
         self.is_open = False
         self._sync_debug(False)
@@ -303,8 +305,8 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                self._join_side_streams()
                 with self._on_own_stream():
+                    self._join_side_streams()
                     self._base_capture_end(graph)
             except (RuntimeError, DriverError):
                 self._heal(end_was_refused=True)
@@ -338,20 +340,12 @@ class Session:
                 return pool
         return None
 
-    @contextmanager
-    def _on_own_stream(self) -> Iterator[None]:
-        """Run with the capture's own stream current, wherever the user's code stands."""
-        if torch.cuda.current_stream() == self.stream:
-            yield
-        else:
-            with torch.cuda.stream(self.stream):
-                yield
-
     def suspend(self) -> None:
         """Make room for a capture inside this one."""
         self.recorder.paused = True
         try:
-            self._end_segment()
+            with self._on_own_stream():
+                self._end_segment()
         except BaseException as error:
             self.abort(error)
             raise
@@ -359,7 +353,8 @@ class Session:
     def resume(self) -> None:
         if self.error is None:
             try:
-                self._open(self.new_graph())
+                with self._on_own_stream():
+                    self._open(self.new_graph())
             except BaseException as error:
                 self.abort(error)
                 raise
@@ -379,8 +374,8 @@ class Session:
         where = place()
 
         def make() -> tuple[Any, Step]:
-            self._save([t for t in flat(args, kwargs) if t.is_cuda and _writes(func, args, kwargs, t)])
-            self._save_generators(*_device_generators((*args, *kwargs.values())))
+            self._save([t for t in flat(args, kwargs) if _writes(func, args, kwargs, t)])
+            self._save_generators(self._foreign_states(args, kwargs))
             out = func(*args, **kwargs)
             if outcome:
                 index = self._next_read()
@@ -413,20 +408,26 @@ class Session:
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         self.recorder.paused = True
         try:
-            self._end_segment()
-            self.execute_pending()
-            self._save_generators()
-            out, step = make()
-            if step is not None:
-                self.program.steps.append(step)
-            self.n_executed = len(self.program.steps)
-            self._open(self.new_graph())
+            # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
+            with self._on_own_stream():
+                self._end_segment()
+                self.execute_pending()
+                out, step = make()
+                if step is not None:
+                    self.program.steps.append(step)
+                self.n_executed = len(self.program.steps)
+                self._open(self.new_graph())
         except BaseException as error:
             self.abort(error)
             raise
         finally:
-            self.recorder.paused = False
+            self.recorder.paused = not self._has_entered
         return out
+
+    def _on_own_stream(self) -> Any:
+        """Make the stream current that the capture began on."""
+        is_current = torch.cuda.current_stream().cuda_stream == self.stream.cuda_stream
+        return nullcontext() if is_current else torch.cuda.stream(self.stream)
 
     def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
         """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
@@ -447,48 +448,54 @@ class Session:
     def execute_pending(self) -> None:
         """Launch what was recorded and not yet run, so that real values exist."""
         steps = self.program.steps
-        pending = steps[self.n_executed :]
-        if not pending:
-            return
-        if self.n_executed == 0:
+        if not self.has_executed:
+            self.has_executed = True
             # Inputs may still be written by other streams; a capture never waited for them.
             try:
                 intercept.stock("device_synchronize")()
             except RuntimeError:
                 intercept.stock("stream_synchronize")(self.stream)  # another thread captures in global mode
-            self._save_generators()
+            self._save_generators(self._generator_states())
+        pending = steps[self.n_executed :]
         for step in pending:
             self._save(step.mutated)
-            if isinstance(step, SegmentStep) and step.tape.opaque:
-                first = step.tape.opaque[0]
-                self.state.report(
-                    "effects_not_undone",
-                    "a split ran launches that torch did not make; what they wrote outside the graph stays written",
-                    str(len(step.tape.opaque)),
-                    first.where,
-                )
+            if isinstance(step, SegmentStep):
+                self._report_opaque(step.tape)
             self._pin_externals()
             step.run(self.program)
         self.n_executed = len(steps)
 
-    def _save_generators(self, *others: Any) -> None:
-        """Keep the states of the graph's generators and of ``others``, as they were when first met."""
-        have = {state._cdata for state, _ in self.saved_rng}
-        for state in (*self._generator_states(), *others):
-            if state._cdata not in have:
-                have.add(state._cdata)
-                self.saved_rng.append((state, state.get_state()))
+    def _report_opaque(self, tape: Any) -> None:
+        if tape.opaque:
+            self.state.report(
+                "effects_not_undone",
+                "a split ran launches that torch did not make; what they wrote outside the graph stays written",
+                str(len(tape.opaque)),
+                tape.opaque[0].where,
+            )
+
+    def _save_generators(self, states: list[Any]) -> None:
+        self.saved_rng += [(state, state.get_state()) for state in states]
+
+    def _foreign_states(self, args: Any, kwargs: Any) -> list[Any]:
+        """Handles on the states of generators among arguments that the graph does not know."""
+        given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
+        found = [self.state.base.generator_of(g) if hasattr(self.state.base, "generator_of") else g for g in given]
+        return [g.graphsafe_get_state() for g in found if g.device.type == "cuda"]
 
     def _generator_states(self) -> list[Any]:
         """Handles on the states that this capture draws from, which programs may swap between generators."""
         return [self.default_state, *(state for _, state in self.user_generators)]
 
-    def _save(self, tensors: Any) -> None:
+    def _save(self, items: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
-        for tensor in tensors:
+        for item in items:
+            tensor = tensor_of(item)
             key = (tensor.data_ptr(), tensor.size(), tensor.stride())
             if key not in have:
                 have.add(key)
+                if not tensor.is_cuda:
+                    intercept.stock("stream_synchronize")(self.stream)  # a copy to it may be on its way
                 with torch.inference_mode():
                     self.snapshots.append((tensor, tensor.clone()))
 
@@ -498,6 +505,7 @@ class Session:
         snapshots, self.snapshots = self.snapshots, []
         saved_rng, self.saved_rng = self.saved_rng, []
         first_error: RuntimeError | None = None
+        intercept.stock("stream_synchronize")(self.stream)
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(snapshots):
@@ -710,7 +718,19 @@ class Session:
 
     def replay_inside(self, graph: Any) -> None:
         """A graph replayed inside this capture becomes a step of the program."""
-        self.host_call("torch.cuda.CUDAGraph.replay", graph.replay)
+        name = "torch.cuda.CUDAGraph.replay"
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            program = graph._program
+            self._save(program.writes())
+            self._save_generators([state for _, state in graph._generators])
+            for segment in program.segments:
+                self._report_opaque(segment.tape)
+            graph.replay()
+            return None, ReplayStep(graph, name, *where)
+
+        self.split(BY_NAME[name], name, make, where)
 
     def captures(self, stream: Any) -> bool:
         """True if ``stream`` is part of this capture."""
@@ -791,7 +811,7 @@ class Session:
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
         for step in program.segments:
             # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
-            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) else t for t in step.mutated)
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
@@ -879,16 +899,6 @@ def shown(where: Any) -> str:
     from gfxgraph.core.tape import where_of
 
     return str(where_of(*where))
-
-
-def _device_generators(arguments: tuple[Any, ...]) -> list[Any]:
-    """The generators of the device among an operation's arguments, as the dispatcher hands them on."""
-    found = [given for given in arguments if isinstance(given, torch._C.Generator)]
-    if found and process.require().platform == "simulator":
-        from gfxgraph.runtime.simulator.generators import SimGenerator
-
-        found = [SimGenerator.of(given) or given for given in found]
-    return [given for given in found if given.device.type == "cuda"]
 
 
 def first_line(error: BaseException) -> str:

@@ -183,7 +183,7 @@ def _patch_classes(sim: Simulator, undo: Undo) -> None:
     places = [(cuda, "ExternalStream"), (cuda.streams, "ExternalStream")]
     rebase(undo, cuda.ExternalStream, stream, places)
     rebase(undo, cuda.Event, bases["_CudaEventBase"], [(cuda, "Event"), (cuda.streams, "Event")])
-    graph = rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
+    rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
     rebase(undo, cuda.MemPool, bases["_MemPool"], [(cuda, "MemPool"), (cuda.memory, "MemPool")])
     undo.set(cuda.graphs.graph, "default_capture_stream", None)
 

@@ -453,6 +453,11 @@ class SimCUDAGraphBase:
                 lines += [f'"{parent.handle:#x}" -> "{node.handle:#x}";' for parent in node.parents]
             Path(debug_path).write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
 
+    @staticmethod
+    def generator_of(generator: Any) -> Any:
+        """The device generator behind a copy that the dispatcher made; torch's own need no such help."""
+        return SimGenerator.of(generator) or generator
+
     @classmethod
     def get_currently_capturing_graph(cls) -> Any:
         if not SimCUDAGraphBase._capturing:

@@ -174,6 +174,7 @@ class Arena:
 
 def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
     """Call ``on_free`` when the storage of ``tensor`` dies."""
+
     # Not DLPack's deleter: a Python callback from C++ breaks when an exception is being raised, and when
     # the interpreter goes down. Torch keeps a storage's Python object for as long as the storage lives.
     def died(reference: weakref.ref[Any]) -> None:

@@ -374,7 +374,8 @@ class Session:
 
         def make() -> tuple[Any, Step]:
             self._save([t for t in flat(args, kwargs) if _writes(func, args, kwargs, t)])
-            self._save_generators(self._foreign_states(args, kwargs))
+            foreign = self._foreign_states(args, kwargs)
+            self._save_generators(foreign)
             out = func(*args, **kwargs)
             if outcome:
                 index = self._next_read()
@@ -388,7 +389,7 @@ class Session:
                 elif any(t.is_cuda or self.is_tainted(t) for t in flat(args, kwargs)):
                     self.taint(tensor)
             writes = tuple(t for t in flat(args, kwargs) if _writes(func, args, kwargs, t))
-            return out, HostStep(func, args, kwargs, out, name, *where, writes)
+            return out, HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
 
         return self.split(row, name, make, where)
 
@@ -720,7 +721,7 @@ class Session:
         def make() -> tuple[Any, Step]:
             program = graph._program
             self._save(program.writes())
-            self._save_generators([state for _, state in graph._generators])
+            self._save_generators(list(program.random_states()))
             for segment in program.segments:
                 self._report_opaque(segment.tape)
             graph.replay()

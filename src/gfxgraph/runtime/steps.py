@@ -40,6 +40,10 @@ class Step:
         """Everything that running the step writes and that others may look at."""
         yield from self.mutated
 
+    def random_states(self) -> Iterator[Any]:
+        """Handles on the random states that the step draws from besides the graph's own."""
+        return iter(())
+
     def __str__(self) -> str:
         return type(self).__name__
 
@@ -150,6 +154,8 @@ class HostStep(Step):
     code: Any
     lasti: int
     mutated: tuple[Tensor | Layout, ...] = ()
+    states: tuple[Any, ...] = ()
+    """Handles on the states of generators among ``args`` that the graph does not know."""
 
     def run(self, program: Program) -> None:
         with torch.inference_mode():  # the tensors may have been made under it
@@ -159,6 +165,9 @@ class HostStep(Step):
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
         yield from (out for out in leaves_of(self.out) if out.layout is torch.strided)
+
+    def random_states(self) -> Iterator[Any]:
+        return iter(self.states)
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -245,6 +254,10 @@ class ReplayStep(Step):
     def writes(self) -> Iterator[Tensor | Layout]:
         inner = self.graph._program
         return inner.writes() if inner is not None else iter(())
+
+    def random_states(self) -> Iterator[Any]:
+        inner = self.graph._program
+        return inner.random_states() if inner is not None else iter(())
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"

@@ -353,7 +353,8 @@ def queries(bench: Bench) -> None:
 @case()
 def nested_capture(bench: Bench) -> None:
     """A capture inside a capture: both graphs replay like eager."""
-    x, inner = bench.randn(64), []
+    x = bench.randn(64)
+    inner: list[object] = []
 
     def body() -> Tensor:
         a = x + 1

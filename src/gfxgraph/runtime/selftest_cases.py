@@ -354,7 +354,7 @@ def queries(bench: Bench) -> None:
 def nested_capture(bench: Bench) -> None:
     """A capture inside a capture: both graphs replay like eager."""
     x = bench.randn(64)
-    inner: list[object] = []
+    inner: list[Any] = []
 
     def body() -> Tensor:
         a = x + 1

@@ -188,7 +188,7 @@ def bridged_class(base: type) -> type:
                 super().instantiate()
                 return
             if self._program.is_plain:
-                super().instantiate()
+                self._program.segments[0].instantiate()
             self._is_instantiated = True
             self._choose_path()
 
@@ -261,8 +261,8 @@ def bridged_class(base: type) -> type:
             self._state.counters.add("retired")
             assert self._program is not None
             for segment in self._program.segments:
-                if segment.tape.is_complete:
-                    segment.is_launchable = False
+                if segment.tape.is_complete and segment.is_launchable:
+                    segment.step_down("the graph replays wrongly and was retired; its tape runs instead", "replay")
             self._grant(0)
 
         def _choose_path(self) -> None:
@@ -334,10 +334,11 @@ def bridged_class(base: type) -> type:
                 session.abort(None)
             leave_modes()
             state = getattr(self, "_state", None)
+            program = getattr(self, "_program", None)
             if state is not None:
                 state.counters.add("replay", self._take_count())
                 self._let_go_of_program()
-            if intercept.keep_until_captures_end(self):
+            if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway
             above = getattr(super(), "__del__", None)
             if above is not None:

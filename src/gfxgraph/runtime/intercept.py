@@ -84,11 +84,11 @@ def leave() -> None:
     del dead
 
 
-def keep_until_captures_end(graph: Any) -> bool:
-    """Hold a graph that is being dropped while a capture is underway; False where none is."""
+def keep_until_captures_end(held: Any) -> bool:
+    """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:
         if _depth:
-            _graveyard.append(graph)
+            _graveyard.append(held)
         return _depth > 0
 
 
@@ -291,9 +291,9 @@ def _record(self: Any, stream: Any = None) -> Any:
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
-    session = process.active_session()
+    session = _session()
     wait = _stock["wait"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)

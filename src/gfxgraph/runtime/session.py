@@ -92,7 +92,7 @@ class Session:
         self.n_reads = 0
         self.reads: dict[int, ReadStep] = {}
         self.error: BaseException | None = None
-        self.died_of: BaseException | None = None
+        self.died_of: tuple[str, object] | None = None
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -106,16 +106,18 @@ class Session:
         outer = process.active_session()
         if outer is not None:
             outer.suspend()
+        # Before the first segment: a collection after its begin could destroy a graph inside it.
+        intercept.enter()
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
+            intercept.leave()
             if outer is not None:
                 outer.resume()
             raise
         self.outer = outer
         process.sessions().append(self)
-        intercept.enter()
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         self.recorder.__enter__()
@@ -184,7 +186,6 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
-        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -247,8 +248,6 @@ class Session:
             is_healed = self._heal(end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
-            if self.died_of is None:
-                self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
             process.log.debug("capture_end failed: %s", error)
             graph = None
         if self.pool_id is None:
@@ -259,9 +258,17 @@ class Session:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
         step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
-        step.is_launchable = graph is not None and self._instantiate(step, is_users)
-        if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
+        if graph is not None:
+            self._instantiate(step, is_users)
+        elif self.died_of is not None:
+            step.step_down("an unforeseen operation ended the capture; its part runs from the tape", *self.died_of)
+        else:
+            step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
+        if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+        # An empty segment's graph dies with this call: once the next capture is open, an outer one
+        # included, its end would end that.
+        self.segment_graph = None
 
     def _base_capture_end(self, graph: Any) -> None:
         if getattr(graph, "_tracker", None) is None:
@@ -271,21 +278,13 @@ class Session:
         with set_aside(self.recorder):
             self.state.base.capture_end(graph)
 
-    def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
+    def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
             step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
-        if is_users and graph._keeps_graph and self.n_segments == 1:
-            return True  # the user instantiates, or the first replay does
-        try:
-            self.state.base.instantiate(graph)
-        except RuntimeError as error:
-            if not step.tape.is_complete:
-                raise CaptureError("instantiate_failed", status=first_line(error), n_nodes=step.n_nodes) from error
-            self.state.report("fallback", "the graph could not be instantiated; its tape runs instead", "instantiate")
-            process.log.debug("instantiate failed: %s", error)
-            return False
-        return True
+        step.is_launchable = True
+        if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
+            step.instantiate()
 
     def _end_error(self, error: RuntimeError) -> CaptureError:
         entries = self.recorder.tape.entries
@@ -332,7 +331,7 @@ class Session:
     def _pool_in_use(self) -> tuple[int, int] | None:
         """The pool of the open capture; torch tells it only of captures that ended well."""
         if self.pool_id is not None:
-            return tuple(getattr(self.pool_id, "id", self.pool_id))
+            return tuple(self.pool_id)
         for segment in torch.cuda.memory_snapshot():
             pool = tuple(segment.get("segment_pool_id", (0, 0)))
             inside = [(segment["address"], segment["address"] + segment["total_size"])]
@@ -565,12 +564,9 @@ class Session:
             )
             self.abort(failure)
             raise failure from error
-        self.state.report(
-            "fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where
-        )
         process.log.debug("capture died: %s", error)
         row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
-        self.died_of = error
+        self.died_of = name, where
         try:
             return again(row)
         finally:

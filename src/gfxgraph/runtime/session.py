@@ -33,7 +33,7 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges, tensor_of
+from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_ranges, tensor_of
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -509,7 +509,7 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(snapshots):
                 try:
-                    tensor.copy_(saved)
+                    overwrite(tensor, saved)
                 except RuntimeError as error:  # the others can still be put back
                     first_error = first_error or error
             for state, saved_state in reversed(saved_rng):
@@ -740,7 +740,12 @@ class Session:
         def make() -> tuple[Any, Step]:
             out = read()
             self.taint(out)
-            return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
+
+            def again() -> None:
+                with torch.inference_mode():
+                    out.copy_(read())
+
+            return out, CallStep(again, "torch.cuda.get_rng_state", *where)
 
         return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -75,6 +76,8 @@ def bridged_class(base: type) -> type:
             self._is_instantiated = False
             self._was_reset = False
             self._is_between_halves = False
+            # What was being handled when the capture began: an engine may retry inside its except block.
+            self._begun_while = 0
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -89,6 +92,8 @@ def bridged_class(base: type) -> type:
                     `graph_in_forked_child`.
             """
             self._refuse_in_child("capture_begin")
+            if self._session is not None and self._session.error is not None:
+                self._session = None  # that capture is over; its error was raised when it failed
             if self._session is not None:
                 raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
             if self._program is not None:
@@ -99,6 +104,7 @@ def bridged_class(base: type) -> type:
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = (args, kwargs)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
+            self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
             self._session = session
             self._was_reset = False
@@ -116,10 +122,12 @@ def bridged_class(base: type) -> type:
                 self._refuse_in_child("capture_end")
                 super().capture_end()  # torch's own error for a capture that was never begun
                 return
+            is_unwinding = self._is_unwinding()
             if session.error is not None:
                 self._session = None
-                self._fail(session.error)
-                return
+                if is_unwinding:
+                    return
+                raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
             if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
@@ -135,21 +143,21 @@ def bridged_class(base: type) -> type:
             self._session = None
             try:
                 program = session.end()
-            except BaseException:
-                self._state.counters.add("capture_failed")
-                raise
+            except RuntimeError as error:
+                if not is_unwinding:
+                    raise
+                process.log.error("while another error was on its way: %s", str(error))
+                return
             self._program = program
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
             self._unvalidated = self._state.validate_replays
             self._choose_path()
 
-        def _fail(self, error: BaseException) -> None:
-            import sys
-
-            if sys.exc_info()[1] is error:
-                return  # it is being shown already; hiding it behind a second error helps nobody
-            raise error
+        def _is_unwinding(self) -> bool:
+            """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
+            error = sys.exc_info()[1]
+            return error is not None and id(error) != self._begun_while
 
         def _not_here(self, session: Session) -> CaptureError:
             active = process.active_session()
@@ -331,7 +339,7 @@ def bridged_class(base: type) -> type:
         def __del__(self) -> None:
             session = getattr(self, "_session", None)
             if session is not None and session.error is None:
-                session.abort(None)
+                session.abort(None, dying=self)
             leave_modes()
             state = getattr(self, "_state", None)
             program = getattr(self, "_program", None)

@@ -79,7 +79,8 @@ class Session:
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(bare_launch(self.state.base))
-        self.segment_graph: Any = None
+        self._own_graph: Any = None
+        self._dying: Any = None
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
@@ -135,10 +136,24 @@ class Session:
         program, self.program = self.program, Program(self.program.launch)
         return program
 
-    def abort(self, error: BaseException | None) -> None:
-        """Leave the process as it was before the capture. The error is raised by the caller."""
+    @property
+    def segment_graph(self) -> Any:
+        """torch's graph object of the open segment. The user's is not held: dropping it ends the capture."""
+        return self._own_graph or self.graph_ref() or self._dying
+
+    @segment_graph.setter
+    def segment_graph(self, graph: Any) -> None:
+        self._own_graph = graph if graph is not self.graph_ref() else None
+
+    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+        """Leave the process as it was before the capture. The error is raised by the caller.
+
+        Args:
+            dying: the user's graph object, where its finalizer asks.
+        """
         if self.error is not None:
             return
+        self._dying = dying
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
             if self.is_open:
@@ -149,6 +164,7 @@ class Session:
             process.log.error("while leaving a failed capture: %s", str(second))
         finally:
             self._forget_graphs()
+            self._dying = None
             self.state.counters.add("capture_failed")
 
     def _close(self) -> None:

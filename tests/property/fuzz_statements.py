@@ -513,7 +513,7 @@ def host_copy(e: Emitter, p: Picks) -> None:
             e.tags.add("split")
             return
     if what == 9:
-        host = e.pick(p, lambda v: v.host)
+        host = e.pick(p, lambda v: v.host and e.can_write(v))
         if host is not None:
             e.tags.add("split")
             x = e.device(p)
@@ -544,7 +544,8 @@ def host_copy(e: Emitter, p: Picks) -> None:
         y = e.target(p, lambda v: len(v.shape) > 0 and v.shape[0] > 0)
         e.line(f"{y.name}[[{y.shape[0] - 1}]] = 1")
     elif what == 7:
-        host = e.pick(p, lambda v: v.host)
+        # Host work on host data alone happens once, at the capture; what came from the device is repeated.
+        host = e.pick(p, lambda v: v.host and not v.name.startswith("x"))
         if host is None:
             host = e.new(f"{x.name}.cpu()", x.shape, x.dtype, host=True)
         e.new(f"{host.name}.clone().to('cuda')", host.shape, host.dtype)
@@ -625,7 +626,8 @@ def _deleted(e: Emitter) -> set[str]:
 _CHAIN = (
     "{} * 2", "{}.sin()", "{}.tanh()", "{}.relu()", "{} * {}", "{}.square()", "({} + 1) / 2", "{}.softmax(-1)",
     "{}.sigmoid()", "F.dropout({}, 0.5)", "{}.clone()", "F.layer_norm({}, {}.shape[-1:])", "q({}) @ q({}).mT @ q({})",
-    "checkpoint(lambda t: F.dropout(t.sin(), 0.3), {}, use_reentrant=False)", "F.gelu({})", "{}.transpose(0, 1).contiguous().mT",
+    "checkpoint(lambda t: F.dropout(t.sin(), 0.3), {}, use_reentrant=False)", "F.gelu({})",
+    "{}.transpose(0, 1).contiguous().mT",
 )  # fmt: skip
 
 
@@ -655,10 +657,10 @@ def gradient(e: Emitter, p: Picks) -> None:
         start = leaf if param is None else f"{leaf} * ({param}.float().sum() * 0.1)"
         out = _chain(e, p, start)
         if param is None or e.read_only:
-            e.line(f"{out}g, = torch.autograd.grad({out}.sum(), [{leaf}])")
+            e.line(f"{out}g = torch.autograd.grad({out}.sum(), [{leaf}])[0].clone()")
         else:
             e.line(f"{out}.sum().backward()")
-            e.line(f"{out}g = {leaf}.grad")
+            e.line(f"{out}g = {leaf}.grad.clone()")
     e.add(Var(f"{out}g", (rows, k), "float32", e.root_of(None)))
     e.line(f"{out} = {out}.detach()")
     e.add(Var(out, (rows, k), "float32", e.root_of(None), writable=False))

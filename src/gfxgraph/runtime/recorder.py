@@ -355,7 +355,7 @@ class Recorder(TorchDispatchMode):
                 if not isinstance(tensor, Tensor):
                     continue
                 value = self.value_of(tensor)
-                if value.is_of_external or value.segment != self.tape.segment:
+                if value.is_of_external or (value.root or value).segment != self.tape.segment:
                     key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
                     if key not in self.mutated:
                         self.mutated[key] = tensor

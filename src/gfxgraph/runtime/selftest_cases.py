@@ -382,7 +382,7 @@ def replay_inside_capture(bench: Bench) -> None:
     for _ in range(2):
         bench.refill(x)
         outer.replay()
-        same([z], [x * 2 + x + 1], "the outer graph and eager execution")
+        same([z], [x * 2 + (x + 1)], "the outer graph and eager execution")
 
 
 @case()

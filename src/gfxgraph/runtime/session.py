@@ -202,7 +202,6 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
-        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -283,8 +282,9 @@ class Session:
             step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
         if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
-        else:
-            intercept.keep_until_captures_end(self.segment_graph)  # not to be destroyed inside the next segment
+        # An empty segment's graph dies with this call: once the next capture is open, an outer one
+        # included, its end would end that.
+        self.segment_graph = None
 
     def _base_capture_end(self, graph: Any) -> None:
         if getattr(graph, "_tracker", None) is None:

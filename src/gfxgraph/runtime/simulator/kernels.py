@@ -500,7 +500,17 @@ def _always(args: tuple[Any, ...]) -> bool:
     return True
 
 
+def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
+    """torch makes a masked_fill of one mask and one number from the host, which waits for nothing."""
+    if not isinstance(value, Tensor) or value.is_cuda or value.numel() != 1:
+        return False
+    given = [index for index in indices if index is not None]
+    return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
+
+
 def _has_mask(args: tuple[Any, ...]) -> bool:
+    if len(args) > 2 and _fills_by_mask(*args[:3]) and not (len(args) > 3 and args[3]):
+        return False
     masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
     return any(mask.is_cuda or args[0].is_cuda for mask in masks)
 

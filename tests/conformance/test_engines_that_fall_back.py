@@ -61,7 +61,7 @@ def test_context_manager_and_except(bench, body):
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("dropped", [True, False], ids=["dropped", "kept"])
 def test_raw_capture_without_finally(bench, body, dropped):
-    """The exception flies past capture_end, which is never called; the graph object goes, or is captured into anew."""
+    """The exception flies past capture_end, which is never called; the graph object goes, or captures anew."""
     state, baseline = ProcessState(), reserved()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(bench.stream):
@@ -208,7 +208,7 @@ def test_traceback_kept_alive(bench, body):
     try:
         next(running)
     except (RuntimeError, ValueError) as error:
-        held.append((error, sys.exc_info(), lambda: error))
+        held.append((error, sys.exc_info(), lambda kept=error: kept))
     bench.assert_usable()
     assert held[0][0].__traceback__ is not None
 

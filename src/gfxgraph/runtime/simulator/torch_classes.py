@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from gfxgraph.runtime.simulator.arena import watch
 from gfxgraph.runtime.simulator.device import Capture, Event, Refused, Stream
 from gfxgraph.runtime.simulator.generators import ReplayDraw, SimGenerator, State
 from gfxgraph.runtime.simulator.graphs import Graph, GraphExec
@@ -205,10 +206,7 @@ class SimMemPoolBase:
 
 
 class _Holdings:
-    """What a captured graph holds on the card; given back when the graph is reset or dies.
-
-    Apart from the graph because torch's class has a ``__del__`` of its own that does not call its base's.
-    """
+    """What a captured graph holds on the card; given back when the graph is reset or dies."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
@@ -223,12 +221,25 @@ class _Holdings:
         if made is not None and self.sim.device.captures:
             self.sim.call(self.sim.device.runtime_call, "graph_destroy")
 
-    def __del__(self) -> None:
+
+def _destructor(holdings: _Holdings) -> Any:
+    """An object that gives ``holdings`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
+
+    No ``__del__`` would do: torch's class has one from 2.13 on, which does not call up, and the collector
+    calls finalizers of a whole cycle, also of a graph that is then kept alive after all.
+    """
+
+    def destroy() -> None:
         try:
-            self.give_back()
+            holdings.give_back()
         except RuntimeError as error:
             # Out of a C++ destructor this ends the process.
-            self.sim.crashes.append(f"~CUDAGraph: {error}")
+            holdings.sim.crashes.append(f"~CUDAGraph: {error}")
+
+    with torch._C._DisableTorchDispatch():
+        tensor = torch.empty(1, device="cpu")
+    watch(tensor, destroy)
+    return tensor
 
 
 class SimCUDAGraphBase:
@@ -251,6 +262,7 @@ class SimCUDAGraphBase:
         self._keep_graph = keep_graph
         self._graph: Graph | None = None
         self._holdings = _Holdings(self.sim)
+        self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
         self._capture: Capture | None = None
         self._stream: Stream | None = None

@@ -47,7 +47,7 @@ def matching(text: str) -> list[int]:
     found = []
     lines = text.splitlines()
     for number, item in enumerate(load().items):
-        if any(item.search(line) for line in lines):
+        if any(item.search(line, line.lower()) for line in lines):
             found.append(number)
     return found
 

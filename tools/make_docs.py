@@ -61,8 +61,9 @@ def main() -> None:
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
     # These two are kept in the repository: people search the web for an error's words.
+    kept = ROOT / "docs" if len(sys.argv) == 1 else folder
     for lang, name in (("en", "errors.md"), ("zh", "errors.zh.md")):
-        (ROOT / "docs" / name).write_text(document(lang), encoding="utf-8")
+        (kept / name).write_text(document(lang), encoding="utf-8")
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
     dead = dead_links([ROOT / line for line in listed.splitlines()])
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder

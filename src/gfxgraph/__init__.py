@@ -12,8 +12,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from gfxgraph.startup.hook import install_if_asked as _install_if_asked
-
 __version__ = "2.0.0.dev0"
 
 _EXPORTS: dict[str, str] = {
@@ -34,7 +32,19 @@ _EXPORTS: dict[str, str] = {
     "ValidationMismatch": "gfxgraph.errors:ValidationMismatch",
     "GfxGraphFault": "gfxgraph.errors:GfxGraphFault",
     "DriverError": "gfxgraph.errors:DriverError",
+    "SimulatorError": "gfxgraph.errors:SimulatorError",
     "OnUnsafe": "gfxgraph.types:OnUnsafe",
+    "explain": "gfxgraph.hardware.advice:explain",
+    "install_diagnostics": "gfxgraph.hardware.advice:install_diagnostics",
+    "diagnose": "gfxgraph.hardware.advice:diagnose",
+    "report": "gfxgraph.hardware.advice:report",
+    "environment_report": "gfxgraph.hardware.advice:environment_report",
+    "device_info": "gfxgraph.hardware.device:device_info",
+    "DeviceInfo": "gfxgraph.hardware.device:DeviceInfo",
+    "torch_rocm_status": "gfxgraph.hardware.device:torch_rocm_status",
+    "should_convert": "gfxgraph.hardware.wave:should_convert",
+    "plan_wave": "gfxgraph.hardware.wave:plan",
+    "WavePlan": "gfxgraph.hardware.wave:WavePlan",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -56,4 +66,4 @@ def __dir__() -> list[str]:
 
 
 # Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already.
-_install_if_asked()
+import_module("gfxgraph.startup.hook").install_if_asked()

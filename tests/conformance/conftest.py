@@ -7,6 +7,8 @@ import contextlib
 import pytest
 import torch
 
+pytest.register_assert_rewrite("tests.conformance.bench")
+
 HAS_GPU = torch.cuda.is_available()
 PLATFORMS = ["gpu"] if HAS_GPU else ["cuda", "hip"]
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import struct
 import sys
 import threading
 from collections.abc import Callable
 from ctypes import byref, c_void_p
+from pathlib import Path
 from typing import Any
 
 from machine import ADD_LAYOUT, Machine
@@ -82,6 +84,18 @@ def identity(driver: RuntimeDriver, gpu: Machine) -> Facts:
         "name": name,
         "missing": missing,
     }
+
+
+@scenario()
+def symbols(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """The native package's list against a genuine library: what it must have is there."""
+    listed = (Path(__file__).parent.parent.parent / "native" / "api.inc").read_text()
+    rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
+    assert len(rows) > 130
+    absent = [name for name, _ in rows if not hasattr(gpu.hip, name)]
+    needed = {name for name, need in rows if need == "REQUIRED"}
+    assert not needed & set(absent)
+    return {"listed": len(rows), "required": len(needed), "absent": absent}
 
 
 @scenario()

@@ -88,8 +88,9 @@ def order(hits: Iterable[Hit]) -> list[Hit]:
     best = max((hit.strength for hit in found), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
-    # Our own errors already name the cause, whatever they quote.
-    return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code], hit.line))
+    # Our own errors already name the cause, whatever they quote. A bare status says less than a
+    # program's own words, so it stands a little further from the root.
+    return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code] + 3 * (hit.strength == 1), hit.line))
 
 
 def _number(number: int) -> tuple[Match, ...]:

@@ -22,7 +22,7 @@ from typing import Any
 from gfxgraph.diagnostics import patterns, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 
-VERSION = 1
+VERSION = 5
 """Raised when the form of the derived file changes."""
 
 
@@ -31,7 +31,8 @@ class Item:
     """One expression and what its match says.
 
     ``kind`` is "strong", "weak", "hint" or "combo"; ``number`` tells which hint, or which part of
-    which combination (the combination times 100 plus the part).
+    which combination (the combination times 100 plus the part). A match holds one of ``literals``
+    and one of ``sharp``; the first are chosen for their form, the second for being rare.
     """
 
     code: str
@@ -39,9 +40,12 @@ class Item:
     number: int
     regex: str
     literals: tuple[str, ...]
+    sharp: tuple[str, ...] = ()
     compiled: re.Pattern[str] | None = None
 
-    def search(self, line: str) -> re.Match[str] | None:
+    def search(self, line: str, lower: str) -> re.Match[str] | None:
+        if self.sharp and not any(text in lower for text in self.sharp):
+            return None
         if self.compiled is None:
             self.compiled = re.compile(self.regex, re.IGNORECASE)
         return self.compiled.search(line)
@@ -49,11 +53,16 @@ class Item:
 
 @dataclass(slots=True)
 class Index:
-    """All items, by literal, and what is needed to order what they find."""
+    """All items, and what is needed to choose those to try and to order what they find.
+
+    ``by_form`` leads from the form of a literal to the items that need it, ``anchors`` from a word
+    to such forms; ``adding`` are the hints and combinations, by literal.
+    """
 
     items: list[Item]
-    by_literal: dict[str, list[int]]
-    triggers: list[bytes]
+    by_form: dict[bytes, list[int]]
+    anchors: dict[bytes, list[bytes]]
+    adding: dict[str, list[int]]
     ranks: dict[str, int]
     aliases: dict[str, str]
     titles: dict[str, dict[str, str]]
@@ -102,13 +111,13 @@ def build() -> dict[str, Any]:
             )
     # Our own errors, printed by a program and piped back to us, end with this line.
     rows += _split("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)")
-    plain["items"] = [row[:5] for row in rows]
-    plain["triggers"] = patterns.triggers(row[5] for row in rows if row[1] not in _UNTRIGGERED)
+    plain["items"] = rows
+    plain["anchors"] = patterns.anchors(text for row in rows if row[1] not in _ADDING for text in row[4])
     return plain
 
 
-# These add to what was found and do not find by themselves.
-_UNTRIGGERED = ("hint", "combo")
+# Kinds that add to what was found and do not find by themselves.
+_ADDING = ("hint", "combo")
 
 
 def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
@@ -124,23 +133,28 @@ def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
 
 def _split(code: str, kind: str, number: int, regex: str) -> Iterator[list[Any]]:
     for branch in patterns.alternatives(regex):
-        found = patterns.literals(branch)
-        forms = found if kind in _UNTRIGGERED else patterns.literals(branch, patterns.form_length)
-        if not found or not forms:
+        found = patterns.literals(branch, len if kind in _ADDING else patterns.form_length)
+        if not found:
             raise ValueError(f"{code}: no literal text in pattern {branch!r}")
-        yield [code, kind, number, branch, list(found), list(forms)]
+        sharp = patterns.literals(branch)
+        yield [code, kind, number, branch, list(found), [] if sharp == found else list(sharp)]
 
 
 def _from_plain(plain: dict[str, Any]) -> Index:
-    items = [Item(row[0], row[1], row[2], row[3], tuple(row[4])) for row in plain["items"]]
-    by_literal: dict[str, list[int]] = {}
+    items = [Item(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5])) for row in plain["items"]]
+    by_form: dict[bytes, list[int]] = {}
+    adding: dict[str, list[int]] = {}
     for number, item in enumerate(items):
         for text in item.literals:
-            by_literal.setdefault(text, []).append(number)
+            if item.kind in _ADDING:
+                adding.setdefault(text, []).append(number)
+            else:
+                by_form.setdefault(patterns.form(text).encode(), []).append(number)
     return Index(
         items,
-        by_literal,
-        [text.encode() for text in plain["triggers"]],
+        by_form,
+        {word.encode(): [text.encode() for text in texts] for word, texts in plain["anchors"].items()},
+        adding,
         plain["ranks"],
         plain["aliases"],
         plain["titles"],

@@ -10,7 +10,7 @@ which makes the search less sharp and never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 LEAST = 3
 """Shorter literals are in every line and tell nothing."""
@@ -47,8 +47,8 @@ def form(text: str) -> str:
 
 
 def form_length(text: str) -> int:
-    """How much of ``text`` is left in its form."""
-    return len(form(text))
+    """How sharp the form of ``text`` is: the length of its longest word."""
+    return max(map(len, form(text).split()), default=0)
 
 
 def literals(pattern: str, length: Callable[[str], int] = len) -> tuple[str, ...]:
@@ -119,38 +119,28 @@ def literals(pattern: str, length: Callable[[str], int] = len) -> tuple[str, ...
     return max(candidates, key=lambda texts: min(map(length, texts)) - len(texts) / 4, default=())
 
 
-def triggers(groups: Iterable[Sequence[str]], size: int = 4) -> list[str]:
-    """Return few short texts such that the form of any line with a group's literal holds one of them.
+def anchors(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return, for one word of each text's form, the forms it stands for.
 
-    Greedy cover by grams of the literals' forms: what is in a line is, without its hexadecimal
-    digits, also in the line's form.
+    Any line that holds a text has, in its form, a word that contains the text's anchor.
     """
-    left = {form(text) for group in groups for text in group}
-    chosen: list[str] = []
-    while left:
-        count: dict[str, int] = {}
-        for text in left:
-            for gram in _grams(text, size):
-                count[gram] = count.get(gram, 0) + 1
-        best = max(count, key=lambda gram: (count[gram] / (3 if gram in _COMMON else 1), gram))
-        chosen.append(best)
-        left = {text for text in left if best not in text}
-    return chosen
+    found: dict[str, list[str]] = {}
+    for text in dict.fromkeys(form(text) for text in texts):
+        # The longest word is the rarest, nearly always; everyday words go last.
+        anchor = max(text.split(), key=lambda word: (word not in _EVERYDAY, len(word)))
+        found.setdefault(anchor, []).append(text)
+    return found
 
 
-# Grams in the form of everyday log lines: choosing them would send every line to the slow path.
-_COMMON = frozenset(
-    form(word)[:4] for word in (
-        "tion ", " the ", " not ", "not s", " for ", "loading", "ing ", " is ", "with ", "device", "torch",
-        "model", "init", "info", "time", "memory", "stor", "out of", " to ", " on ", " in ", " of ",
+_EVERYDAY = frozenset(
+    form(word)
+    for word in (
+        "supported", "unsupported", "available", "requires", "operation", "required", "support", "during",
+        "memory", "device", "loading", "running", "process", "system", "version", "runtime", "torch", "model",
+        "request", "worker", "engine", "timeout", "failed", "error", "invalid", "unable", "cannot", "could",
+        "found", "missing", "without", "returned", "library", "warning", "exception", "installed", "stream",
     )
 )  # fmt: skip
-
-
-def _grams(text: str, size: int) -> Iterable[str]:
-    if len(text) <= size:
-        return (text,)
-    return (text[i : i + size] for i in range(len(text) - size + 1))
 
 
 def _class_end(pattern: str, start: int) -> int:

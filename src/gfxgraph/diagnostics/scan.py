@@ -1,26 +1,45 @@
 """Find catalogued conditions in a stream of log lines, at the speed of the pipe and in fixed memory.
 
-A log of a gigabyte holds few different lines: most repeat with other numbers and addresses. So
-hexadecimal digits are taken out of each block at once, and only forms of lines not met before are
-looked at. Of those, a line is searched only where its form holds one of some short triggers, and
-an expression is tried only where its own literal is there. What differs only in numbers may
-differ in meaning (a status), so lines of a form with a trigger are compared whole, up to a limit
-a form. The head of a stream is searched without triggers: hints about the program stand there.
+Problem: nine hundred expressions, a hundred megabytes a second, one core, no extension module.
+
+Idea: a log of a gigabyte holds few different lines and few different words; most repeat with other
+numbers and addresses. So hexadecimal digits are taken out of a whole block at once, and
+
+1. only forms of lines not met before are looked at;
+2. of those, only forms with a word that contains an anchor (a word of some expression's literal
+   text); words are judged once each, by block;
+3. of those, only forms that hold the literal's own form. These are live.
+
+What differs only in numbers may differ in meaning (a status), so the lines of a live form are
+searched whole, up to a limit a form, and counted after that. Hints about the program and the GPU are
+looked for in the head of the stream and round the first sight of each failure.
+
+Invariant: taking out characters keeps "contains", so a line with a literal always gets through.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gfxgraph.diagnostics import patterns
-from gfxgraph.diagnostics.index import Index, Item, load
+from gfxgraph.diagnostics.index import Index, load
 
 _HEX = patterns.HEX.encode()
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
-_HEAD = 256 << 10
-_MOST_FORMS = 200_000  # memory stays fixed: when reached, all are forgotten and met anew
+_HEAD = 200  # lines
+_NEAR = 40  # lines
+# A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
+_CHANGELOG = re.compile(
+    r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
+    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow)(?:e?d|e?s|)\b"
+    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$",
+    re.IGNORECASE,
+)
+# Memory stays fixed: when a limit is reached, all are forgotten and met anew.
+_MOST_FORMS = 200_000
+_MOST_WORDS = 200_000
 _MOST_LINES_OF_A_FORM = 64
 _MOST_LIVE = 4096
 _LONGEST_LINE = 8192
@@ -39,10 +58,15 @@ class Hit:
 
 @dataclass(slots=True)
 class _Form:
-    """One form of line that holds a trigger: the lines of it seen so far and what they mean."""
+    """One live form: the items that may match it, the lines of it seen so far and what they mean."""
 
+    items: tuple[int, ...]
     lines: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
+
+
+def _text(raw: bytes) -> str:
+    return raw[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
 
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
@@ -59,9 +83,10 @@ class Scanner:
         self._parts: dict[tuple[str, int], tuple[str, int]] = {}
         self._boring: set[int] = set()
         self._live: dict[bytes, _Form] = {}
+        self._words: set[bytes] = set()
+        self._hot: dict[bytes, list[bytes]] = {}
         self._tail = b""
         self._n_lines = 0
-        self._n_bytes = 0
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next piece of the stream; return what was found for the first time."""
@@ -85,72 +110,105 @@ class Scanner:
     def _block(self, block: bytes) -> None:
         stripped = block.translate(None, _HEX).split(b"\n")
         forms = set(stripped)
+        if len(self._live) > _MOST_LIVE:
+            self._live.clear()
+        if len(self._boring) > _MOST_FORMS:
+            self._boring.clear()
         live = forms & self._live.keys()
         boring = self._boring
         new = [form for form in forms - live if hash(form) not in boring]
         if new:
-            interesting = set(new) if self._n_bytes < _HEAD else self._with_trigger(new)
-            if len(boring) > _MOST_FORMS:
-                boring.clear()
+            for form, items in self._judge_forms(new):
+                self._live[form] = _Form(items)
+                live.add(form)
+            if self._n_lines < _HEAD:
+                for number, line in enumerate(block.split(b"\n", _HEAD)[:_HEAD], self._n_lines + 1):
+                    self._add(line, number)
             boring.update(map(hash, new))
-            if len(self._live) > _MOST_LIVE:
-                self._live.clear()
-            for form in interesting:
-                self._live[form] = _Form()
-            live |= interesting
         if live:
             lines = block.split(b"\n")
             for number, form in enumerate(stripped):
                 if form in live:
+                    n_hits = len(self.hits)
                     self._line(lines[number], self._live[form], self._n_lines + number + 1)
+                    if len(self.hits) > n_hits:
+                        # What stands round the first sight of a failure tells which program it is.
+                        near = range(max(0, number - _NEAR), min(len(lines), number + _NEAR))
+                        for place in near:
+                            self._add(lines[place], self._n_lines + place + 1)
         self._n_lines += len(stripped)
-        self._n_bytes += len(block)
 
-    def _with_trigger(self, forms: list[bytes]) -> set[bytes]:
+    def _judge_forms(self, forms: list[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+        """Yield the forms worth searching, each with the items whose literals' forms it holds."""
+        by_form = self.index.by_form
         joined = b"\n".join(forms).lower()
-        found = [trigger for trigger in self.index.triggers if trigger in joined]
-        if not found:
-            return set()
-        return {form for form in forms if any(trigger in form.lower() for trigger in found)}
+        words = set(joined.split())
+        self._judge_words(words - self._words)
+        hot = words & self._hot.keys()
+        for form, lower in zip(forms, joined.split(b"\n")):
+            here = hot.intersection(lower.split()) if hot else ()
+            texts = {text for word in here for text in self._hot[word] if text in lower}
+            items = tuple(sorted({number for text in texts for number in by_form[text]}))
+            if items:
+                yield form, items
+
+    def _judge_words(self, words: set[bytes]) -> None:
+        """Note which of these new words contain an anchor."""
+        if len(self._words) > _MOST_WORDS:
+            self._words.clear()
+            self._hot.clear()
+        self._words |= words
+        joined = b"\n".join(words)
+        present = [anchor for anchor in self.index.anchors if anchor in joined]
+        if present:
+            for word in words:
+                texts = [t for anchor in present if anchor in word for t in self.index.anchors[anchor]]
+                if texts:
+                    self._hot[word] = texts
 
     def _line(self, raw: bytes, form: _Form, number: int) -> None:
         codes = form.lines.get(raw)
         if codes is None:
             if len(form.lines) < _MOST_LINES_OF_A_FORM:
-                codes = form.lines[raw] = form.codes = tuple(self._search(raw, number))
+                codes = form.lines[raw] = form.codes = tuple(self._search(raw, number, form.items))
             else:
                 codes = form.codes
         for code in codes:
             self.hits[code].count += 1
 
-    def _search(self, raw: bytes, number: int) -> Iterator[str]:
-        line = raw[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    def _search(self, raw: bytes, number: int, items: tuple[int, ...]) -> Iterator[str]:
+        line = _text(raw)
+        if _CHANGELOG.search(line):
+            return
         lower = line.lower()
         seen: dict[str, int] = {}
-        for item in self._candidates(lower):
-            match = item.search(line)
+        for item in (self.index.items[place] for place in items):
+            match = item.search(line, lower)
             if match is None:
                 continue
-            if item.kind == "own":
-                if match[1] in self.index.ranks:
-                    seen[match[1]] = _STRENGTH["own"]
-            elif item.kind == "hint":
-                self.hints.add((item.code, item.number))
-            elif item.kind == "combo":
-                self._parts.setdefault((item.code, item.number), (line, number))
-            else:
+            if item.kind != "own":
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
-        self._note_archs(lower)
+            elif match[1] in self.index.ranks:
+                seen[match[1]] = _STRENGTH["own"]
         for code, strength in seen.items():
             self._hit(code, line, number, strength)
             yield code
 
-    def _candidates(self, lower: str) -> Iterable[Item]:
-        wanted: set[int] = set()
-        for text, numbers in self.index.by_literal.items():
-            if text in lower:
-                wanted.update(numbers)
-        return (self.index.items[number] for number in sorted(wanted))
+    def _add(self, raw: bytes, number: int) -> None:
+        """Look for what adds to a finding: hints, parts of combinations, names of GPUs."""
+        line = _text(raw)
+        lower = line.lower()
+        for text, places in self.index.adding.items():
+            if text not in lower:
+                continue
+            for item in (self.index.items[place] for place in places):
+                if item.search(line, lower) is None:
+                    continue
+                if item.kind == "hint":
+                    self.hints.add((item.code, item.number))
+                else:
+                    self._parts.setdefault((item.code, item.number), (line, number))
+        self._note_archs(lower)
 
     def _hit(self, code: str, line: str, number: int, strength: int) -> None:
         known = self.hits.get(code)

@@ -18,8 +18,6 @@ from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.scan import Scanner
 from gfxgraph.hardware.architectures import architecture
 from gfxgraph.hardware.device import device_info, torch_rocm_status
-from gfxgraph.hardware.environment import detect
-from gfxgraph.hardware.versions import show
 
 
 def family_of(arch: str) -> str:
@@ -70,7 +68,10 @@ def diagnose(label: str = "") -> AbstractContextManager[None]:
 
 def environment_report() -> str:
     """Return a few lines about this machine, to paste into a bug report."""
+    # Here: explain does not need them, and it must start fast.
     from gfxgraph import __version__
+    from gfxgraph.hardware.environment import detect
+    from gfxgraph.hardware.versions import show
 
     device, torch, environment = device_info(), torch_rocm_status(), detect()
     rows = [

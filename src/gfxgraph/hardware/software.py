@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.machinery
-import importlib.metadata
 import re
 import sys
 from collections.abc import Sequence
@@ -81,6 +80,8 @@ def _assignments(source: str) -> dict[str, str]:
 
 
 def _distribution_version(name: str) -> str:
+    import importlib.metadata  # here: it costs as much to load as everything that explain needs
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

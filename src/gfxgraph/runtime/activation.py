@@ -1,8 +1,8 @@
 """Switching the bridge on and off: which platform this is, what is patched, and how it is put back.
 
 Nothing is patched until every check has passed. What is patched: the two names of CUDAGraph
-(``torch.cuda`` and ``torch.cuda.graphs``) and the exit of ``torch.cuda.graph``, which in torch up
-to 2.14 leaves the capture stream current when the capture could not be ended.
+(``torch.cuda`` and ``torch.cuda.graphs``) and the entry and exit of ``torch.cuda.graph``, which in
+torch up to 2.14 leave the capture stream current when the capture could not be begun or ended.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ def activate_from_environment() -> bool:
     if not settings.is_on:
         return False
     enable()
+    from gfxgraph.hardware.advice import install_diagnostics
+
+    install_diagnostics()  # asks GFXGRAPH_DIAG itself
     return True
 
 
@@ -166,7 +169,7 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
-    from gfxgraph.runtime import process
+    from gfxgraph.runtime import intercept, process
     from gfxgraph.runtime.graph import bridged_class
 
     _set_log_level(settings)
@@ -182,7 +185,11 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridged = bridged_class(base)
     _replace(torch.cuda.graphs, "CUDAGraph", bridged)
     _replace(torch.cuda, "CUDAGraph", bridged)
+    _replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
     _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    event_new = torch.cuda.Event.__dict__["__new__"]
+    torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
+    _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,
@@ -195,6 +202,20 @@ def _replace(owner: Any, name: str, new: Any) -> None:
     old = getattr(owner, name)
     setattr(owner, name, new)
     _undo.append(lambda: setattr(owner, name, old))
+
+
+def _enter_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __enter__(self: Any) -> Any:
+        before = torch.cuda.current_stream()
+        try:
+            return original(self)
+        except BaseException:
+            # The capture stream is made current before capture_begin, which raised: no __exit__ follows.
+            if torch.cuda.current_stream() != before:
+                torch.cuda.set_stream(before)
+            raise
+
+    return __enter__
 
 
 def _exit_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session, leave_modes
+from gfxgraph.runtime.session import Session, leave_modes, shown
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
@@ -90,13 +90,11 @@ def bridged_class(base: type) -> type:
             """
             self._refuse_in_child("capture_begin")
             if self._session is not None:
-                raise CaptureError(
-                    "overlapping_captures", first=_shown(self._session.begun_at), second=_shown(place())
-                )
+                raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
             if self._program is not None:
                 raise RuntimeError(STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
-                raise CaptureError("capture_on_default_stream", where=_shown(place()), quote=STOCK_DEFAULT_STREAM)
+                raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = (args, kwargs)
@@ -124,11 +122,11 @@ def bridged_class(base: type) -> type:
                 return
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream() != session.stream:
+            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {_shown(session.begun_at)}",
-                    ended=f"{torch.cuda.current_stream()} at {_shown(place())}",
+                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote="Capture must end on the same stream it began on.",
                 )
                 session.abort(error)
@@ -157,12 +155,12 @@ def bridged_class(base: type) -> type:
             active = process.active_session()
             if active is not None and session in process.sessions():
                 return CaptureError(
-                    "overlapping_captures", first=_shown(session.begun_at), second=_shown(active.begun_at)
+                    "overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at)
                 )
             return CaptureError(
                 "capture_ended_elsewhere",
-                begun=f"another thread, at {_shown(session.begun_at)}",
-                ended=f"this thread, at {_shown(place())}",
+                begun=f"another thread, at {shown(session.begun_at)}",
+                ended=f"this thread, at {shown(place())}",
             )
 
         if hasattr(base, "capture_end_pre"):  # torch 2.14 and later
@@ -292,7 +290,7 @@ def bridged_class(base: type) -> type:
 
         def _nothing_to_replay(self) -> ReplayError:
             self._refuse_in_child("replay")
-            where = _shown(place())
+            where = shown(place())
             if self._was_reset:
                 return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
             return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
@@ -391,9 +389,3 @@ def _checked_pool(pool: Any) -> Any:
     if pool[0] and pool[1]:
         raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
     return pool
-
-
-def _shown(where: Any) -> str:
-    from gfxgraph.core.tape import where_of
-
-    return str(where_of(*where))

@@ -29,6 +29,8 @@ _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
+EXTERNAL = "_gfxgraph_external"
+"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
 
 
@@ -39,6 +41,18 @@ def stock(name: str) -> Any:
         owner, attribute, _ = _targets()[name]
         found = getattr(owner, attribute)
     return found
+
+
+def event_new(original: Any) -> Any:
+    """Event.__new__ that remembers ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
 
 
 def enter() -> None:
@@ -202,7 +216,17 @@ def _device_synchronize(*args: Any) -> Any:
     return _wait("torch.cuda.synchronize", "device_synchronize", *args)
 
 
+def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
+    """Wait for the stream that is current when it is called: at replay, the one that replays."""
+    current_stream = torch.cuda.current_stream
+    return lambda: synchronize(current_stream())
+
+
 def _stream_synchronize(self: Any) -> Any:
+    session = _session()
+    if session is not None and session.captures(self):
+        call = _synchronize_current(_stock["stream_synchronize"])
+        return session.host_call("torch.cuda.Stream.synchronize", call)
     return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
 
 
@@ -228,8 +252,7 @@ def _event_synchronize(self: Any) -> Any:
     if session is None:
         return _stock["event_synchronize"](self)
     if session.recorded_in(self) is not None:  # recorded in this capture: everything up to here has to be done
-        synchronize, stream = _stock["stream_synchronize"], session.stream
-        return session.host_call("torch.cuda.Event.synchronize", lambda: synchronize(stream))
+        return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(_stock["stream_synchronize"]))
     event_synchronize = _stock["event_synchronize"]
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
 
@@ -256,29 +279,42 @@ def _event_elapsed(self: Any, other: Any) -> float:
 
 def _record(self: Any, stream: Any = None) -> Any:
     session = _session()
-    if session is not None:
-        session.note_event(self)
-    return _stock["record"](self, stream) if stream is not None else _stock["record"](self)
+    record = _stock["record"]
+    given = () if stream is None else (stream,)
+    if session is None or getattr(self, EXTERNAL, False):
+        return record(self, *given)
+    session.note_event(self)
+    try:
+        return record(self, *given)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
-    session = _session()
+    session = process.active_session()
     wait = _stock["wait"]
-    if session is None:
+    if session is None or session.recorder.paused:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
         if not session.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture
-        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, stream))
+        # At replay the program's work is on whatever stream is current then.
+        current_stream = torch.cuda.current_stream
+        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
     session.note_side_stream(stream)
-    if segment == session.n_segments:
-        return wait(self, stream)
-    # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
-    fork = torch.cuda.Event()
-    _stock["record"](fork, session.stream)
-    return wait(fork, stream)
+    try:
+        if segment == session.n_segments:
+            return wait(self, stream)
+        # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
+        fork = torch.cuda.Event()
+        _stock["record"](fork, session.stream)
+        return wait(fork, stream)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
 def _start_thread(self: threading.Thread) -> None:

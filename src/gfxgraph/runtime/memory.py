@@ -36,6 +36,11 @@ class Layout:
         return tensor_at(self)
 
 
+def tensor_of(place: Tensor | Layout) -> Tensor:
+    """The tensor itself, or one over the memory that the layout names."""
+    return place.tensor() if isinstance(place, Layout) else place
+
+
 def tensor_at(layout: Layout) -> Tensor:
     nbytes = layout.span_nbytes
     if nbytes == 0:

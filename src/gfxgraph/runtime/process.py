@@ -36,6 +36,8 @@ class Process:
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
     fresh_stream_after_failure: bool = False
+    lost_streams: dict[int, str] = field(default_factory=dict)
+    """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Any = None
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
     counters: Counters = field(default_factory=Counters)

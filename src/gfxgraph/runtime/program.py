@@ -7,7 +7,7 @@ counted with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,11 @@ class Program:
     def run(self) -> None:
         for step in self.steps:
             step.run(self)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """What a replay writes and others may look at: results, and tensors from outside."""
+        for step in self.steps:
+            yield from step.writes()
 
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
         """Give the segment's result another way, or raise."""

@@ -42,6 +42,7 @@ class OpInfo:
         "call",
         "draws",
         "generator",
+        "is_composite",
         "is_view",
         "is_watched",
         "makes_memory",
@@ -63,7 +64,11 @@ class OpInfo:
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
-        self.is_watched = self.unsafe is not None or self.generator is not None
+        # Inference mode hands over composite operations whole: their parts are looked at instead.
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
+        self.is_watched = self.unsafe is not None or self.is_composite
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
         # A view launches nothing, so the graph need not be asked about it.
@@ -79,6 +84,8 @@ _OPS: dict[Any, OpInfo] = {}
 _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+# Programs that come with the package: their lines are to be named as a user's are.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -86,7 +93,8 @@ def is_library_code(code: CodeType) -> bool:
     name = code.co_filename
     known = _SKIP.get(name)
     if known is None:
-        known = _SKIP[name] = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
     return known
 
 
@@ -192,6 +200,9 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **(kwargs or {}))
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.tainted:
+            if info.is_composite:
+                with self:
+                    return func.decompose(*args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
@@ -210,7 +221,8 @@ class Recorder(TorchDispatchMode):
         except NoStorage:
             return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
         if info.is_view:
-            after = launched = 0
+            after: int | tuple[int, ...] = 0
+            launched = 0
             out = info.call(*args, **kwargs) if kwargs else info.call(*args)
         else:
             stream = self.raw_stream(self.device_index)
@@ -225,13 +237,13 @@ class Recorder(TorchDispatchMode):
             launched = after not in self.frontiers and self._new_nodes(after)
         rows = self.tape.rows
         if type(out) is Tensor or isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                return out  # host work that depends on nothing from the device: done once, as always
             value = known.get(id(out))
             if value is not None and value.ref() is out:
                 spec_out: Any = value  # in-place: the same value, changed
-            elif out.is_cuda or self._on_device(spec_args, spec_kwargs):
-                spec_out = self._made(out, len(rows), info, spec_args)
             else:
-                return out  # host work that depends on nothing from the device: done once, as always
+                spec_out = self._made(out, len(rows), info, spec_args)
         elif type(out) in _SEQUENCES:
             spec_out = type(out)(
                 [self._made(o, len(rows), info, spec_args) if isinstance(o, Tensor) else o for o in out]
@@ -262,8 +274,6 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if info.generator is not None and session.foreign_generator(info.generator, args, kwargs):
-            return _FOREIGN_GENERATOR
         if session.tainted and session.reads_tainted(args, kwargs):
             return _TAINTED
         return None
@@ -342,7 +352,7 @@ class Recorder(TorchDispatchMode):
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                if not isinstance(tensor, Tensor) or not tensor.is_cuda:
+                if not isinstance(tensor, Tensor):
                     continue
                 value = self.value_of(tensor)
                 if value.is_of_external or value.segment != self.tape.segment:
@@ -393,7 +403,6 @@ _EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
-_FOREIGN_GENERATOR = BY_NAME["torch.Generator"]
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -21,7 +21,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -33,12 +33,12 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges, tensor_of
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
-from gfxgraph.runtime.recovery import heal_capture
-from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, SegmentStep, Step
+from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
+from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
 # torch's own refusals that leave the capture alive: the operation can be split out.
@@ -46,8 +46,10 @@ _REFUSALS = (
     "called a synchronizing CUDA operation",
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
     "not permitted when stream is capturing",
-    "not in capture mode",
 )
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
 
 
 class Session:
@@ -80,6 +82,7 @@ class Session:
         self.segment_graph: Any = None
         self.n_segments = 0
         self.n_executed = 0
+        self.has_executed = False
         self.snapshots: list[tuple[Tensor, Tensor]] = []
         self.saved_rng: list[tuple[Any, Tensor]] = []
         self.side_streams: dict[int, Any] = {}
@@ -106,6 +109,7 @@ class Session:
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
+            self._forget_graphs()
             if outer is not None:
                 outer.resume()
             raise
@@ -121,23 +125,29 @@ class Session:
         """End the last segment; undo what splits executed; give the program."""
         try:
             self._end_segment(final=True)
-        finally:
             self._close()
-        self._finish_program()
+            self._finish_program()
+        except BaseException as error:
+            self.abort(error)
+            raise
         program, self.program = self.program, Program(self.program.launch)
         return program
 
     def abort(self, error: BaseException | None) -> None:
         """Leave the process as it was before the capture. The error is raised by the caller."""
-        if self.error is not None or not self._has_entered:
+        if self.error is not None:
             return
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
             if self.is_open:
                 self._discard_segment()
-        finally:
             self._close()
-        self.state.counters.add("capture_failed")
+        except RuntimeError as second:
+            # The first error is the one to see.
+            process.log.error("while leaving a failed capture: %s", str(second))
+        finally:
+            self._forget_graphs()
+            self.state.counters.add("capture_failed")
 
     def _close(self) -> None:
         if not self._has_entered:
@@ -160,21 +170,33 @@ class Session:
             if self.outer is not None:
                 self.outer.resume()
 
+    def _forget_graphs(self) -> None:
+        """Give back the memory of what was captured; the user's object can capture again."""
+        self.program = Program(self.program.launch)
+        for graph in (self.segment_graph, self.graph_ref()):
+            if graph is not None:
+                with suppress(RuntimeError):
+                    self.state.base.reset(graph)
+        self.segment_graph = None
+
     # -- segments -----------------------------------------------------------------------------------
 
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
-        try:
-            if extra is not None:
-                base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
-            else:
-                for state in self._generator_states():
-                    base.register_generator_state(graph, state)
-                base.capture_begin(graph, self.pool_id, self.mode)
-        except BaseException:
-            heal_capture(base, graph, self.stream, self.state.driver)
-            raise
+        self._refuse_busy_stream()
+        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
         self.segment_graph = graph
+        try:
+            with self._on_own_stream():
+                if extra is not None:
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+                else:
+                    for state in self._generator_states():
+                        base.register_generator_state(graph, state)
+                    base.capture_begin(graph, self.pool_id, self.mode)
+        except BaseException:
+            self._heal()
+            raise
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -185,20 +207,32 @@ class Session:
             for stream in self.side_streams.values():
                 intercept.stock("wait")(fork, stream)
 
+    def _refuse_busy_stream(self) -> None:
+        """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
+        handle = self.stream.cuda_stream
+        if self.state.driver is None or self.state.driver.capture_info(handle).status is CaptureStatus.NONE:
+            return
+        if handle in self.state.lost_streams:
+            raise CaptureError("capture_not_abandoned", stream=self.stream, status=self.state.lost_streams[handle])
+        raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
+
     def _join_side_streams(self) -> None:
         for stream in self.side_streams.values():
             if self._status(stream) is CaptureStatus.ACTIVE:
                 join = torch.cuda.Event()
-                intercept.stock("record")(join, stream)
-                intercept.stock("wait")(join, self.stream)
+                try:
+                    intercept.stock("record")(join, stream)
+                    intercept.stock("wait")(join, self.stream)
+                except RuntimeError as error:  # the capture is dead; its end says so
+                    process.log.debug("could not join %s: %s", stream, error)
 
     def _end_segment(self, final: bool = False) -> None:
         """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
-        recorder.note_opaque()
-        if not final:
-            self._join_side_streams()
+        # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
+        self._join_side_streams()
+        recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
         self.is_open = False
         self._sync_debug(False)
@@ -207,10 +241,11 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                self._base_capture_end(graph)
+                with self._on_own_stream():
+                    self._base_capture_end(graph)
         except RuntimeError as error:
-            heal_capture(base, graph, self.stream, self.state.driver, end_was_refused=True)
-            if not recorder.tape.is_complete or (final and not recorder.tape.rows):
+            is_healed = self._heal(end_was_refused=True)
+            if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
             if self.died_of is None:
                 self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
@@ -270,21 +305,59 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                self._join_side_streams()
-                self._base_capture_end(graph)
+                with self._on_own_stream():
+                    self._join_side_streams()
+                    self._base_capture_end(graph)
             except (RuntimeError, DriverError):
-                heal_capture(self.state.base, graph, self.stream, self.state.driver, end_was_refused=True)
-        with suppress(RuntimeError):
-            self.state.base.reset(graph)
+                self._heal(end_was_refused=True)
+
+    def _heal(self, end_was_refused: bool = False) -> bool:
+        """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
+        base, driver, graph = self.state.base, self.state.driver, self.segment_graph
+        sides = list(self.side_streams.values())
+        healed = heal_capture(base, graph, self.stream, driver, side_streams=sides, end_was_refused=end_was_refused)
+        if not healed and is_lost(self.stream, driver):
+            self.state.lost_streams[self.stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+            # What is still to do (putting back external state) needs a stream that works.
+            self.stream = torch.cuda.Stream(self.device_index)
+            with torch.cuda.stream(self.stream):
+                clean_by_hand(self.device_index, self._pool_in_use(), self._known_generators())
+                self._take_new_states()
+        for side in sides:
+            if is_lost(side, driver):
+                self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+                del self.side_streams[side.cuda_stream]
+        return healed
+
+    def _pool_in_use(self) -> tuple[int, int] | None:
+        """The pool of the open capture; torch tells it only of captures that ended well."""
+        if self.pool_id is not None:
+            return tuple(getattr(self.pool_id, "id", self.pool_id))
+        for segment in torch.cuda.memory_snapshot():
+            pool = tuple(segment.get("segment_pool_id", (0, 0)))
+            inside = [(segment["address"], segment["address"] + segment["total_size"])]
+            if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):
+                return pool
+        return None
 
     def suspend(self) -> None:
         """Make room for a capture inside this one."""
         self.recorder.paused = True
-        self._end_segment()
+        try:
+            with self._on_own_stream():
+                self._end_segment()
+        except BaseException as error:
+            self.abort(error)
+            raise
 
     def resume(self) -> None:
         if self.error is None:
-            self._open(self.new_graph())
+            try:
+                with self._on_own_stream():
+                    self._open(self.new_graph())
+            except BaseException as error:
+                self.abort(error)
+                raise
             self.recorder.paused = False
 
     def new_graph(self) -> Any:
@@ -301,7 +374,8 @@ class Session:
         where = place()
 
         def make() -> tuple[Any, Step]:
-            self._save([t for t in flat(args, kwargs) if t.is_cuda and _writes(func, args, kwargs, t)])
+            self._save([t for t in flat(args, kwargs) if _writes(func, args, kwargs, t)])
+            self._save_generators(self._foreign_states(args, kwargs))
             out = func(*args, **kwargs)
             if outcome:
                 index = self._next_read()
@@ -330,82 +404,123 @@ class Session:
         where = where or place()
         shown = where_of(*where)
         if self.policy is OnUnsafe.RAISE:
-            error = CaptureError("unsafe_op_in_capture", op=name, where=shown, reason=row.reason, quote=STOCK_TEXT)
-            self.abort(error)
-            raise error
+            return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         self.recorder.paused = True
         try:
-            self._end_segment()
-            self.execute_pending()
-            out, step = make()
-            if step is not None:
-                self.program.steps.append(step)
-            self.n_executed = len(self.program.steps)
-            self._open(self.new_graph())
+            # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
+            with self._on_own_stream():
+                self._end_segment()
+                self.execute_pending()
+                out, step = make()
+                if step is not None:
+                    self.program.steps.append(step)
+                self.n_executed = len(self.program.steps)
+                self._open(self.new_graph())
         except BaseException as error:
             self.abort(error)
             raise
         finally:
-            self.recorder.paused = False
+            self.recorder.paused = not self._has_entered
         return out
+
+    def _on_own_stream(self) -> Any:
+        """Make the stream current that the capture began on."""
+        is_current = torch.cuda.current_stream().cuda_stream == self.stream.cuda_stream
+        return nullcontext() if is_current else torch.cuda.stream(self.stream)
+
+    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
+        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        said = STOCK_TEXT
+        self.recorder.paused = True
+        try:
+            out, _ = make()
+            if row.kind is Kind.GENERATOR:
+                return out  # torch lets some of these pass
+        except RuntimeError as error:
+            said = str(error)
+        finally:
+            self.recorder.paused = False
+        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
+        self.abort(failure)
+        raise failure
 
     def execute_pending(self) -> None:
         """Launch what was recorded and not yet run, so that real values exist."""
         steps = self.program.steps
-        pending = steps[self.n_executed :]
-        if not pending:
-            return
-        if self.n_executed == 0:
+        if not self.has_executed:
+            self.has_executed = True
             # Inputs may still be written by other streams; a capture never waited for them.
             try:
                 intercept.stock("device_synchronize")()
             except RuntimeError:
                 intercept.stock("stream_synchronize")(self.stream)  # another thread captures in global mode
-            self._save_generators()
+            self._save_generators(self._generator_states())
+        pending = steps[self.n_executed :]
         for step in pending:
             self._save(step.mutated)
-            if isinstance(step, SegmentStep) and step.tape.opaque:
-                first = step.tape.opaque[0]
-                self.state.report(
-                    "effects_not_undone",
-                    "a split ran launches that torch did not make; what they wrote outside the graph stays written",
-                    str(len(step.tape.opaque)),
-                    first.where,
-                )
+            if isinstance(step, SegmentStep):
+                self._report_opaque(step.tape)
             self._pin_externals()
             step.run(self.program)
         self.n_executed = len(steps)
 
-    def _save_generators(self) -> None:
-        for state in self._generator_states():
-            self.saved_rng.append((state, state.get_state()))
+    def _report_opaque(self, tape: Any) -> None:
+        if tape.opaque:
+            self.state.report(
+                "effects_not_undone",
+                "a split ran launches that torch did not make; what they wrote outside the graph stays written",
+                str(len(tape.opaque)),
+                tape.opaque[0].where,
+            )
+
+    def _save_generators(self, states: list[Any]) -> None:
+        self.saved_rng += [(state, state.get_state()) for state in states]
+
+    def _foreign_states(self, args: Any, kwargs: Any) -> list[Any]:
+        """Handles on the states of generators among arguments that the graph does not know."""
+        given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
+        found = [self.state.base.generator_of(g) if hasattr(self.state.base, "generator_of") else g for g in given]
+        return [g.graphsafe_get_state() for g in found if g.device.type == "cuda"]
 
     def _generator_states(self) -> list[Any]:
         """Handles on the states that this capture draws from, which programs may swap between generators."""
         return [self.default_state, *(state for _, state in self.user_generators)]
 
-    def _save(self, tensors: Any) -> None:
+    def _save(self, items: Any) -> None:
         have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
-        for tensor in tensors:
+        for item in items:
+            tensor = tensor_of(item)
             key = (tensor.data_ptr(), tensor.size(), tensor.stride())
             if key not in have:
                 have.add(key)
+                if not tensor.is_cuda:
+                    intercept.stock("stream_synchronize")(self.stream)  # a copy to it may be on its way
                 with torch.inference_mode():
                     self.snapshots.append((tensor, tensor.clone()))
 
     def _undo(self) -> None:
         if not self.snapshots and not self.saved_rng:
             return
+        snapshots, self.snapshots = self.snapshots, []
+        saved_rng, self.saved_rng = self.saved_rng, []
+        first_error: RuntimeError | None = None
+        intercept.stock("stream_synchronize")(self.stream)
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             # Newest first: where two saved views overlap, the older content is the right one.
-            for tensor, saved in reversed(self.snapshots):
-                tensor.copy_(saved)
-        for state, saved_state in self.saved_rng:
-            state.set_state(saved_state)
-        self.snapshots = []
-        self.saved_rng = []
+            for tensor, saved in reversed(snapshots):
+                try:
+                    tensor.copy_(saved)
+                except RuntimeError as error:  # the others can still be put back
+                    first_error = first_error or error
+            for state, saved_state in reversed(saved_rng):
+                state.set_state(saved_state)
         intercept.stock("stream_synchronize")(self.stream)
+        if first_error is not None:
+            self.state.report(
+                "effects_not_undone", "a tensor that a split changed could not be put back", first_line(first_error)
+            )
+            raise first_error
 
     # -- what an operation did -------------------------------------------------------------------------
 
@@ -417,11 +532,20 @@ class Session:
         status = self._status(self.stream)
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if _UNREGISTERED in text:
+                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
             raise error
         return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
+        """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+        if self._status(self.stream) is CaptureStatus.ACTIVE:
+            raise error
+        self._recover(name, error, lambda row: self.split(row, name, lambda: (None, None)))
+        return again()
 
     def _recover(self, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
@@ -459,12 +583,6 @@ class Session:
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
-    def foreign_generator(self, slot: tuple[int, str], args: Any, kwargs: Any) -> bool:
-        """True for a generator that the graph does not know."""
-        position, name = slot
-        generator = args[position] if position < len(args) else kwargs.get(name)
-        return generator is not None and self._known_generator(generator) is None and generator.device.type != "cpu"
-
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """The operation noted last draws: note from which generator, and a handle on the state it has now."""
         generator = self.default_generator
@@ -476,6 +594,17 @@ class Session:
         if generator is not None:
             tape = self.recorder.tape
             tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    def _take_new_states(self) -> None:
+        """The generators have states that no capture has touched: what was saved belongs to those now."""
+        old = self._generator_states()
+        self.default_state = self.default_generator.graphsafe_get_state()
+        self.user_generators[:] = [(g, g.graphsafe_get_state()) for g, _ in self.user_generators]
+        new = dict(zip(map(id, old), self._generator_states()))
+        self.saved_rng = [(new.get(id(state), state), saved) for state, saved in self.saved_rng]
+
+    def _known_generators(self) -> list[Any]:
+        return [self.default_generator, *(generator for generator, _ in self.user_generators)]
 
     def _known_generator(self, generator: Any) -> Any:
         # The dispatcher wraps a generator anew each time: only what is inside can be compared.
@@ -589,7 +718,19 @@ class Session:
 
     def replay_inside(self, graph: Any) -> None:
         """A graph replayed inside this capture becomes a step of the program."""
-        self.host_call("torch.cuda.CUDAGraph.replay", graph.replay)
+        name = "torch.cuda.CUDAGraph.replay"
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            program = graph._program
+            self._save(program.writes())
+            self._save_generators([state for _, state in graph._generators])
+            for segment in program.segments:
+                self._report_opaque(segment.tape)
+            graph.replay()
+            return None, ReplayStep(graph, name, *where)
+
+        self.split(BY_NAME[name], name, make, where)
 
     def captures(self, stream: Any) -> bool:
         """True if ``stream`` is part of this capture."""
@@ -668,6 +809,9 @@ class Session:
                 storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
             )
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        for step in program.segments:
+            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
@@ -748,6 +892,13 @@ def _writes(func: Any, args: Any, kwargs: Any, tensor: Tensor) -> bool:
             if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
                 return True
     return False
+
+
+def shown(where: Any) -> str:
+    """A place as ``place`` gives it, for people."""
+    from gfxgraph.core.tape import where_of
+
+    return str(where_of(*where))
 
 
 def first_line(error: BaseException) -> str:

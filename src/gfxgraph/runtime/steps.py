@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 class Step:
     """One part of a replay."""
 
-    mutated: tuple[Tensor, ...] = ()
+    mutated: tuple[Tensor | Layout, ...] = ()
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
     def run(self, program: Program) -> None:
         raise NotImplementedError(type(self).__name__)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """Everything that running the step writes and that others may look at."""
+        yield from self.mutated
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -55,7 +59,7 @@ class SegmentStep(Step):
         is_users: bool,
         tape: Tape,
         live: list[tuple[Value, Layout]],
-        mutated: tuple[Tensor, ...],
+        mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
         self.is_launchable = False
@@ -77,6 +81,11 @@ class SegmentStep(Step):
             program.launch(self.graph)
         except RuntimeError as error:
             program.launch_failed(self, error)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        for _, layout in self.live:
+            yield layout
 
     def run_tape(self, program: Program) -> None:
         """Do the segment's work operation by operation, into the same addresses."""
@@ -104,12 +113,16 @@ class HostStep(Step):
     name: str
     code: Any
     lasti: int
-    mutated: tuple[Tensor, ...] = ()
+    mutated: tuple[Tensor | Layout, ...] = ()
 
     def run(self, program: Program) -> None:
         with torch.no_grad():
             result = self.func(*self.args, **self.kwargs)
             self._store(self.out, result)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        yield from (out for out in leaves_of(self.out) if out.layout is torch.strided)
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -167,7 +180,7 @@ class ReadStep(Step):
 
 @dataclass(slots=True, eq=False)
 class CallStep(Step):
-    """A wait, a graph replayed inside the capture, a generator's state: a call made again."""
+    """A wait, a generator's state: a call made again."""
 
     call: Callable[[], Any]
     name: str
@@ -179,6 +192,35 @@ class CallStep(Step):
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class ReplayStep(Step):
+    """A graph replayed inside the capture: replayed again, with everything that its program does."""
+
+    graph: Any
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Program) -> None:
+        self.graph.replay()
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        inner = self.graph._program
+        return inner.writes() if inner is not None else iter(())
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def leaves_of(out: Any) -> Iterator[Tensor]:
+    """Every tensor of an operation's result."""
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for part in out:
+            yield from leaves_of(part)
 
 
 def describe(entry: Entry) -> str:

@@ -27,7 +27,7 @@ from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.memory import Layout, tensor_of
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
@@ -140,7 +140,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    mutated = list(step.mutated)
+    mutated = [tensor_of(place) for place in step.mutated]
     before = [t.clone() for t in mutated]
     generators = program.generators
     rng = [g.get_state() for g in generators]
@@ -236,7 +236,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     generators = program.generators
     rng = [g.get_state() for g in generators]
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = list(step.mutated)
+    mutated = [tensor_of(place) for place in step.mutated]
     before = [t.clone() for t in mutated]
 
     def keep(position: int, entry: Entry, env: Env) -> None:

@@ -43,7 +43,12 @@ def test_other_errors_stay_as_they_are():
 
 def test_the_cause_of_a_wrapped_error_is_explained():
     """Engines raise their own error from the one that says why."""
-    code = f"try:\n    raise RuntimeError({FAILURE!r})\nexcept RuntimeError as e:\n    raise ValueError('engine died') from e"
+    code = f"""
+        try:
+            raise RuntimeError({FAILURE!r})
+        except RuntimeError as e:
+            raise ValueError('engine died') from e
+    """
     assert "no_kernel_image:" in run(code).stderr
 
 

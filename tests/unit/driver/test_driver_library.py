@@ -87,6 +87,29 @@ def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
+def test_torchs_copy_is_taken_where_there_are_two(tmp_path: Path) -> None:
+    """Handles come from torch, so its copy is the one to call; the other is reported."""
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("needs a C compiler")
+    source = Path(__file__).parent / "fake_runtime.c"
+    system, torchs = tmp_path / "libamdhip64.so.6", tmp_path / "torch" / "lib" / "libamdhip64.so"
+    torchs.parent.mkdir(parents=True)
+    for path in (system, torchs):
+        subprocess.run([gcc, "-shared", "-fPIC", "-w", "-DHIP", "-o", path, source], check=True)
+    for order in ((system, torchs), (torchs, system)):
+        script = (
+            "import ctypes\n"
+            "from gfxgraph.driver import library\n"
+            f"for path in {[str(path) for path in order]!r}: ctypes.CDLL(path)\n"
+            "found = library.find_mapped('hip')\n"
+            f"assert found.path == {str(torchs)!r}, found\n"
+            f"assert found.also_mapped == ({str(system)!r},), found\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 def test_locate_names_both_runtimes_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any runtime one error lists the places of both."""
     monkeypatch.setattr(library, "read_maps", lambda: "")

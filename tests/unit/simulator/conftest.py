@@ -24,7 +24,9 @@ def install() -> Iterator[Callable[..., simulator.Simulator]]:
         return active
 
     yield start
-    gc.collect()
+    active = simulator.active()
+    if active is not None and active.allocator.live:
+        gc.collect()
     for undo in undos:
         undo.undo()
 

@@ -58,7 +58,7 @@ def test_undo_leaves_torch_as_it_was() -> None:
         assert vars(owner).get(name) is value, f"{owner.__name__}.{name}"
     assert bases == [cls.__bases__ for cls in (torch.cuda.Stream, torch.cuda.Event, torch.cuda.CUDAGraph)]
     assert not torch.cuda.is_available()
-    with pytest.raises((NotImplementedError, RuntimeError)):  # a CPU build of torch, or a CUDA build without a driver
+    with pytest.raises((NotImplementedError, RuntimeError, AssertionError)):
         torch.ones(1, device="cuda:0")
 
 

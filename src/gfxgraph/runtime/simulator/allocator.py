@@ -135,6 +135,8 @@ class Allocator:
         self.frees = 0  # grows with every free; lets callers notice that addresses may be stale
         self.on_new_segment: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
+        # Apart, and taken again by its holder: a graph may die, and release its pool, inside any call here.
+        self._use_lock = threading.RLock()
         self._pending: deque[Block] = deque()
         self._gaps: list[tuple[int, int]] = [(arena.base, arena.nbytes)]
         self._pool_numbers = itertools.count(1)
@@ -283,8 +285,15 @@ class Allocator:
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Unmap every segment without a live block; a private pool's only once nobody uses the pool."""
-        with self._lock:
+        # A MemPool may die, and come here, while this very thread holds the lock: then the next call does it.
+        if pool_id is not None and not self._lock.acquire(blocking=False):
+            return
+        if pool_id is None:
+            self._lock.acquire()
+        try:
             self._release_cached(pool_id)
+        finally:
+            self._lock.release()
         self._drain()
 
     def _release_cached(self, pool_id: PoolId | None) -> None:
@@ -323,11 +332,11 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
-        with self._lock:
+        with self._use_lock:
             self.pools.setdefault(pool_id, Pool(pool_id)).use_count += 1
 
     def release_pool(self, pool_id: PoolId) -> None:
-        with self._lock:
+        with self._use_lock:
             pool = self.pools.get(pool_id)
             if pool is None or pool.use_count == 0:
                 raise RuntimeError("uc >= 0 INTERNAL ASSERT FAILED: pool released more often than used")

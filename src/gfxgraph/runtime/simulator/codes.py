@@ -68,6 +68,9 @@ _NAMES: Final[dict[int, tuple[str, str]]] = {
     ),
 }
 
+# Answers that, planted at an operation of a capture, also end that capture.
+CAPTURE_CODES: Final = frozenset(range(CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD + 1))
+
 # A fault that leaves the device context unusable: every later call returns the same code.
 STICKY: Final = frozenset({ILLEGAL_ADDRESS, LAUNCH_FAILURE})
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -27,12 +28,23 @@ _SYNC_WARNING: Final = "called a synchronizing CUDA operation"
 _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 
+# Address ranges of simulators that are gone: they are never unmapped, so they are used again.
+_retired: list[Arena] = []
+
+
+def _arena(nbytes: int) -> Arena:
+    for at, arena in enumerate(_retired):
+        if arena.nbytes == nbytes:
+            return _retired.pop(at)
+    return Arena(nbytes)
+
+
 class Simulator:
     """The simulated card that is installed; ``installation.active()`` returns it."""
 
     def __init__(self, profile: Profile, total_nbytes: int) -> None:
         self.profile = profile
-        self.arena = Arena(total_nbytes * _ARENA_FACTOR)
+        self.arena = _arena(total_nbytes * _ARENA_FACTOR)
         self.device = Device(profile)
         self.allocator = Allocator(self.arena, total_nbytes)
         self.allocator.on_new_segment = self._before_malloc
@@ -41,6 +53,12 @@ class Simulator:
         # What would have ended a real process from inside a destructor.
         self.crashes: list[str] = []
         self._pinned: dict[int, weakref.ref[Any]] = {}
+
+    def retire(self) -> None:
+        """Let the next simulator have this one's addresses, if nothing lives there any more."""
+        if not self.allocator.live:
+            self.arena.drop_pages(self.arena.base, self.arena.nbytes)
+            _retired.append(self.arena)
 
     # ---- failures -----------------------------------------------------------------------------------
 
@@ -65,7 +83,9 @@ class Simulator:
         try:
             return function(*args)
         except Refused as refused:
-            raise self.error(refused) from None
+            failure = self.error(refused)
+        # Out here its context is what the caller is handling, as with an exception from C++.
+        raise failure
 
     def assert_not_capturing(self, attempt: str) -> None:
         status = self.device.current().status
@@ -93,10 +113,13 @@ class Simulator:
                 raise OutOfDeviceMemory(nbytes)
             block = self.allocator.allocate(nbytes, stream)
         except OutOfDeviceMemory as full:
-            raise torch.OutOfMemoryError(self._oom_text(full.requested)) from None
+            failure: RuntimeError = torch.OutOfMemoryError(self._oom_text(full.requested))
         except Refused as refused:
-            raise self.error(refused) from None
-        return self.arena.tensor_at(block.address, size, stride, dtype, partial(self.allocator.free, block))
+            failure = self.error(refused)
+        else:
+            free = partial(self.allocator.free, block)
+            return self.arena.tensor_at(block.address, size, stride, dtype, free)
+        raise failure
 
     def _before_malloc(self) -> None:
         """A segment is about to be mapped: cudaMalloc, which captures may forbid."""
@@ -131,7 +154,8 @@ class Simulator:
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A page-locked copy of a CPU tensor."""
-        copy = tensor.clone(memory_format=torch.preserve_format)
+        with below_the_dispatcher():
+            copy = tensor.clone(memory_format=torch.preserve_format)
         storage = copy.untyped_storage()
         address = storage.data_ptr()
         self._pinned[address] = weakref.ref(storage, lambda _dead: self._pinned.pop(address, None))
@@ -176,25 +200,33 @@ class Simulator:
 
     def tensor_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Device tensor over memory that it does not own."""
-        return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
+        with below_the_dispatcher():
+            return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 
     def launch_opaque(self, name: str, function: Callable[..., Any], *tensors: torch.Tensor) -> None:
         """Launch ``function`` on the current stream as a kernel that no dispatcher sees.
 
         It is called with a CPU tensor over the memory of each of ``tensors``, at once or at every replay.
         """
-        twins: list[Any] = [self.arena.twin(tensor) for tensor in tensors]
+        with below_the_dispatcher():
+            twins: list[Any] = [self.arena.twin(tensor) for tensor in tensors]
 
-        def run(node: Node, generator: torch.Generator | None) -> None:
-            function(*node.call[0])
+            def run(node: Node, generator: torch.Generator | None) -> None:
+                function(*node.call[0])
 
-        def make() -> Node:
-            slots = [(twins, at) for at in range(len(twins))]
-            # What it writes is not known; by custom the result comes last.
-            return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
+            def make() -> Node:
+                slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
+                # What it writes is not known; by custom the result comes last.
+                return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
-        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
             self.call(self.device.submit, self.device.current(), make)
+
+
+@contextmanager
+def below_the_dispatcher() -> Iterator[None]:
+    """Tensors may be touched here without modes, autograd or a grad requirement noticing."""
+    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        yield
 
 
 def _size(nbytes: int) -> str:

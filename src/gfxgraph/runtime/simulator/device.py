@@ -152,6 +152,16 @@ class Device:
                 self._note_busy()
             raise Refused(code)
 
+    def check_op(self, stream: Stream, about: Capture | None = None) -> None:
+        """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""
+        try:
+            self.check("op")
+        except Refused as refused:
+            capture = stream.capture or about
+            if capture is not None and refused.code in codes.CAPTURE_CODES:
+                capture.invalidated = True
+            raise
+
     def apply(self, call: str, capture: Capture) -> Rule:
         """Apply the profile's rule of ``call`` to ``capture``; raise where it refuses."""
         rule = self.profile.rule(call, capture.mode)
@@ -272,7 +282,7 @@ class Device:
 
     def submit(self, stream: Stream, make_node: Callable[[], Node], call: str = "launch") -> bool:
         """Run ``make_node()``'s work on ``stream`` or record it; return whether it was recorded."""
-        self.check("op")
+        self.check_op(stream)
         capture = stream.capture
         if capture is None:
             if stream.stuck is not None:
@@ -314,7 +324,7 @@ class Device:
     # ---- events -------------------------------------------------------------------------------------
 
     def record_event(self, event: Event, stream: Stream) -> None:
-        self.check("op")
+        self.check_op(stream)
         if stream.capture is not None and stream.capture.invalidated:
             raise Refused(codes.CAPTURE_INVALIDATED)
         event.recorded_at = time.perf_counter()
@@ -323,7 +333,7 @@ class Device:
         event.frontier = stream.frontier
 
     def wait_event(self, event: Event, stream: Stream) -> None:
-        self.check("op")
+        self.check_op(stream, event.capture)
         if event.recorded_at is None:
             return
         theirs, ours = event.capture, stream.capture

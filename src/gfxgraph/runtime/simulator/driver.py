@@ -13,6 +13,7 @@ import torch
 
 from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
+from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
 from gfxgraph.runtime.simulator.graphs import Graph, GraphExec, Node
 from gfxgraph.types import CaptureInfo, NodeKind
@@ -112,11 +113,13 @@ class SimDriver:
     def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
         """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
         container, key = self._node(node).input_slots[index]
-        container[key] = self._sim.arena.twin(tensor)
+        with below_the_dispatcher():
+            container[key] = self._sim.arena.twin(tensor)
 
     def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
         """Let ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
-        self._node(node).outputs[index] = self._sim.arena.twin(tensor)
+        with below_the_dispatcher():
+            self._node(node).outputs[index] = self._sim.arena.twin(tensor)
 
     # ---- handles ----------------------------------------------------------------------------------------
 

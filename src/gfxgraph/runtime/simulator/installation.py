@@ -128,8 +128,7 @@ def _forget(sim: Simulator) -> None:
     _active = None
     # The stream lives in C++ and would be the next simulator's current one.
     torch._C._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
-    if not sim.allocator.live:
-        sim.arena.drop_pages(sim.arena.base, sim.arena.nbytes)
+    sim.retire()
 
 
 def _patch_names(sim: Simulator, undo: Undo) -> None:

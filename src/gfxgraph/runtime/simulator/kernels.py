@@ -33,6 +33,7 @@ _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
 _MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 _DRY_RUNS_KEPT: Final = 8192
+_COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 
 @dataclass(slots=True)
@@ -117,7 +118,9 @@ class Kernels:
             if not full.startswith("aten::"):
                 continue
             name = full[6:]
-            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU"):
+            # Without a CPU kernel of its own an op may still be composed of such.
+            composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
+            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
                 names.add(name)
         with warnings.catch_warnings():
             # Composite kernels are overridden on purpose.
@@ -309,7 +312,7 @@ class Kernels:
         device = self.device
         stream = device.current()
         try:
-            device.check("op")
+            device.check_op(stream)
             capture = stream.capture
             if capture is not None and capture.invalidated:
                 raise Refused(901)
@@ -319,7 +322,8 @@ class Kernels:
                 raise Refused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
         except Refused as refused:
-            raise self.sim.error(refused) from None
+            failure = self.sim.error(refused)
+        raise failure
 
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)

@@ -30,6 +30,8 @@ from gfxgraph.errors import SimulatorError
 
 _CUDA_DEVICE_TYPE: Final = 1  # c10::DeviceType::CUDA
 _YES: Final = ("isBuilt", "isAvailable", "hasPrimaryContext", "deviceCount", "hasCUDA", "getNumGPUs")
+# A CUDA build's composite kernels would go to these libraries, which need a real card.
+_NO: Final = ("compiledWithCuDNN", "compiledWithMIOpen")
 _SLOTS: Final = 160  # more than any version's vtable; the tail is copied and never called
 
 _AnswerType = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -92,6 +94,9 @@ class NativeDevice:
         slots = _hook_slots()
         for name in _YES:
             table[2 + slots[name]] = _address_of(_answer_one)
+        for name in _NO:
+            if name in slots:
+                table[2 + slots[name]] = _address_of(_answer_zero)
         _keep_for_ever(table)
         ctypes.c_void_p.from_address(hooks).value = ctypes.addressof(table) + 16
         return hooks, before

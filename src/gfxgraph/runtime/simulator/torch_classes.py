@@ -204,24 +204,25 @@ class SimMemPoolBase:
             self.sim.allocator.empty_cache(self._id)
 
 
-class _Owned:
-    """What one graph's destructor gives back."""
+class _Holdings:
+    """What a captured graph holds on the card; given back when the graph is reset or dies."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
-        self.has_exec = False
+        self.exec: GraphExec | None = None
         self.pools: list[PoolId] = []
 
     def give_back(self) -> None:
-        if self.has_exec and self.sim.device.captures:
+        made, self.exec = self.exec, None
+        pools, self.pools = self.pools, []
+        for pool in pools:
+            self.sim.allocator.release_pool(pool)
+        if made is not None and self.sim.device.captures:
             self.sim.call(self.sim.device.runtime_call, "graph_destroy")
-        self.has_exec = False
-        while self.pools:
-            self.sim.allocator.release_pool(self.pools.pop())
 
 
-def _destructor(owned: _Owned) -> Any:
-    """An object that gives ``owned`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
+def _destructor(holdings: _Holdings) -> Any:
+    """An object that gives ``holdings`` back when the graph that has it is really gone, as ``~CUDAGraph`` does.
 
     The graph's own ``__del__`` would not do: torch's Python class has one from 2.13 on, which does not call
     up, and the collector calls it for a graph that is then kept alive after all.
@@ -229,9 +230,10 @@ def _destructor(owned: _Owned) -> Any:
 
     def destroy() -> None:
         try:
-            owned.give_back()
+            holdings.give_back()
         except RuntimeError as error:
-            owned.sim.crashes.append(f"~CUDAGraph: {error}")
+            # Out of a C++ destructor this ends the process.
+            holdings.sim.crashes.append(f"~CUDAGraph: {error}")
 
     with torch._C._DisableTorchDispatch():
         tensor = torch.empty(1, device="cpu")
@@ -257,7 +259,8 @@ class SimCUDAGraphBase:
     def _reset_state(self, keep_graph: bool) -> None:
         self._keep_graph = keep_graph
         self._graph: Graph | None = None
-        self._exec: GraphExec | None = None
+        self._holdings = _Holdings(self.sim)
+        self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
         self._capture: Capture | None = None
         self._stream: Stream | None = None
@@ -265,8 +268,6 @@ class SimCUDAGraphBase:
         # state -> how far one replay advances it
         self._states: dict[State, int] = {}
         self._draws: list[ReplayDraw] = []
-        self._owned = _Owned(self.sim)
-        self._destructor = _destructor(self._owned)
 
     # ---- capture ------------------------------------------------------------------------------------
 
@@ -329,19 +330,25 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            raise sim.error(refused) from None
+            failure = sim.error(refused)
+        else:
+            self._captured(graph)
+            return
+        raise failure
+
+    def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
-        sim.allocator.end_route(self._pool)
+        self.sim.allocator.end_route(self._pool)
         self._graph = graph
         self._end_states()
         self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]
         if not graph.nodes:
-            warnings.warn(_EMPTY, UserWarning, stacklevel=3)
+            warnings.warn(_EMPTY, UserWarning, stacklevel=5)
 
     def capture_end_post(self) -> None:
         self._capture_ended = True
         assert self._pool is not None
-        self._owned.pools.insert(0, self._pool)
+        self._holdings.pools.insert(0, self._pool)
         if not self._keep_graph:
             self._graph = None
 
@@ -360,8 +367,11 @@ class SimCUDAGraphBase:
 
     def _instantiate(self) -> None:
         assert self._graph is not None
-        self._exec = self.sim.call(self.sim.device.instantiate, self._graph)
-        self._owned.has_exec = True
+        self._holdings.exec = self.sim.call(self.sim.device.instantiate, self._graph)
+
+    @property
+    def _exec(self) -> GraphExec | None:
+        return self._holdings.exec
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -387,7 +397,7 @@ class SimCUDAGraphBase:
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:
-        self._owned.give_back()
+        self._holdings.give_back()
         self._reset_state(self._keep_graph)
 
     # ---- questions ----------------------------------------------------------------------------------
@@ -398,13 +408,12 @@ class SimCUDAGraphBase:
         return self._pool
 
     def pools(self) -> list[PoolId]:
-        self.pool()
-        return list(self._owned.pools)
+        return list(self._holdings.pools)
 
     def _retain_pool(self, pool: Any) -> None:
         pool_id = getattr(pool, "id", pool)
         self.sim.allocator.retain_pool(pool_id)
-        self._owned.pools.append(pool_id)
+        self._holdings.pools.append(pool_id)
 
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
@@ -455,6 +464,11 @@ class SimCUDAGraphBase:
                 lines.append(f'"{node.handle:#x}" [label="{node.name}"];')
                 lines += [f'"{parent.handle:#x}" -> "{node.handle:#x}";' for parent in node.parents]
             Path(debug_path).write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
+
+    @staticmethod
+    def generator_of(generator: Any) -> Any:
+        """The device generator behind a copy that the dispatcher made; torch's own need no such help."""
+        return SimGenerator.of(generator) or generator
 
     @classmethod
     def get_currently_capturing_graph(cls) -> Any:

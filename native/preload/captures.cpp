@@ -1,0 +1,154 @@
+#include "captures.h"
+
+#include <mutex>
+#include <unordered_set>
+
+#include "counters.h"
+#include "settings.h"
+
+namespace gfx {
+namespace {
+
+std::mutex lock;
+std::atomic<int> n_active{0};
+
+struct State {
+  std::unordered_set<hipStream_t> active;  // origins of captures that have not ended
+  std::unordered_set<hipStream_t> stuck;   // ended with a fork not joined: never to be ended again
+  std::unordered_set<hipEvent_t> events;   // recorded inside a capture
+};
+State &state() {
+  static auto *made = new State;  // never destroyed: calls may come while the process ends
+  return *made;
+}
+
+}  // namespace
+
+namespace {
+
+// Ties the loose ends of an active capture together; true when there were several. HIP refuses to end
+// such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
+bool join_forks(const Table &t, hipStream_t stream) {
+  // A program that edits dependencies by hand may have left a loose end on purpose.
+  if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return false;
+  hipStreamCaptureStatus status = kNone;
+  unsigned long long id = 0;
+  hipGraph_t graph = nullptr;
+  if (!t.hipGraphGetEdges || !t.hipGraphAddEmptyNode) return false;
+  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr) || status != kActive)
+    return false;
+  size_t n_nodes = 0, n_edges = 0;
+  if (t.hipGraphGetNodes(graph, nullptr, &n_nodes) || !n_nodes) return false;
+  if (t.hipGraphGetEdges(graph, nullptr, nullptr, &n_edges)) return false;
+  std::vector<hipGraphNode_t> nodes(n_nodes), from(n_edges), to(n_edges), leaves;
+  if (t.hipGraphGetNodes(graph, nodes.data(), &n_nodes)) return false;
+  if (n_edges && t.hipGraphGetEdges(graph, from.data(), to.data(), &n_edges)) return false;
+  const std::unordered_set<hipGraphNode_t> followed(from.begin(), from.end());
+  for (hipGraphNode_t node : nodes)
+    if (!followed.count(node)) leaves.push_back(node);
+  hipGraphNode_t join = nullptr;
+  return leaves.size() > 1 && !t.hipGraphAddEmptyNode(&join, graph, leaves.data(), leaves.size());
+}
+
+// Until 7.14 a refused end (901) leaves the stream invalidated, and work sent to it vanishes without
+// an error. A new capture resets it.
+void revive(const Table &t, hipStream_t stream) {
+  hipStreamCaptureStatus status = kNone;
+  hipGraph_t graph = nullptr;
+  if (t.hipStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, nullptr, nullptr)) return;
+  if (status != kInvalidated || t.hipStreamBeginCapture(stream, kRelaxed)) return;
+  if (!t.hipStreamEndCapture(stream, &graph) && graph) t.hipGraphDestroy(graph);
+}
+
+bool still_active(const Table &t, hipStream_t stream) {
+  hipStreamCaptureStatus status = kNone;
+  return !t.hipStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, nullptr, nullptr) && status == kActive;
+}
+
+}  // namespace
+
+bool any_capture() { return n_active.load(std::memory_order_relaxed) > 0; }
+
+bool is_capturing(const Table &t, hipStream_t stream) {
+  if (!any_capture() || is_legacy(stream)) return false;
+  hipStreamCaptureStatus status = kNone;
+  return !t.hipStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, nullptr, nullptr) && status != kNone;
+}
+
+Look look(const Table &t, hipStream_t stream) {
+  Look seen;
+  if (is_legacy(stream)) return seen;
+  {
+    // Its graph is gone, and asking for its nodes would crash.
+    std::lock_guard<std::mutex> hold(lock);
+    if (state().stuck.count(stream)) return seen;
+  }
+  hipStreamCaptureStatus status = kNone;
+  unsigned long long id = 0;
+  hipGraph_t graph = nullptr;
+  const hipGraphNode_t *last = nullptr;
+  size_t n = 0;
+  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &last, &n) || status != kActive) return seen;
+  if (t.hipGraphGetNodes(graph, nullptr, &seen.n_nodes)) return seen;
+  seen.frontier.assign(last, last + n);
+  seen.capturing = true;
+  return seen;
+}
+
+hipError_t begin_capture(const Table &, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
+                         hipStreamCaptureMode mode) {
+  if (settings().capture_mode >= 0) mode = settings().capture_mode;
+  const hipError_t status = real(stream, mode);
+  if (status) return status;
+  std::lock_guard<std::mutex> hold(lock);
+  state().stuck.erase(stream);
+  if (state().active.insert(stream).second) n_active.fetch_add(1);
+  return status;
+}
+
+hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
+                       hipGraph_t *graph) {
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    if (state().stuck.count(stream)) {
+      if (graph) *graph = nullptr;
+      return kCaptureUnjoined;  // the runtime would crash
+    }
+  }
+  const bool was_unjoined = graph && join_forks(t, stream);
+  hipError_t status = real(stream, graph);
+  // A refused end leaves a dangling handle, which no caller must ever see.
+  if (status && graph) *graph = nullptr;
+  if (status == kIllegalState) return status;  // there was none
+  if (status && status != kCaptureUnjoined && still_active(t, stream)) return status;  // it goes on
+  if (status == kCaptureInvalidated) revive(t, stream);
+  if (!status && was_unjoined) {
+    // The answer that the program would have had, from a stream that lives on.
+    t.hipGraphDestroy(*graph);
+    *graph = nullptr;
+    status = kCaptureUnjoined;
+  }
+  size_t n = 0;
+  add(status ? counters.captures_failed : counters.captures);
+  if (!status && graph && !t.hipGraphGetNodes(*graph, nullptr, &n)) add(counters.captured_nodes, n);
+  std::lock_guard<std::mutex> hold(lock);
+  if (status == kCaptureUnjoined && !was_unjoined) state().stuck.insert(stream);
+  if (state().active.erase(stream) && n_active.fetch_sub(1) == 1) state().events.clear();
+  return status;
+}
+
+void note_event(hipEvent_t event, bool inside) {
+  std::lock_guard<std::mutex> hold(lock);
+  if (inside) state().events.insert(event);
+  else state().events.erase(event);
+}
+
+bool was_recorded_inside(hipEvent_t event) {
+  std::lock_guard<std::mutex> hold(lock);
+  return state().events.count(event) != 0;
+}
+
+void lock_captures() { lock.lock(); }
+void unlock_captures() { lock.unlock(); }
+
+}  // namespace gfx

@@ -1,0 +1,34 @@
+// Captures that are active, and work that a capture did not record.
+#pragma once
+
+#include <vector>
+
+#include "../table.h"
+
+namespace gfx {
+
+// Cheap: whether any thread has a capture active. Everything else here is for when it has.
+bool any_capture();
+bool is_capturing(const Table &t, hipStream_t stream);
+inline bool is_legacy(hipStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 1; }
+
+// What a capturing stream's graph looks like at one moment.
+struct Look {
+  bool capturing = false;
+  size_t n_nodes = 0;
+  std::vector<hipGraphNode_t> frontier;
+};
+Look look(const Table &t, hipStream_t stream);
+
+hipError_t begin_capture(const Table &t, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
+                         hipStreamCaptureMode mode);
+hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
+                       hipGraph_t *graph);
+
+void note_event(hipEvent_t event, bool inside);
+bool was_recorded_inside(hipEvent_t event);
+
+void lock_captures();
+void unlock_captures();
+
+}  // namespace gfx

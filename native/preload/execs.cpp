@@ -1,0 +1,297 @@
+#include "execs.h"
+
+#include <mutex>
+#include <vector>
+
+#include "captures.h"
+#include "explain.h"
+#include "settings.h"
+
+namespace gfx {
+
+Record records[kMaxRecords];
+
+namespace {
+
+std::mutex lock;
+Copies &all_copies() {
+  static auto *made = new Copies;  // never destroyed: calls may come while the process ends
+  return *made;
+}
+std::unordered_map<hipGraphExec_t, Record *> &by_handle() {
+  static auto *made = new std::unordered_map<hipGraphExec_t, Record *>;
+  return *made;
+}
+// Bumped whenever a handle changes its meaning, so that threads drop what they remember.
+std::atomic<uint64_t> generation{1};
+
+Record *take_free() {
+  for (Record &r : records)
+    if (!r.handle.load(std::memory_order_relaxed)) return &r;
+  return nullptr;
+}
+
+std::vector<hipGraphNode_t> nodes_of(const Table &t, hipGraph_t graph) {
+  size_t n = 0;
+  if (t.hipGraphGetNodes(graph, nullptr, &n)) return {};
+  std::vector<hipGraphNode_t> nodes(n);
+  if (n && t.hipGraphGetNodes(graph, nodes.data(), &n)) return {};
+  return nodes;
+}
+
+hipGraph_t inner_graph(const Table &t, hipGraphNode_t node) {
+  hipGraphNodeType type = -1;
+  hipGraph_t inner = nullptr;
+  if (t.hipGraphNodeGetType(node, &type) || type != kChild) return nullptr;
+  return t.hipGraphChildGraphNodeGetGraph(node, &inner) ? nullptr : inner;
+}
+
+// Carry what is known of one-dimensional copies from `from` over to its clone `to`, child graphs
+// included. Inside those the runtime finds no twins, but clones list their nodes in the same order.
+void carry_copies(const Table &t, hipGraph_t from, hipGraph_t to, bool is_clone, Copies *out) {
+  const std::vector<hipGraphNode_t> theirs = nodes_of(t, from), ours = nodes_of(t, to);
+  if (theirs.size() != ours.size()) return;
+  for (size_t i = 0; i < theirs.size(); i++) {
+    hipGraphNode_t twin = ours[i];
+    if (is_clone && t.hipGraphNodeFindInClone(&twin, theirs[i], to)) continue;
+    auto known = all_copies().find(theirs[i]);
+    if (known != all_copies().end()) (*out)[twin] = known->second;
+    hipGraph_t inner = inner_graph(t, theirs[i]), inner_twin = inner ? inner_graph(t, twin) : nullptr;
+    if (inner_twin) carry_copies(t, inner, inner_twin, false, out);
+  }
+}
+
+hipGraph_t copy_of(const Table &t, hipGraph_t graph, Copies *copies) {
+  hipGraph_t made = nullptr;
+  if (t.hipGraphClone(&made, graph)) return nullptr;
+  copies->clear();
+  if (!all_copies().empty()) carry_copies(t, graph, made, true, copies);
+  return made;
+}
+
+void drop_copy(const Table &t, Record *r) {
+  if (r->graph) t.hipGraphDestroy(r->graph);
+  r->graph = nullptr;
+  r->copies.clear();
+}
+
+// Bring our copy up to the graph that the exec was just updated with.
+bool renew_copy(const Table &t, Record *r, hipGraph_t graph) {
+  Copies copies;
+  hipGraph_t made = copy_of(t, graph, &copies);
+  if (!made) return false;
+  drop_copy(t, r);
+  r->graph = made;
+  r->copies = std::move(copies);
+  r->rebuilt = false;  // calls will name nodes of the new graph, which the copy is made from
+  return true;
+}
+
+void rebuild_if_worn(const Table &t, Record *r) {
+  const long budget = settings().update_budget;
+  if (!budget || ++r->updates_since_build < static_cast<uint64_t>(budget)) return;
+  hipGraphExec_t old = r->real.load(), fresh = nullptr;
+  if (!old || !r->graph || r->has_switched_off || !t.hipGraphInstantiateWithFlags) return;
+  if (t.hipGraphInstantiateWithFlags(&fresh, r->graph, r->flags)) return;  // the old one goes on
+  // The old exec may still be running where it was last launched.
+  t.hipStreamSynchronize(r->last_stream.load());
+  r->real.store(fresh);
+  r->rebuilt = true;
+  r->updates_since_build = 0;
+  t.hipGraphExecDestroy(old);
+  add(counters.rebuilds);
+}
+
+hipError_t walk_instead(const Table &t, Record *r, hipStream_t stream) {
+  size_t n = 0;
+  std::lock_guard<std::mutex> hold(lock);
+  if (!r->graph || r->has_switched_off) return kNotSupported;
+  // Refused before anything has run, or not at all: half a graph is worse than none.
+  if (hipError_t status = can_walk(t, r->graph, r->copies, &n)) return status;
+  if (hipError_t status = walk(t, r->graph, r->copies, stream)) return status;
+  add(r->walked);
+  add(counters.walked_nodes, n);
+  return kSuccess;
+}
+
+}  // namespace
+
+bool over_node_limit(const Table &t, hipGraph_t graph) {
+  size_t n = 0;
+  const long limit = settings().node_limit;
+  return limit && settings().fallback && !t.hipGraphGetNodes(graph, nullptr, &n) && n > static_cast<size_t>(limit);
+}
+
+hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
+                        unsigned long long flags, uint64_t ns) {
+  if (!exec) return status;
+  if (status) *exec = nullptr;  // the runtime leaves garbage there
+  std::lock_guard<std::mutex> hold(lock);
+  Record *r = take_free();
+  if (!r) return status;
+  size_t n = 0;
+  Copies copies;
+  hipGraph_t copy = settings().fallback ? copy_of(t, graph, &copies) : nullptr;
+  if (status) {
+    if (!copy || can_walk(t, copy, copies, &n)) {
+      if (copy) t.hipGraphDestroy(copy);
+      add(counters.fallback_refused);
+      return status;
+    }
+    *exec = reinterpret_cast<hipGraphExec_t>(r);
+    add(counters.fallback_instantiate);
+    explain_fallback("hipGraphInstantiate", status, n);
+  }
+  t.hipGraphGetNodes(graph, nullptr, &n);
+  r->graph = copy;
+  r->copies = std::move(copies);
+  r->flags = flags;
+  r->rebuilt = r->has_switched_off = false;
+  r->updates_since_build = 0;
+  for (Count *count : {&r->launches, &r->updates, &r->walked}) count->store(0);
+  r->n_nodes.store(n);
+  r->instantiate_ns.store(ns);
+  r->real.store(status ? nullptr : *exec);
+  r->handle.store(*exec, std::memory_order_release);
+  by_handle()[*exec] = r;
+  generation.fetch_add(1);
+  if (status) t.hipGetLastError();  // what we answered for is not the application's error
+  return kSuccess;
+}
+
+Record *find_record(hipGraphExec_t handle) {
+  struct Last {
+    hipGraphExec_t handle;
+    Record *record;
+    uint64_t generation;
+  };
+  static thread_local Last last{};
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  if (last.handle == handle && last.generation == now) return last.record;
+  std::lock_guard<std::mutex> hold(lock);
+  auto found = by_handle().find(handle);
+  Record *r = found == by_handle().end() ? nullptr : found->second;
+  last = {handle, r, now};
+  return r;
+}
+
+hipGraphExec_t real_of(hipGraphExec_t handle) {
+  Record *r = find_record(handle);
+  return r ? r->real.load() : handle;
+}
+
+hipGraphNode_t node_in(const Table &t, Record *r, hipGraphNode_t node) {
+  if (!r || !r->rebuilt || !r->graph) return node;
+  hipGraphNode_t twin = nullptr;
+  return t.hipGraphNodeFindInClone(&twin, node, r->graph) ? node : twin;
+}
+
+hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,
+                  hipStream_t stream) {
+  Record *r = find_record(handle);
+  if (!r) return real(handle, stream);
+  hipGraphExec_t exec = r->real.load(std::memory_order_relaxed);
+  hipError_t status = exec ? real(exec, stream) : kNotSupported;
+  // Not in a capture: the nodes would be recorded into it.
+  if (status && r->graph && !is_capturing(t, stream)) {
+    const hipError_t walked = walk_instead(t, r, stream);
+    if (exec) {
+      add(walked ? counters.fallback_refused : counters.fallback_launch);
+      if (!walked) explain_fallback("hipGraphLaunch", status, r->n_nodes.load());
+    }
+    if (!walked) t.hipGetLastError();
+    status = walked ? (exec ? status : walked) : kSuccess;
+  }
+  if (r->last_stream.load(std::memory_order_relaxed) != stream) r->last_stream.store(stream);
+  add(r->launches);
+  return status;
+}
+
+hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph, hipGraphNode_t *node,
+                  hipGraphExecUpdateResult *result) {
+  Record *r = find_record(handle);
+  if (!r) return t.hipGraphExecUpdate(handle, graph, node, result);
+  std::lock_guard<std::mutex> hold(lock);
+  add(r->updates);
+  hipGraphExec_t exec = r->real.load();
+  if (!exec) {  // only the copy: any shape will do
+    if (!renew_copy(t, r, graph)) return kUpdateFailure;
+    if (node) *node = nullptr;
+    if (result) *result = 0;
+    return kSuccess;
+  }
+  const hipError_t status = t.hipGraphExecUpdate(exec, graph, node, result);
+  if (status || !r->graph) return status;
+  // A copy that is out of date would run the old work: better none.
+  if (!renew_copy(t, r, graph)) drop_copy(t, r);
+  rebuild_if_worn(t, r);
+  return status;
+}
+
+hipError_t set_kernel_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node,
+                             const hipKernelNodeParams *params) {
+  Record *r = find_record(handle);
+  if (!r) return t.hipGraphExecKernelNodeSetParams(handle, node, params);
+  std::lock_guard<std::mutex> hold(lock);
+  add(r->updates);
+  hipGraphExec_t exec = r->real.load();
+  hipGraphNode_t twin = nullptr;
+  const bool has_twin = r->graph && !t.hipGraphNodeFindInClone(&twin, node, r->graph);
+  hipError_t status = exec ? t.hipGraphExecKernelNodeSetParams(exec, r->rebuilt && has_twin ? twin : node, params)
+                           : (has_twin ? kSuccess : kInvalidValue);
+  if (status || !r->graph) return status;
+  if (!has_twin || !t.hipGraphKernelNodeSetParams || t.hipGraphKernelNodeSetParams(twin, params)) {
+    if (!exec) return kInvalidValue;
+    drop_copy(t, r);
+  }
+  rebuild_if_worn(t, r);
+  return status;
+}
+
+hipError_t destroy(const Table &t, hipGraphExec_t handle) {
+  Record *r = find_record(handle);
+  if (!r) return t.hipGraphExecDestroy(handle);
+  std::lock_guard<std::mutex> hold(lock);
+  hipGraphExec_t exec = r->real.load();
+  const hipError_t status = exec ? t.hipGraphExecDestroy(exec) : kSuccess;
+  if (status) return status;
+  drop_copy(t, r);
+  by_handle().erase(handle);
+  generation.fetch_add(1);
+  r->real.store(nullptr);
+  r->handle.store(nullptr, std::memory_order_release);
+  return status;
+}
+
+void remember_copy(hipGraphNode_t node, const Copy1D &copy) {
+  std::lock_guard<std::mutex> hold(lock);
+  all_copies()[node] = copy;
+}
+
+void remember_child(const Table &t, hipGraphNode_t node, hipGraph_t child) {
+  std::lock_guard<std::mutex> hold(lock);
+  hipGraph_t inner = inner_graph(t, node);
+  if (!inner || all_copies().empty()) return;
+  Copies found;
+  carry_copies(t, child, inner, false, &found);
+  for (auto &each : found) all_copies()[each.first] = each.second;
+}
+
+namespace {
+void forget(const Table &t, hipGraph_t graph) {
+  for (hipGraphNode_t node : nodes_of(t, graph)) {
+    all_copies().erase(node);
+    if (hipGraph_t inner = inner_graph(t, node)) forget(t, inner);
+  }
+}
+}  // namespace
+
+void forget_copies_of(const Table &t, hipGraph_t graph) {
+  std::lock_guard<std::mutex> hold(lock);
+  if (!all_copies().empty()) forget(t, graph);
+}
+
+void lock_execs() { lock.lock(); }
+void unlock_execs() { lock.unlock(); }
+
+}  // namespace gfx

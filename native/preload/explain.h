@@ -1,0 +1,13 @@
+// A failing call, explained on stderr, once for each function and status.
+#pragma once
+
+#include "../table.h"
+
+namespace gfx {
+
+void explain(Fn fn, hipError_t status);
+// A call that succeeded without doing what a capture expects of it.
+void explain_escape(Fn fn, bool legacy_stream);
+void explain_fallback(const char *what, hipError_t status, size_t n_nodes);
+
+}  // namespace gfx

@@ -1,0 +1,146 @@
+// The shims: every function of the list, exported under its own name. No logic but what a hook adds.
+#include "shim.h"
+
+namespace gfx {
+
+thread_local bool inside_shim = false;
+
+void escaped(Fn fn, bool legacy_stream) {
+  const bool first = counters.fn[static_cast<int>(fn)].escaped.fetch_add(1) == 0;
+  if (legacy_stream) add(counters.legacy_stream_work);
+  if (first) explain_escape(fn, legacy_stream);
+}
+
+// Captures -----------------------------------------------------------------------------------------
+
+#define HOOK(name) \
+  template <>      \
+  struct Hook<Fn::name>
+
+HOOK(hipStreamBeginCapture) {
+  static hipError_t call(const Table &t, decltype(Table::hipStreamBeginCapture) real, hipStream_t stream,
+                         hipStreamCaptureMode mode) {
+    return begin_capture(t, real, stream, mode);
+  }
+};
+HOOK(hipStreamBeginCapture_spt) : Hook<Fn::hipStreamBeginCapture>{};
+HOOK(hipStreamEndCapture) {
+  static hipError_t call(const Table &t, decltype(Table::hipStreamEndCapture) real, hipStream_t stream,
+                         hipGraph_t *graph) {
+    return end_capture(t, real, stream, graph);
+  }
+};
+HOOK(hipStreamEndCapture_spt) : Hook<Fn::hipStreamEndCapture>{};
+
+// Graphs and execs ---------------------------------------------------------------------------------
+
+HOOK(hipGraphDestroy) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphDestroy) real, hipGraph_t graph) {
+    forget_copies_of(t, graph);
+    return real(graph);
+  }
+};
+HOOK(hipGraphAddMemcpyNode1D) {
+  static hipError_t call(const Table &, decltype(Table::hipGraphAddMemcpyNode1D) real, hipGraphNode_t *node,
+                         hipGraph_t graph, const hipGraphNode_t *after, size_t n, void *dst, const void *src,
+                         size_t nbytes, hipMemcpyKind kind) {
+    const hipError_t status = real(node, graph, after, n, dst, src, nbytes, kind);
+    if (!status) remember_copy(*node, {dst, src, nbytes, kind});
+    return status;
+  }
+};
+
+HOOK(hipGraphAddChildGraphNode) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphAddChildGraphNode) real, hipGraphNode_t *node,
+                         hipGraph_t graph, const hipGraphNode_t *after, size_t n, hipGraph_t child) {
+    const hipError_t status = real(node, graph, after, n, child);
+    if (!status) remember_child(t, *node, child);
+    return status;
+  }
+};
+
+template <class Call>
+hipError_t instantiate(const Table &t, hipGraphExec_t *exec, hipGraph_t graph, unsigned long long flags, Call call) {
+  const uint64_t begin = now_ns();
+  const hipError_t status = over_node_limit(t, graph) ? kOutOfMemory : call();
+  return instantiated(t, status, exec, graph, flags, now_ns() - begin);
+}
+HOOK(hipGraphInstantiate) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiate) real, hipGraphExec_t *exec,
+                         hipGraph_t graph, hipGraphNode_t *node, char *text, size_t nbytes) {
+    return instantiate(t, exec, graph, 0, [&] { return real(exec, graph, node, text, nbytes); });
+  }
+};
+HOOK(hipGraphInstantiateWithFlags) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiateWithFlags) real, hipGraphExec_t *exec,
+                         hipGraph_t graph, unsigned long long flags) {
+    return instantiate(t, exec, graph, flags, [&] { return real(exec, graph, flags); });
+  }
+};
+HOOK(hipGraphInstantiateWithParams) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiateWithParams) real, hipGraphExec_t *exec,
+                         hipGraph_t graph, hipGraphInstantiateParams *params) {
+    return instantiate(t, exec, graph, params ? params->flags & 9 : 0, [&] { return real(exec, graph, params); });
+  }
+};
+
+HOOK(hipGraphLaunch) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphLaunch) real, hipGraphExec_t exec,
+                         hipStream_t stream) {
+    if (!any_capture()) return launch(t, real, exec, stream);
+    const Look before = look(t, stream);
+    const hipError_t status = launch(t, real, exec, stream);
+    if (!status && before.capturing) check_recorded<Fn::hipGraphLaunch>(t, before, stream, exec, stream);
+    return status;
+  }
+};
+HOOK(hipGraphLaunch_spt) : Hook<Fn::hipGraphLaunch>{};
+HOOK(hipGraphExecUpdate) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecUpdate), hipGraphExec_t exec, hipGraph_t graph,
+                         hipGraphNode_t *node, hipGraphExecUpdateResult *result) {
+    return update(t, exec, graph, node, result);
+  }
+};
+HOOK(hipGraphExecKernelNodeSetParams) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecKernelNodeSetParams), hipGraphExec_t exec,
+                         hipGraphNode_t node, const hipKernelNodeParams *params) {
+    return set_kernel_params(t, exec, node, params);
+  }
+};
+HOOK(hipGraphNodeSetEnabled) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphNodeSetEnabled) real, hipGraphExec_t exec,
+                         hipGraphNode_t node, unsigned int on) {
+    Record *r = find_record(exec);
+    if (!r) return real(exec, node, on);
+    // A walk or a rebuild would run the node all the same: from here on there is neither.
+    if (!on) r->has_switched_off = true;
+    return real(r->real.load(), node_in(t, r, node), on);
+  }
+};
+HOOK(hipGraphUpload) {
+  static hipError_t call(const Table &, decltype(Table::hipGraphUpload) real, hipGraphExec_t exec,
+                         hipStream_t stream) {
+    Record *r = find_record(exec);
+    hipGraphExec_t now = r ? r->real.load() : exec;
+    return now ? real(now, stream) : kSuccess;  // nothing to upload where there is no exec
+  }
+};
+HOOK(hipGraphExecDestroy) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecDestroy), hipGraphExec_t exec) {
+    return destroy(t, exec);
+  }
+};
+
+}  // namespace gfx
+
+#define GFX_GRAPH(name, need, params, args)                                         \
+  extern "C" __attribute__((visibility("default"))) hipError_t name params {        \
+    return gfx::graph_call<gfx::Fn::name>(&gfx::Table::name, GFX_UNWRAP args);      \
+  }
+#define GFX_WORK(name, need, params, args)                                          \
+  extern "C" __attribute__((visibility("default"))) hipError_t name params {        \
+    return gfx::work_call<gfx::Fn::name>(&gfx::Table::name, GFX_UNWRAP args);       \
+  }
+#define GFX_CALL(name, need, params, args)
+#define GFX_UNWRAP(...) __VA_ARGS__
+#include "../api.inc"

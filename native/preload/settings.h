@@ -1,0 +1,18 @@
+// What the environment asks of the preload library; read once, before the first intercepted call.
+#pragma once
+
+namespace gfx {
+
+struct Settings {
+  const char *report;       // GFXGRAPH_PRELOAD_REPORT: file for the report; %p is the process id
+  bool explain = true;      // GFXGRAPH_DIAG=0 silences explanations on stderr
+  bool chinese = false;     // GFXGRAPH_LANG=zh
+  bool fallback = true;     // GFXGRAPH_PRELOAD_FALLBACK=0: no copies of graphs, no node by node
+  int capture_mode = -1;    // GFXGRAPH_PRELOAD_CAPTURE_MODE: global, thread_local or relaxed for all
+  long update_budget = 0;   // GFXGRAPH_PRELOAD_UPDATE_BUDGET: updates before a new instantiation
+  long node_limit = 0;      // GFXGRAPH_PRELOAD_NODE_LIMIT: larger graphs are run node by node
+};
+
+const Settings &settings();
+
+}  // namespace gfx

@@ -1,0 +1,347 @@
+// A program that uses graphs and has never heard of us: what the tests preload the library into.
+//
+//   app WAY LIBRARY SCENARIO      WAY: linked, dlsym or procaddress
+//
+// Prints one `name value` a line. A refused call prints `failed NAME STATUS`, and what was made is
+// destroyed all the same, so that `live` at the end counts what somebody else left behind.
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "../abi.h"
+
+struct Hip {
+#define GFX_GRAPH(name, need, params, args) hipError_t(*name) params;
+#include "../api.inc"
+  hipError_t (*hipStreamCreateWithFlags)(hipStream_t *, unsigned);
+  hipError_t (*hipStreamDestroy)(hipStream_t);
+  hipError_t (*hipEventCreate)(hipEvent_t *);
+  hipError_t (*hipEventDestroy)(hipEvent_t);
+  const void *(*fake_stub_add_to)();
+  hipFunction_t (*fake_function_add_to)();
+  int (*fake_live_graphs)();
+  int (*fake_live_execs)();
+  long (*fake_calls)();
+};
+static Hip hip;
+
+#ifdef GFX_LINKED
+#define GFX_GRAPH(name, need, params, args) extern "C" hipError_t name params;
+#include "../api.inc"
+#endif
+
+static bool fill(const char *way, const char *library) {
+  void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return fprintf(stderr, "%s\n", dlerror()), false;
+#define FETCH(name) hip.name = reinterpret_cast<decltype(hip.name)>(dlsym(handle, #name))
+  FETCH(hipStreamCreateWithFlags), FETCH(hipStreamDestroy), FETCH(hipEventCreate), FETCH(hipEventDestroy);
+  FETCH(fake_stub_add_to), FETCH(fake_function_add_to), FETCH(fake_live_graphs), FETCH(fake_live_execs), FETCH(fake_calls);
+  if (!strcmp(way, "dlsym")) {
+#define GFX_GRAPH(name, need, params, args) FETCH(name);
+#include "../api.inc"
+    return true;
+  }
+  if (!strcmp(way, "procaddress")) {
+    using Get = hipError_t (*)(const char *, void **, int, uint64_t, int *);
+    auto get = reinterpret_cast<Get>(dlsym(handle, "hipGetProcAddress"));
+    void *found;
+#define GFX_GRAPH(name, need, params, args) \
+  hip.name = get(#name, &found, 60000000, 0, nullptr) ? nullptr : reinterpret_cast<decltype(hip.name)>(found);
+#include "../api.inc"
+    return true;
+  }
+#ifdef GFX_LINKED
+#define GFX_GRAPH(name, need, params, args) hip.name = &::name;
+#include "../api.inc"
+#endif
+  return true;
+}
+
+static const char *failed = nullptr;
+#define TRY(name, ...)                                                        \
+  do {                                                                        \
+    if (hipError_t status = hip.name(__VA_ARGS__); status && !failed) {       \
+      failed = #name;                                                         \
+      printf("failed %s %d\n", #name, status);                                \
+    }                                                                         \
+  } while (0)
+static void say(const char *name, long value) { printf("%s %ld\n", name, value); }
+
+constexpr int N = 100;
+static int a[N], b[N], c[N], host_calls;
+static hipStream_t stream;
+static void on_host(void *) { host_calls++; }
+
+static void add_by_stub(int *out, const int *in, int value) {
+  int n = N;
+  void *args[] = {&out, &in, &value, &n};
+  TRY(hipLaunchKernel, hip.fake_stub_add_to(), dim3{2, 1, 1}, dim3{64, 1, 1}, args, 0, stream);
+}
+static void add_by_module(int *out, const int *in, int value, bool packed) {
+  struct { int *out; const int *in; int value, n; } all{out, in, value, N};
+  int n = N;
+  void *args[] = {&out, &in, &value, &n};
+  size_t nbytes = sizeof all;
+  void *extra[] = {reinterpret_cast<void *>(1), &all, reinterpret_cast<void *>(2), &nbytes, reinterpret_cast<void *>(3)};
+  TRY(hipModuleLaunchKernel, hip.fake_function_add_to(), 2, 1, 1, 64, 1, 1, 0, stream, packed ? nullptr : args,
+      packed ? extra : nullptr);
+}
+
+// c = 1s + 5 + 7 + 9, through every kind of node that has a form outside a graph.
+static hipGraph_t record(int plus) {
+  hipGraph_t graph = nullptr;
+  TRY(hipStreamBeginCapture, stream, 1);
+  TRY(hipMemsetD32Async, a, 1, N, stream);
+  add_by_stub(b, a, plus);
+  add_by_module(c, b, 7, false);
+  TRY(hipMemcpyAsync, a, c, sizeof a, 3, stream);
+  TRY(hipLaunchHostFunc, stream, on_host, nullptr);
+  add_by_module(c, a, 9, true);
+  if (hipError_t status = hip.hipStreamEndCapture(stream, &graph)) {
+    if (!failed) failed = "hipStreamEndCapture", printf("failed hipStreamEndCapture %d\n", status);
+    // A second end, as careless programs do: the handle must be null and nothing may crash.
+    say("graph_is_null", !graph);
+    return nullptr;
+  }
+  return graph;
+}
+
+static void plain() {
+  hipGraph_t graph = record(5);
+  hipGraphExec_t exec = nullptr;
+  if (graph) {
+    TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+    TRY(hipGraphDestroy, graph);  // the exec must not need it
+  }
+  for (int i = 0; exec && i < 3; i++) {
+    memset(c, 0, sizeof c);
+    TRY(hipGraphLaunch, exec, stream);
+    TRY(hipStreamSynchronize, stream);
+  }
+  if (exec) TRY(hipGraphExecDestroy, exec);
+  say("c", c[N - 1]);
+  say("host_calls", host_calls);
+}
+
+static void updates() {
+  hipGraph_t first = record(5), second = record(50);
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphInstantiate, &exec, first, nullptr, nullptr, 0);
+  hipGraphNode_t bad;
+  hipGraphExecUpdateResult result;
+  for (int i = 0; exec && i < 6; i++) {
+    TRY(hipGraphExecUpdate, exec, i % 2 ? first : second, &bad, &result);
+    TRY(hipGraphLaunch, exec, stream);
+    say("c", c[0]);
+  }
+  if (exec) TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, first);
+  TRY(hipGraphDestroy, second);
+}
+
+static void params() {
+  hipGraph_t graph = record(5);
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+  size_t n = 0;
+  TRY(hipGraphGetNodes, graph, nullptr, &n);
+  std::vector<hipGraphNode_t> nodes(n);
+  TRY(hipGraphGetNodes, graph, nodes.data(), &n);
+  hipKernelNodeParams p{};
+  if (!failed) TRY(hipGraphKernelNodeGetParams, nodes[1], &p);
+  for (int plus : {50, 500, 5000}) {
+    if (failed) break;
+    int *out = b, *in = a, count = N;
+    void *args[] = {&out, &in, &plus, &count};
+    p.kernelParams = args;
+    TRY(hipGraphExecKernelNodeSetParams, exec, nodes[1], &p);
+    TRY(hipGraphLaunch, exec, stream);
+    say("c", c[0]);
+  }
+  if (exec) TRY(hipGraphExecDestroy, exec);
+  if (graph) TRY(hipGraphDestroy, graph);
+}
+
+static void children() {
+  hipGraph_t inner = record(5), outer = nullptr;
+  hipGraphNode_t node, last;
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphCreate, &outer, 0);
+  TRY(hipGraphAddChildGraphNode, &node, outer, nullptr, 0, inner);
+  hipMemsetParams set{b, 4, 1, sizeof b, 3, N};
+  TRY(hipGraphAddMemsetNode, &last, outer, &node, 1, &set);
+  TRY(hipGraphInstantiateWithFlags, &exec, outer, 0);
+  if (exec) TRY(hipGraphLaunch, exec, stream);
+  say("c", c[0]);
+  say("b", b[N - 1]);
+  if (exec) TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, outer);
+  TRY(hipGraphDestroy, inner);
+}
+
+static void switched_off() {
+  hipGraph_t graph = record(5);
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+  size_t n = 0;
+  TRY(hipGraphGetNodes, graph, nullptr, &n);
+  std::vector<hipGraphNode_t> nodes(n);
+  TRY(hipGraphGetNodes, graph, nodes.data(), &n);
+  TRY(hipGraphNodeSetEnabled, exec, nodes[5], 0);
+  c[0] = -1;
+  TRY(hipGraphLaunch, exec, stream);
+  say("c", c[0]);
+  TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, graph);
+}
+
+static void callback(hipStream_t, hipError_t, void *) { host_calls++; }
+static hipGraph_t end() {
+  hipGraph_t graph = nullptr;
+  const hipError_t status = hip.hipStreamEndCapture(stream, &graph);
+  say("end", status);
+  say("graph_is_null", !graph);
+  return graph;
+}
+
+static void escapes() {
+  hipGraph_t inner = record(5);
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphInstantiateWithFlags, &exec, inner, 0);
+  hipEvent_t outside, inside;
+  hipStream_t side;
+  hip.hipEventCreate(&outside), hip.hipEventCreate(&inside);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  TRY(hipEventRecord, outside, side);
+  TRY(hipStreamBeginCapture, stream, 2);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  TRY(hipMemsetAsync, a, 0, 0, stream);                          // no bytes: rightly no node
+  TRY(hipGraphLaunch, exec, stream);                             // runs at once
+  TRY(hipMemcpyPeerAsync, b, 0, a, 0, sizeof b, stream);         // runs at once
+  unsigned word = 0;
+  TRY(hipStreamWriteValue32, stream, &word, 1, 0);               // runs at once, before 10.0
+  TRY(hipStreamWaitEvent, stream, outside, 0);                   // waits at once
+  TRY(hipEventRecord, inside, stream);
+  TRY(hipStreamWaitEvent, side, inside, 0);                      // a fork: recorded
+  hipStream_t origin = stream;
+  stream = side;
+  TRY(hipMemsetAsync, b, 0, sizeof b, stream);
+  TRY(hipEventRecord, inside, stream);
+  stream = origin;
+  TRY(hipStreamWaitEvent, stream, inside, 0);                    // the join: recorded
+  stream = nullptr;
+  add_by_stub(b, a, 1);                                          // the null stream: runs at once
+  stream = origin;
+  say("callback", hip.hipStreamAddCallback(stream, callback, nullptr, 0));
+  say("word", word);
+  if (hipGraph_t graph = end()) TRY(hipGraphDestroy, graph);
+  TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, inner);
+  hip.hipEventDestroy(outside), hip.hipEventDestroy(inside);
+}
+
+static void unjoined() {
+  hipEvent_t event;
+  hipStream_t side;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  TRY(hipStreamBeginCapture, stream, 1);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  TRY(hipEventRecord, event, stream);
+  TRY(hipStreamWaitEvent, side, event, 0);
+  TRY(hipMemsetAsync, b, 0, sizeof b, side);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  end();
+  end();  // crashes without help
+  memset(a, 1, sizeof a);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  say("stream_works", a[0] == 0);
+  if (hipGraph_t graph = record(5)) TRY(hipGraphDestroy, graph);
+  hip.hipEventDestroy(event);
+}
+
+static void invalidated() {
+  TRY(hipStreamBeginCapture, stream, 1);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  say("synchronize", hip.hipStreamSynchronize(stream));
+  end();
+  memset(a, 1, sizeof a);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  say("stream_works", a[0] == 0);
+  hipGraph_t graph = record(5);
+  say("again", graph != nullptr);
+  if (graph) TRY(hipGraphDestroy, graph);
+}
+
+static void forked() {
+  hipGraph_t graph = record(5);
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+  fflush(stdout);
+  const pid_t child = fork();
+  if (!child) {
+    TRY(hipGraphLaunch, exec, stream);
+    _exit(c[0] == 22 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  say("child", status);
+  TRY(hipGraphLaunch, exec, stream);
+  TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, graph);
+}
+
+static void bench() {
+  hipGraph_t graph = nullptr;
+  hipGraphExec_t exec = nullptr;
+  TRY(hipGraphCreate, &graph, 0);
+  TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+  constexpr int rounds = 50000;
+  double best = 1e9;  // the least of twenty: what the call costs when nothing else runs
+  for (int i = 0; i < 20; i++) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int each = 0; each < rounds; each++) hip.hipGraphLaunch(exec, stream);
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count() / rounds);
+  }
+  printf("ns_per_launch %.1f\n", best);
+  TRY(hipGraphExecDestroy, exec);
+  TRY(hipGraphDestroy, graph);
+}
+
+static void signalled() {
+  hipGraph_t graph = record(5);
+  kill(getpid(), SIGUSR1);
+  say("alive", 1);
+  TRY(hipGraphDestroy, graph);
+  fflush(stdout);
+  _exit(0);  // no destructors: what is reported came from the signal
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4 || !fill(argv[1], argv[2])) return 2;
+  const struct { const char *name; void (*run)(); } scenarios[] = {
+      {"plain", plain},       {"updates", updates},         {"params", params},
+      {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
+      {"unjoined", unjoined}, {"invalidated", invalidated}, {"forked", forked},
+      {"bench", bench},       {"signalled", signalled},
+  };
+  hip.hipStreamCreateWithFlags(&stream, 1);
+  for (auto &each : scenarios)
+    if (!strcmp(each.name, argv[3])) {
+      each.run();
+      say("live_graphs", hip.fake_live_graphs());
+      say("live_execs", hip.fake_live_execs());
+      say("calls", hip.fake_calls());
+      return 0;
+    }
+  return 2;
+}

@@ -1,0 +1,284 @@
+"""Run the rules on one file and judge every hit by the guards round it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from gfxgraph.port.archs import Arch
+from gfxgraph.port.embedded import embedded_sources
+from gfxgraph.port.guards import cpp as cpp_guards
+from gfxgraph.port.guards import text as text_guards
+from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.guards.worlds import NVIDIA
+from gfxgraph.port.model import Finding, Hit, Rule, Scope, Skipped
+from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.readers.python import PyFile
+from gfxgraph.port.readers.requirements import RequirementFile
+from gfxgraph.port.readers.text import Entry, TextFile
+from gfxgraph.port.registry import Check, for_kind
+
+_IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
+
+
+_CI = re.compile(
+    r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
+)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a check may ask beyond its file."""
+
+    project: Project
+    path: str
+    vendor: str = ""
+    guards: PyGuards | None = None
+    added: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class FileResult:
+    """Everything one file gave. ``imports`` feed the reach of modules over the whole repository."""
+
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    guarded: list[Finding] = field(default_factory=list)
+    suppressed: list[Finding] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    imports: list[tuple[str, bool]] = field(default_factory=list)
+    n_lines: int = 0
+
+
+def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) -> FileResult:
+    """Audit one file. Whatever it contains, this returns."""
+    result = FileResult(path)
+    try:
+        text, note = project.read(path)
+    except UnreadableError as error:
+        result.skipped.append(Skipped(path, str(error)))
+        return result
+    except OSError as error:
+        result.skipped.append(Skipped(path, "unreadable", str(error.strerror)))
+        return result
+    if note:
+        result.skipped.append(Skipped(path, "encoding", note))
+    result.n_lines = text.count("\n") + 1
+    vendor = project.vendor_of(path, kind)
+    added = project.diff.get(path, frozenset()) if project.diff is not None else None
+    context = Context(project, path, vendor, added=added)
+    try:
+        _audit_text(result, context, kind, text, archs)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"line {line}: " if line else ""
+        result.skipped.append(Skipped(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
+    except (RecursionError, MemoryError) as error:
+        result.skipped.append(Skipped(path, "too deep", type(error).__name__))
+    _suppress(result, text)
+    return result
+
+
+def guarded_run(rule: Rule, check: Check, file: object, context: Context, result: FileResult) -> list[Hit]:
+    """A check's hits. A check that fails on odd input loses its own hits, not the file's, and is reported."""
+    try:
+        return list(check(file, context))
+    except Exception as error:  # noqa: BLE001 - reported with the file, never silent
+        result.skipped.append(Skipped(result.path, "rule failed", f"{rule.id}: {type(error).__name__}: {error}"))
+        return []
+
+
+def wanted(kind: str, lowered: str) -> list[tuple[Rule, Check]]:
+    """Rules of a kind whose needed words occur in a text."""
+    return [
+        (rule, check) for rule, check in for_kind(kind) if not rule.needs or any(n in lowered for n in rule.needs)
+    ]
+
+
+def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
+    rules = wanted(kind, text.lower())
+    if kind == "python":
+        embedded = "__global__" in text or "threadIdx" in text or "RawKernel" in text or "__device__" in text
+        if rules or embedded or "import" in text:
+            _audit_python(result, context, text, rules, archs, embedded)
+    elif not rules:
+        return
+    elif kind == "cpp":
+        file = CppFile(result.path, text)
+        _run_cpp(result, context, file, rules, archs)
+        if file.n_arms_unseen:
+            result.skipped.append(
+                Skipped(
+                    result.path,
+                    "arms",
+                    f"{file.n_arms_unseen} preprocessor arms beyond the limit were not parsed",
+                )
+            )
+    elif kind == "requirements":
+        needs = RequirementFile(result.path, text)
+        for rule, check in rules:
+            for hit in guarded_run(rule, check, needs, context, result):
+                _record(result, rule, hit, needs.lines, archs, context.vendor, "")
+        rest = "ini" if not result.path.endswith((".yml", ".yaml")) else "yaml"
+        _run_lines(result, context, TextFile(result.path, text, rest), rest, text, archs)
+    else:
+        _run_lines(result, context, TextFile(result.path, text, kind), kind, text, archs)
+
+
+def _run_lines(
+    result: FileResult, context: Context, file: TextFile, kind: str, text: str, archs: tuple[Arch, ...]
+) -> None:
+    for rule, check in wanted(kind, text.lower()):
+        for hit in guarded_run(rule, check, file, context, result):
+            reached, reason = archs, ""
+            if isinstance(hit.node, Entry):
+                reached, reason = text_guards.reaching(hit.node, archs)
+                if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
+                    continue
+            _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+
+
+def _audit_python(
+    result: FileResult,
+    context: Context,
+    text: str,
+    rules: list[tuple[Rule, Check]],
+    archs: tuple[Arch, ...],
+    embedded: bool,
+) -> None:
+    file = PyFile(result.path, text)
+    guards = PyGuards(file, context.project)
+    context.guards = guards
+    for rule, check in rules:
+        for hit in guarded_run(rule, check, file, context, result):
+            node = hit.node
+            if isinstance(node, ast.AST):
+                if (
+                    rule.scope is Scope.ONLY_AMD
+                    and context.vendor != "amd"
+                    and guards.exclusion(node, NVIDIA) is None
+                ):
+                    continue
+                reached, reason = guards.reaching(node, archs)
+            else:
+                reached, reason = archs, ""
+            _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+    if embedded:
+        for node, source, first in embedded_sources(file):
+            reached, reason = guards.reaching(node, archs)
+            inner = CppFile(result.path, source, first)
+            cpp_rules = wanted("cpp", source.lower())
+            for rule, check in cpp_rules:
+                if rule.code in ("untranslated-cuda",):
+                    continue
+                for hit in guarded_run(rule, check, inner, context, result):
+                    through, why = _cpp_reach(inner, hit, rule, context, reached)
+                    if through is not None:
+                        _record(result, rule, hit, file.lines, through, context.vendor, reason or why)
+    for node, module, level, names in file.import_sites:
+        excluded = not guards.reaching(node, archs)[0]
+        base = "." * level + module
+        result.imports.append((base, excluded))
+        for name in names:
+            result.imports.append((f"{base}.{name}" if module else base + name, excluded))
+
+
+def _cpp_reach(
+    file: CppFile, hit: Hit, rule: Rule, context: Context, archs: tuple[Arch, ...]
+) -> tuple[tuple[Arch, ...] | None, str]:
+    macros = context.project.macros
+    arm = file.arm(hit.line)
+    if hit.guard_free and arm is not None:
+        arm = arm.parent if arm.line + file.offset == hit.line else arm
+    if rule.scope is Scope.ONLY_AMD:
+        if context.vendor != "amd" and not cpp_guards.only_amd(arm, macros):
+            return None, ""
+    return cpp_guards.reaching(arm, archs, macros)
+
+
+def _run_cpp(
+    result: FileResult,
+    context: Context,
+    file: CppFile,
+    rules: list[tuple[Rule, Check]],
+    archs: tuple[Arch, ...],
+) -> None:
+    for rule, check in rules:
+        for hit in guarded_run(rule, check, file, context, result):
+            reached, reason = _cpp_reach(file, hit, rule, context, archs)
+            if reached is not None:
+                _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+
+
+def _record(
+    result: FileResult,
+    rule: Rule,
+    hit: Hit,
+    lines: list[str],
+    reached: tuple[Arch, ...],
+    vendor: str,
+    reason: str,
+) -> None:
+    affected = hit.archs or rule.archs
+    archs = tuple(a.name for a in reached if a in affected)
+    evidence = lines[hit.line - 1].strip()[:240] if 0 < hit.line <= len(lines) else ""
+    guarded = hit.guarded_by or ("" if reached else reason or "guarded")
+    if not guarded and vendor == "named":
+        guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"
+    if not guarded and rule.phase in (0, 4) and _CI.match(result.path):
+        guarded = "a continuous-integration recipe for one platform"
+    if not guarded and vendor == "nvidia":
+        guarded = "this file is the NVIDIA side: an AMD twin stands beside it"
+    if not guarded and not archs:
+        return  # no architecture asked for is affected
+    finding = Finding(
+        rule=rule.id,
+        code=rule.code,
+        path=result.path,
+        line=hit.line,
+        column=hit.column,
+        severity=hit.severity if hit.severity is not None else rule.severity,
+        phase=rule.phase,
+        fix=rule.fix,
+        effort=rule.cost,
+        archs=archs,
+        evidence=evidence,
+        values=dict(hit.values),
+        also=tuple(sorted(set(hit.also) - {hit.line})),
+        guarded_by=guarded,
+    )
+    target = result.guarded if guarded else result.findings
+    if not any(f.rule == finding.rule and f.line == finding.line and f.column == finding.column for f in target):
+        target.append(finding)
+
+
+def _suppress(result: FileResult, text: str) -> None:
+    """Apply inline ignores. One without a reason is not honoured, and said so."""
+    if "gfxport:" not in text:
+        return
+    rules_at: dict[int, list[str]] = {}
+    whole: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _IGNORE.search(line)
+        if not match:
+            continue
+        if not re.search(r"\w", match["reason"]):
+            result.skipped.append(
+                Skipped(result.path, "ignore", f"line {number}: an ignore needs a reason; not applied")
+            )
+            continue
+        names = [r.strip().lower() for r in (match["rules"] or "*").split(",")]
+        if match["what"] == "ignore-file":
+            whole += names
+        else:
+            target = number + 1 if match["what"] == "ignore-next-line" else number
+            rules_at.setdefault(target, []).extend(names)
+
+    def hidden(finding: Finding) -> bool:
+        names = [*whole, *rules_at.get(finding.line, ())]
+        return any(n in ("*", finding.rule.lower(), finding.code) for n in names)
+
+    result.suppressed = [f for f in result.findings if hidden(f)]
+    result.findings = [f for f in result.findings if not hidden(f)]

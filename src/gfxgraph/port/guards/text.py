@@ -1,0 +1,57 @@
+"""Guards in shell, CMake, Make and Dockerfiles, judged by the words of a branch's test."""
+
+from __future__ import annotations
+
+import re
+
+from gfxgraph.port.archs import Arch
+from gfxgraph.port.guards.names import AMD_WORDS, words
+from gfxgraph.port.readers.text import Condition, Entry
+
+_AMD_TOOLS = frozenset({"rocminfo", "rocmsmi", "amdsmi", "hipcc", "hipconfig", "kfd"})
+_NVIDIA = frozenset({"cuda", "nvidia", "nvcc", "nvidiasmi", "smi"})
+
+
+def _vendor(text: str) -> str:
+    """``"amd"``, ``"nvidia"`` or ``""`` for what a test asks about."""
+    tokens = {w for name in re.findall(r"[A-Za-z_][\w-]*", text.replace("-", "_")) for w in words(name)}
+    squeezed = text.replace("-", "").lower()
+    if tokens & AMD_WORDS or any(t in squeezed for t in _AMD_TOOLS):
+        return "amd"
+    return "nvidia" if tokens & _NVIDIA else ""
+
+
+def _negated(text: str) -> bool:
+    lowered = text.lower()
+    return (
+        bool(re.search(r"(^|[\s(])(not|!)\s|!=|\s-z\s|strequal\s+\"?\"?\s*$", lowered))
+        and "strequal off" not in lowered
+    )
+
+
+def excludes_amd(condition: Condition) -> bool:
+    """Whether a branch is one that an AMD build does not take."""
+    vendor = _vendor(condition.text)
+    if vendor == "amd":
+        return condition.taken == _negated(condition.text)
+    if vendor == "nvidia" and condition.taken and not _negated(condition.text):
+        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s != condition.text)
+    if vendor == "nvidia" and not condition.taken:
+        # the else of a chain that tested AMD before
+        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s)
+    if not vendor and not condition.taken:
+        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s)
+    return False
+
+
+def reaching(entry: Entry, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:
+    """Which architectures' builds run a line, and in words the branch that keeps them out."""
+    for condition in entry.conditions:
+        if excludes_amd(condition):
+            return (), f"line {condition.line}: {condition.text[:100]}"
+    return archs, ""
+
+
+def only_amd(entry: Entry) -> bool:
+    """Whether a line stands in a branch for AMD alone."""
+    return any(c.taken and _vendor(c.text) == "amd" and not _negated(c.text) for c in entry.conditions)

@@ -1,0 +1,201 @@
+"""Rules and findings: the vocabulary of the port room.
+
+Enters: plain values.
+Stays out: parsing, files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from gfxgraph.port.archs import ALL, ArchSet
+
+
+class Severity(IntEnum):
+    """How bad it is on the worst architecture a finding affects."""
+
+    INFO = 0
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+    CRITICAL = 4
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Fix(StrEnum):
+    """Who may apply the change: the tool by default, the tool on request, or only a person."""
+
+    SAFE = "safe"
+    SUGGEST = "suggest"
+    NONE = "none"
+
+
+class Effort(IntEnum):
+    """What one finding costs a person who knows the codebase."""
+
+    AUTO = 0
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Scope(StrEnum):
+    """Which code a rule is about, as seen by the guards round it."""
+
+    REACHES_AMD = "reaches_amd"  # anything an AMD device may run
+    ONLY_AMD = "only_amd"  # inside an arm that only AMD runs
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One language of a rule. ``what`` may hold ``{placeholders}`` that a hit fills in."""
+
+    title: str
+    what: str
+    why: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern: what it is about and its two examples, which are its documentation and its test.
+
+    ``bad`` and ``good`` are file texts named by ``path``, or mappings of path to text where a rule needs
+    more than one file.
+    """
+
+    id: str
+    code: str
+    severity: Severity
+    phase: int
+    en: Text
+    zh: Text
+    bad: str | Mapping[str, str]
+    good: str | Mapping[str, str]
+    path: str = "model.py"
+    fix: Fix = Fix.NONE
+    archs: ArchSet = ALL
+    scope: Scope = Scope.REACHES_AMD
+    effort: Effort | None = None
+    needs: tuple[str, ...] = ()
+    tier: str = "core"
+    confidence: str = "verified"
+    versions: str = ""
+    since: str = "2.0"
+
+    def files(self, kind: str) -> dict[str, str]:
+        """The ``"bad"`` or ``"good"`` example as a mapping of path to text."""
+        value = self.bad if kind == "bad" else self.good
+        return {self.path: value} if isinstance(value, str) else dict(value)
+
+    def text(self, lang: str) -> Text:
+        return self.zh if lang == "zh" else self.en
+
+    @property
+    def cost(self) -> Effort:
+        """The stated effort, or the one that follows from who may apply the fix."""
+        if self.effort is not None:
+            return self.effort
+        if self.fix is Fix.SAFE or self.severity is Severity.INFO:
+            return Effort.AUTO
+        if self.fix is Fix.SUGGEST:
+            return Effort.LOW
+        return Effort.HIGH if self.severity >= Severity.HIGH else Effort.MEDIUM
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a check reports: a place, and what sets it apart.
+
+    Args:
+        line: 1-based line in the file.
+        column: 0-based column.
+        node: the reader's own node, from which the guards are read; None where lines are enough.
+        values: placeholders of the rule's ``what``.
+        guarded_by: a guard the check itself saw (a ``try``), in words; the finding is then not reported.
+        also: further lines that the same finding covers.
+    """
+
+    line: int
+    column: int = 0
+    node: Any = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    severity: Severity | None = None
+    archs: ArchSet | None = None
+    guarded_by: str = ""
+    also: tuple[int, ...] = ()
+    guard_free: bool = False  # the hit is about the guard itself: enclosing guards still count, its own not
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One hit of one rule in one file, with its evidence."""
+
+    rule: str
+    code: str
+    path: str
+    line: int
+    column: int
+    severity: Severity
+    phase: int
+    fix: Fix
+    effort: Effort
+    archs: tuple[str, ...]
+    evidence: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[int, ...] = ()
+    guarded_by: str = ""
+    fingerprint: str = ""
+
+    def with_fingerprint(self, ordinal: int) -> Finding:
+        """Name the finding by rule, path and text, not by line, so that edits above it do not move it."""
+        text = "\0".join((self.rule, self.path, " ".join(self.evidence.split()), str(ordinal)))
+        return replace(self, fingerprint=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "code": self.code,
+            "path": self.path,
+            "line": self.line,
+            "column": self.column + 1,
+            "also": list(self.also),
+            "severity": self.severity.label,
+            "phase": self.phase,
+            "fix": self.fix.value,
+            "effort": self.effort.label,
+            "archs": list(self.archs),
+            "evidence": self.evidence,
+            "guarded_by": self.guarded_by,
+            "fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was passed over, and why. Never silent: every report lists them."""
+
+    path: str
+    reason: str
+    detail: str = ""
+
+
+class _Blank(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Fill the placeholders of a rule's text; a placeholder without a value shows as ``?``."""
+    return template.format_map(_Blank(values))

@@ -1,0 +1,381 @@
+"""The repository under audit: which files it has, what kind each is, and how they refer to each other.
+
+Holds plain data and can be sent to worker processes; parsed files are cached per process.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.port.guards.cpp import Macros
+from gfxgraph.port.guards.names import AMD_WORDS, words
+from gfxgraph.port.model import Skipped
+from gfxgraph.port.readers.python import PyFile
+
+MAX_BYTES = 2_000_000
+_SKIP_DIRS = frozenset(
+    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
+     ".mypy_cache", ".ruff_cache", ".pytest_cache", ".eggs", ".idea", ".vscode"}
+)  # fmt: skip
+VENDORED = frozenset(
+    {"third_party", "thirdparty", "third-party", "3rdparty", "3rd_party", "vendor", "vendored", "external",
+     "externals", "submodules", "extern", "_vendor", "cutlass", "googletest", "pybind11"}
+)  # fmt: skip
+_CPP = frozenset("cu cuh c cc cpp cxx h hpp hh hxx inl hip ipp tpp cuf".split())
+_REQUIREMENT_NAME = re.compile(
+    r"(^|.*[-_.])(requirements?|constraints?)([-_.].*)?\.(txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
+    r"^(uv|poetry|pdm|pixi)\.lock$|^pipfile\.lock$|^(environment|conda|env)[\w.-]*\.ya?ml$|^meta\.yaml$",
+    re.I,
+)
+
+
+def kind_of(path: str) -> str:
+    """The reader a file goes to; "" for files no rule reads."""
+    name = path.rpartition("/")[2]
+    lower = name.lower()
+    suffix = lower.rpartition(".")[2] if "." in lower else ""
+    if suffix in ("py", "pyw"):
+        return "python"
+    if suffix in _CPP:
+        return "cpp"
+    if _REQUIREMENT_NAME.match(lower) or re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path.lower()):
+        return "requirements"
+    if lower.startswith(("dockerfile", "containerfile")) or suffix in ("dockerfile", "containerfile"):
+        return "docker"
+    if suffix in ("sh", "bash", "zsh", "sbatch", "slurm"):
+        return "shell"
+    if lower == "cmakelists.txt" or suffix == "cmake" or lower.endswith(".cmake.in"):
+        return "cmake"
+    if lower in ("makefile", "gnumakefile") or suffix == "mk" or lower.startswith("makefile."):
+        return "make"
+    if suffix in ("yml", "yaml"):
+        return "yaml"
+    if lower in ("pip.conf", "pip.ini"):
+        return "ini"
+    return ""
+
+
+@dataclass(slots=True)
+class Source:
+    """One file to audit."""
+
+    path: str
+    kind: str
+    nbytes: int
+
+
+@dataclass
+class Project:
+    """A repository: its root, its files, and facts gathered over all of them.
+
+    Attributes:
+        macros: what its headers define, by platform.
+        warp_constants: names that some file defines as a warp size of 32.
+        extension_names: modules that this repository builds itself.
+        extension_macros: names that the Python build of a torch extension defines, on ROCm too.
+        extension_sources: file names that a torch extension builds, which torch's hipify translates.
+        diff: for an audit of changes, lines by path; None for an audit of everything.
+    """
+
+    root: str
+    sources: list[Source] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    macros: Macros = field(default_factory=Macros)
+    extension_sources: frozenset[str] = frozenset()
+    warp_constants: frozenset[str] = frozenset()
+    extension_macros: frozenset[str] = frozenset()
+    extension_names: frozenset[str] = frozenset()
+    has_torch_extension: bool = False
+    has_hip_build: bool = False
+    gitignore: str = ""
+    diff: dict[str, frozenset[int]] | None = None
+    _by_module: dict[str, list[str]] = field(default_factory=dict)
+    _amd_keys: set[str] = field(default_factory=set)
+    _parsed: dict[str, PyFile | None] = field(default_factory=dict)
+    _named: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        state["_parsed"], state["_named"] = {}, {}  # trees are cheaper to make again than to send
+        return state
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def paths(self, *kinds: str) -> Iterator[str]:
+        for source in self.sources:
+            if not kinds or source.kind in kinds:
+                yield source.path
+
+    def read(self, path: str) -> tuple[str, str]:
+        """Decode a file; the second value says what was unusual about it, "" for plain UTF-8.
+
+        Raises:
+            OSError: it cannot be read.
+            UnreadableError: it is binary.
+        """
+        return decode(Path(self.root, path).read_bytes(), python=path.endswith(".py"))
+
+    def parsed(self, path: str) -> PyFile | None:
+        """A Python file of the repository as a tree; None when it cannot be read or parsed."""
+        if path not in self._parsed:
+            if len(self._parsed) > 256:
+                self._parsed.clear()
+            try:
+                self._parsed[path] = PyFile(path, self.read(path)[0])
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, UnreadableError):
+                self._parsed[path] = None
+        return self._parsed[path]
+
+    # -- modules -----------------------------------------------------------------------------------
+
+    def index_modules(self) -> None:
+        """Make every Python file findable by each ending of its dotted name."""
+        for path in self.paths("python"):
+            parts = path.removesuffix(".py").split("/")
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            for start in range(len(parts)):
+                self._by_module.setdefault(".".join(parts[start:]), []).append(path)
+
+    def module_path(self, from_path: str, dotted: str) -> tuple[str, str] | None:
+        """The file behind an import and what is left of the name; the longest module name wins."""
+        level = len(dotted) - len(dotted.lstrip("."))
+        names = [n for n in dotted.lstrip(".").split(".") if n]
+        if level:
+            base = from_path.split("/")[:-level] if level > 1 else from_path.split("/")[:-1]
+            for cut in range(len(names), -1, -1):
+                stem = "/".join([*base, *names[:cut]])
+                for candidate in (f"{stem}.py", f"{stem}/__init__.py"):
+                    if candidate in self._path_set():
+                        return candidate, ".".join(names[cut:])
+            return None
+        for cut in range(len(names), 0, -1):
+            found = self._by_module.get(".".join(names[:cut]), [])
+            if cut == 1:
+                found = [p for p in found if p.count("/") <= 1 or p.split("/")[:-1] == from_path.split("/")[:-1]]
+            if found:
+                best = max(found, key=lambda p: (len(os.path.commonprefix([p, from_path])), -len(p)))
+                return best, ".".join(names[cut:])
+        return None
+
+    def module(self, from_path: str, dotted: str) -> tuple[PyFile, str] | None:
+        found = self.module_path(from_path, dotted)
+        if found is None:
+            return None
+        parsed = self.parsed(found[0])
+        return None if parsed is None else (parsed, found[1])
+
+    def named_elsewhere(self, path: str, name: str) -> bool:
+        """Whether any other Python file mentions a name."""
+        key = (path, name)
+        if key not in self._named:
+            matcher = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+            self._named[key] = False
+            for other in self.paths("python"):
+                if other != path:
+                    try:
+                        if matcher.search(Path(self.root, other).read_bytes()):
+                            self._named[key] = True
+                            break
+                    except OSError:
+                        continue
+        return self._named[key]
+
+    def _path_set(self) -> set[str]:
+        if not hasattr(self, "_paths"):
+            self._paths = {s.path for s in self.sources}
+        return self._paths
+
+    # -- repository context ------------------------------------------------------------------------
+
+    def index_platforms(self) -> None:
+        """Note every file and folder that stands for AMD by its name."""
+        for source in self.sources:
+            parts = source.path.split("/")
+            for end in range(1, len(parts) + 1):
+                part = "/".join(parts[:end])
+                if set(words_of_path(parts[end - 1])) & AMD_WORDS:
+                    self._amd_keys.add(_platform_key(part))
+
+    def vendor_of(self, path: str, kind: str) -> str:
+        """Whose file this is, by its name and its neighbours.
+
+        ``"amd"`` for AMD's own, ``"nvidia"`` for one with an AMD twin, ``"named"`` for a recipe named for CUDA,
+        else ``""``.
+
+        A ``Dockerfile_amd`` beside ``Dockerfile``, ``platforms/rocm.py`` beside ``platforms/cuda.py`` and
+        ``csrc/hip`` beside ``csrc/cuda`` make the other one NVIDIA's.
+        """
+        parts = path.split("/")
+        if kind in ("docker", "shell", "requirements", "yaml") and any(
+            re.fullmatch(r"cuda\d*|nvidia|cu\d{2,3}", w) for w in words_of_path(parts[-1])
+        ):
+            return "named"
+        if kind == "cpp" and (path.endswith(".hip") or re.search(r"_hip\.\w+$", path)):
+            return "amd"
+        if any(set(words_of_path(p)) & AMD_WORDS for p in parts):
+            return "amd"
+        loose = kind in ("docker", "requirements") and parts[-1].lower() not in (
+            "pyproject.toml", "setup.cfg", "pipfile",
+        )  # fmt: skip
+        for end in range(1, len(parts) + 1):
+            is_cuda = set(words_of_path(parts[end - 1])) & {"cuda", "nvidia", "cu", "nv"}
+            if (is_cuda or (loose and end == len(parts))) and _platform_key("/".join(parts[:end])) in self._amd_keys:
+                return "nvidia"
+        return ""
+
+
+class UnreadableError(Exception):
+    """The bytes are not text."""
+
+
+def decode(data: bytes, *, python: bool = False) -> tuple[str, str]:
+    """Turn bytes into text: by mark, by declaration, as UTF-8, as Latin-1.
+
+    Raises:
+        UnreadableError: binary.
+    """
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if data.startswith(mark):
+            try:
+                return data.decode(name), "" if name == "utf-8-sig" else f"read as {name}"
+            except UnicodeDecodeError as error:
+                raise UnreadableError(f"not valid {name}") from error
+    if b"\0" in data[:8192]:
+        raise UnreadableError("binary")
+    try:
+        return data.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        pass
+    if python:
+        try:
+            name, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+            return data.decode(name), f"read as {name}, as declared"
+        except (SyntaxError, UnicodeDecodeError, LookupError):
+            pass
+    return data.decode("latin-1"), "not UTF-8: read as Latin-1"
+
+
+def words_of_path(part: str) -> list[str]:
+    return [w for piece in re.split(r"[.\-]", part) for w in words(piece)]
+
+
+def _platform_key(path: str) -> str:
+    """A path without the words that name a platform."""
+    *folders, last = path.split("/")
+    kept = []
+    for part in (*folders, last):
+        named = [w for w in words_of_path(part) if w not in AMD_WORDS | {"cuda", "nvidia", "cu", "nv", "gpu"}]
+        kept.append("".join(named))
+    return "/".join(k for k in kept if k)
+
+
+def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -> Project:
+    """List a repository's files, honouring ``.gitignore``; a single file makes a project of one.
+
+    Folders reached a second time through a link are passed over and said so.
+    """
+    from pathspec import GitIgnoreSpec
+
+    top = os.path.realpath(root)
+    if os.path.isfile(top):
+        project = Project(os.path.dirname(top))
+        _add(project, os.path.basename(top), max_bytes)
+        return project
+    project = Project(top)
+    seen: set[tuple[int, int]] = set()
+    specs: dict[str, Any] = {}
+
+    def ignored(rel: str, is_dir: bool) -> bool:
+        parts = rel.split("/")
+        for end in range(len(parts)):
+            base = "/".join(parts[:end])
+            spec = specs.get(base)
+            if spec is not None:
+                local = "/".join(parts[end:]) + ("/" if is_dir else "")
+                verdict = spec.check_file(local).include
+                if verdict:
+                    return True
+        return False
+
+    stack = [""]
+    while stack:
+        folder = stack.pop()
+        full = os.path.join(top, folder) if folder else top
+        try:
+            info = os.stat(full)
+            if (info.st_dev, info.st_ino) in seen:
+                project.skipped.append(Skipped(folder, "link", "a folder already seen under another name"))
+                continue
+            seen.add((info.st_dev, info.st_ino))
+            entries = sorted(os.scandir(full), key=lambda e: e.name)
+        except OSError as error:
+            project.skipped.append(Skipped(folder or ".", "unreadable", str(error.strerror)))
+            continue
+        for entry in entries:
+            if entry.name == ".gitignore" and entry.is_file():
+                try:
+                    text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
+                    specs[folder] = GitIgnoreSpec.from_lines(text.splitlines())
+                    project.gitignore += text if not folder else ""
+                except (OSError, ValueError) as error:
+                    project.skipped.append(Skipped(_join(folder, entry.name), "gitignore", str(error)))
+        folders = []
+        for entry in entries:
+            rel = _join(folder, entry.name)
+            try:
+                is_dir, is_link = entry.is_dir(), entry.is_symlink()
+            except OSError as error:
+                project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
+                continue
+            if is_link and not os.path.exists(entry.path):
+                project.skipped.append(Skipped(rel, "link", "points nowhere or at itself"))
+                continue
+            if is_dir:
+                if entry.name in _SKIP_DIRS or ignored(rel, True):
+                    continue
+                if entry.name.lower() in VENDORED and not vendored:
+                    project.skipped.append(Skipped(rel, "vendored", "third-party folder; --vendored audits it"))
+                    continue
+                if os.path.exists(os.path.join(entry.path, ".git")):
+                    project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
+                    continue
+                folders.append(rel)
+            elif not is_link and kind_of(rel) and not ignored(rel, False):
+                _add(project, rel, max_bytes)
+        stack.extend(reversed(folders))
+    project.sources.sort(key=lambda s: s.path)
+    project.index_modules()
+    project.index_platforms()
+    return project
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _add(project: Project, rel: str, max_bytes: int) -> None:
+    kind = kind_of(rel)
+    if not kind:
+        return
+    try:
+        nbytes = os.stat(os.path.join(project.root, rel)).st_size
+    except OSError as error:
+        project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
+        return
+    if nbytes > max_bytes and not kind_of(rel) == "requirements":
+        project.skipped.append(Skipped(rel, "too large", f"{nbytes} bytes, limit {max_bytes}"))
+        return
+    project.sources.append(Source(rel, kind, nbytes))

@@ -1,0 +1,280 @@
+"""Line-shaped files: shell, Dockerfile, CMake, Make, YAML, requirement lists.
+
+Each becomes a list of logical lines; a logical line keeps the conditions round it, so that a branch for
+one platform is seen as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One branch a line stands in; ``taken`` says whether in the arm of the test itself or in its else."""
+
+    text: str
+    taken: bool
+    line: int
+    siblings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One logical line. ``keyword`` is a Dockerfile instruction or a CMake command, "" elsewhere."""
+
+    line: int
+    text: str
+    keyword: str = ""
+    last_line: int = 0
+    conditions: tuple[Condition, ...] = ()
+    column: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    text: str
+    line: int
+    arms: list[str] = field(default_factory=list)
+    members: list[tuple[Entry, int]] = field(default_factory=list)
+
+
+class TextFile:
+    """A line-shaped file of one kind: shell, docker, cmake, make, yaml, requirements, ini or text."""
+
+    def __init__(self, path: str, text: str, kind: str) -> None:
+        self.path = path
+        self.kind = kind
+        self.text = text
+        self.lines = text.splitlines()
+        reader = {"shell": _shell, "docker": _docker, "cmake": _cmake, "make": _make}.get(kind, _plain)
+        self.entries: list[Entry] = reader(self.lines)
+
+    def matching(self, pattern: str, flags: int = 0) -> Iterator[tuple[Entry, re.Match[str]]]:
+        """Entries in which a pattern is found; one match an entry."""
+        matcher = re.compile(pattern, flags)
+        for entry in self.entries:
+            match = matcher.search(entry.text)
+            if match:
+                yield entry, match
+
+    def commands(self, *keywords: str) -> Iterator[Entry]:
+        wanted = {k.lower() for k in keywords}
+        for entry in self.entries:
+            if entry.keyword.lower() in wanted:
+                yield entry
+
+    def where(self, entry: Entry, pattern: str) -> int:
+        """The physical line of an entry on which a pattern stands; its first line when none does."""
+        matcher = re.compile(pattern)
+        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+            if number <= len(self.lines) and matcher.search(self.lines[number - 1]):
+                return number
+        return entry.line
+
+
+def _plain(lines: list[str]) -> list[Entry]:
+    found = []
+    for number, line in enumerate(lines, 1):
+        text = re.sub(r"(^|\s)#.*$", "", line).rstrip()
+        if text.strip():
+            found.append(Entry(number, text, last_line=number, column=len(text) - len(text.lstrip())))
+    return found
+
+
+def _logical(lines: list[str], comment: str = "#") -> Iterator[tuple[int, int, str]]:
+    """Lines joined over trailing backslashes, comments dropped."""
+    start = 0
+    parts: list[str] = []
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if stripped.startswith(comment):
+            if not parts:
+                continue
+            stripped = ""
+        if not parts:
+            start = number
+        text = re.sub(r"(?<=\s)#.*$", "", line).rstrip() if stripped else ""
+        if text.endswith("\\"):
+            parts.append(text[:-1])
+            continue
+        if line.strip().startswith(comment) and parts:
+            continue  # a comment line inside a continued command
+        parts.append(text)
+        joined = " ".join(p.strip() for p in parts).strip()
+        if joined:
+            yield start, number, joined
+        parts = []
+    joined = " ".join(p.strip() for p in parts).strip()
+    if joined:
+        yield start, len(lines), joined
+
+
+class _Branches:
+    """Keeps the stack of open conditionals and fixes each member's siblings when a chain closes."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Open] = []
+
+    def open(self, text: str, line: int) -> None:
+        self.stack.append(_Open(text, line, [text]))
+
+    def arm(self, text: str, line: int) -> None:
+        if self.stack:
+            self.stack[-1].arms.append(text)
+            self.stack[-1].text = text
+            self.stack[-1].line = line
+
+    def close(self) -> None:
+        if self.stack:
+            top = self.stack.pop()
+            for entry, index in top.members:
+                old = entry.conditions[index]
+                fixed = Condition(old.text, old.taken, old.line, tuple(top.arms))
+                entry.conditions = (*entry.conditions[:index], fixed, *entry.conditions[index + 1 :])
+
+    def add(self, entry: Entry) -> None:
+        conditions = []
+        for index, top in enumerate(self.stack):
+            is_else = top.text == ""
+            conditions.append(Condition(top.text or top.arms[0], not is_else, top.line, tuple(top.arms)))
+            top.members.append((entry, index))
+        entry.conditions = tuple(conditions)
+
+    def close_all(self) -> None:
+        while self.stack:
+            self.close()
+
+
+def _shell(lines: list[str], first: int = 0) -> list[Entry]:
+    found: list[Entry] = []
+    branches = _Branches()
+    for start, last, text in _logical(lines):
+        for part in _shell_parts(text):
+            _shell_step(part, start + first, last + first, branches, found)
+    branches.close_all()
+    return found
+
+
+def _shell_parts(text: str) -> list[str]:
+    """Split a logical line at ``;`` and line-level keywords; quoted text stays whole."""
+    parts = re.findall(r"""(?:[^;"']|"(?:\\.|[^"])*"|'[^']*'|;;)+""", text)
+    return [p.strip() for p in parts if p.strip()] or [text]
+
+
+def _shell_step(text: str, line: int, last: int, branches: _Branches, found: list[Entry]) -> None:
+    while True:
+        if match := re.match(r"if\s+(.*)$", text):
+            branches.open(match.group(1), line)
+            _shell_emit(match.group(1), line, last, branches, found, in_test=True)
+            return
+        if match := re.match(r"elif\s+(.*)$", text):
+            branches.arm(match.group(1), line)
+            return
+        if match := re.match(r"then\b\s*(.*)$", text):
+            text = match.group(1)
+        elif match := re.match(r"else\b\s*(.*)$", text):
+            branches.arm("", line)
+            text = match.group(1)
+        elif re.match(r"fi\b", text):
+            branches.close()
+            return
+        elif match := re.match(r"case\s+(.*?)\s+in\b\s*(.*)$", text):
+            branches.open("case " + match.group(1), line)
+            text = match.group(2)
+        elif re.match(r"esac\b", text):
+            branches.close()
+            return
+        elif (
+            branches.stack
+            and branches.stack[-1].arms[0].startswith("case ")
+            and (match := re.match(r"\(?([\w*|\" .-]+)\)\s*(.*)$", text))
+        ):
+            branches.arm(branches.stack[-1].arms[0][5:] + " = " + match.group(1), line)
+            text = match.group(2)
+        else:
+            break
+        if not text:
+            return
+    _shell_emit(text, line, last, branches, found)
+
+
+def _shell_emit(
+    text: str, line: int, last: int, branches: _Branches, found: list[Entry], *, in_test: bool = False
+) -> None:
+    entry = Entry(line, text, last_line=last)
+    branches.add(entry)
+    if in_test:
+        entry.conditions = entry.conditions[:-1]
+        branches.stack[-1].members.pop()
+    found.append(entry)
+
+
+def _docker(lines: list[str]) -> list[Entry]:
+    found: list[Entry] = []
+    for start, last, text in _logical(lines):
+        match = re.match(r"([A-Za-z]+)\s+(.*)$", text)
+        if not match:
+            continue
+        keyword = match.group(1).upper()
+        if keyword != "RUN":
+            found.append(Entry(start, match.group(2), keyword, last))
+            continue
+        branches = _Branches()
+        inner: list[Entry] = []
+        for part in re.split(r"&&|(?<!\|)\|\|(?!\|)", match.group(2)):
+            for piece in _shell_parts(part.strip()):
+                _shell_step(piece, start, last, branches, inner)
+        branches.close_all()
+        for entry in inner:
+            entry.keyword = "RUN"
+        found.extend(inner)
+    return found
+
+
+def _cmake(lines: list[str]) -> list[Entry]:
+    text = "\n".join(re.sub(r"(^|\s)#(?!\[\[).*$", "", line) for line in lines)
+    found: list[Entry] = []
+    branches = _Branches()
+    for match in re.finditer(
+        r"([A-Za-z_]\w*)\s*\(((?:[^()\"]|\"(?:\\.|[^\"])*\"|\((?:[^()]|\([^()]*\))*\))*)\)", text
+    ):
+        keyword, body = match.group(1), " ".join(match.group(2).split())
+        line = text.count("\n", 0, match.start()) + 1
+        last = line + match.group().count("\n")
+        lowered = keyword.lower()
+        if lowered == "if":
+            branches.open(body, line)
+        elif lowered == "elseif":
+            branches.arm(body, line)
+        elif lowered == "else":
+            branches.arm("", line)
+        elif lowered == "endif":
+            branches.close()
+        else:
+            entry = Entry(line, body, keyword, last)
+            branches.add(entry)
+            found.append(entry)
+    branches.close_all()
+    return found
+
+
+def _make(lines: list[str]) -> list[Entry]:
+    found: list[Entry] = []
+    branches = _Branches()
+    for start, last, text in _logical(lines):
+        if match := re.match(r"(ifeq|ifneq|ifdef|ifndef)\b\s*(.*)$", text):
+            branches.open(("! " if match.group(1) in ("ifneq", "ifndef") else "") + match.group(2), start)
+        elif match := re.match(r"else\b\s*(?:(ifeq|ifneq|ifdef|ifndef)\b\s*(.*))?$", text):
+            negated = "! " if match.group(1) in ("ifneq", "ifndef") else ""
+            branches.arm(negated + match.group(2) if match.group(2) else "", start)
+        elif re.match(r"endif\b", text):
+            branches.close()
+        else:
+            entry = Entry(start, text, last_line=last)
+            branches.add(entry)
+            found.append(entry)
+    branches.close_all()
+    return found

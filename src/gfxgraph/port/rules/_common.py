@@ -1,0 +1,364 @@
+"""What several rules share: making hits, and reading imports, environment writes and compile modes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gfxgraph.port.archs import ArchSet, table
+from gfxgraph.port.guards.cpp import Macros, judge_macro
+from gfxgraph.port.guards.worlds import NVIDIA, World, truth
+from gfxgraph.port.model import Hit, Severity
+from gfxgraph.port.readers.cpp import Call, CppFile
+from gfxgraph.port.readers.directives import Arm, names_in
+from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
+from gfxgraph.port.readers.text import Entry, TextFile
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+def hit(
+    node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
+    also: Iterable[int] = (), **values: str,
+) -> Hit:  # fmt: skip
+    """A hit on a Python node."""
+    return Hit(
+        getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by,
+        tuple(also),
+    )  # fmt: skip
+
+
+def cpp_hit(
+    file: CppFile, node: Node | Call, *, severity: Severity | None = None, archs: ArchSet | None = None,
+    guarded_by: str = "", also: Iterable[int] = (), **values: str,
+) -> Hit:  # fmt: skip
+    """A hit on a C++ node."""
+    inner = node.node if isinstance(node, Call) else node
+    return Hit(file.line(inner), file.column(inner), inner, values, severity, archs, guarded_by, tuple(also))
+
+
+def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
+    """A hit on a place without a node."""
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also", "guard_free") if k in kwargs}
+    return Hit(line, column, values=kwargs, **fields)
+
+
+def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) -> Hit:
+    """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also") if k in kwargs}
+    line = file.where(entry, pattern) if pattern else entry.line
+    return Hit(line, entry.column, entry, kwargs, **fields)
+
+
+def once_a_line(hits: Iterable[Hit]) -> Iterator[Hit]:
+    """Only the first hit of each line."""
+    seen: set[int] = set()
+    for h in hits:
+        if h.line not in seen:
+            seen.add(h.line)
+            yield h
+
+
+def gathered(hits: Iterable[Hit], key: Callable[[Hit], object] = lambda h: 0) -> Iterator[Hit]:
+    """One hit a key, the others as its further lines."""
+    groups: dict[object, list[Hit]] = {}
+    for h in hits:
+        groups.setdefault(key(h), []).append(h)
+    for group in groups.values():
+        first = min(group, key=lambda h: h.line)
+        yield Hit(
+            first.line, first.column, first.node, first.values, first.severity, first.archs, first.guarded_by,
+            tuple(sorted({h.line for h in group} - {first.line})), first.guard_free,
+        )  # fmt: skip
+
+
+# -- Python ----------------------------------------------------------------------------------------
+
+
+def imported(file: PyFile) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Every import with the full names it asks for; relative imports are the project's own."""
+    for node in file.nodes(ast.Import):
+        for alias in node.names:
+            yield node, alias.name
+    for source in file.nodes(ast.ImportFrom):
+        if source.level == 0 and source.module:
+            yield source, source.module
+            for alias in source.names:
+                yield source, f"{source.module}.{alias.name}"
+
+
+def imports_of(file: PyFile, pattern: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Imports whose full name matches a pattern from its start, each statement once."""
+    matcher = re.compile(rf"(?:{pattern})(?:\.|$)")
+    seen: set[int] = set()
+    for node, name in imported(file):
+        if matcher.match(name) and id(node) not in seen:
+            seen.add(id(node))
+            yield node, name
+
+
+_AVAILABLE = re.compile(
+    r"avail|installed|find_spec|\bhas_|_has_|HAS_|importable|is_\w*(attn|flash|apex|te)\w*\(|package", re.I
+)
+
+
+def import_guard(file: PyFile, node: ast.AST) -> str:
+    """In words, what makes a missing package harmless: a ``try``, or a test that it is there."""
+    tried = file.caught(node, "ImportError", "ModuleNotFoundError", "OSError", "RuntimeError")
+    if tried is not None:
+        return f"line {tried.lineno}: try that catches the missing package"
+    child: ast.AST = node
+    for up in file.ancestors(node):
+        if isinstance(up, ast.If) and child in up.body and _AVAILABLE.search(file.source(up.test)):
+            return f"line {up.lineno}: {file.source(up.test)[:80]}"
+        child = up
+    return ""
+
+
+def import_hits(file: PyFile, pattern: str, top: Severity, inner: Severity, instead: str = "") -> Iterator[Hit]:
+    """Hits for imports of a package, milder inside functions, guarded where a missing package is handled."""
+    for node, name in imports_of(file, pattern):
+        severity = top if file.at_import(node) else inner
+        yield hit(node, severity=severity, guarded_by=import_guard(file, node), name=name, instead=instead)
+
+
+def env_writes(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr | None]]:
+    """Writes to the process environment, as (node, variable, value)."""
+    for node in file.nodes(ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and file.dotted(target.value).endswith("environ"):
+                key = text_of(target.slice)
+                if key:
+                    yield node, key, node.value
+    for call in file.calls("os.environ.setdefault", "os.putenv", "*.setenv", "environ.setdefault"):
+        key = text_of(argument(call, 0, "name"))
+        if key:
+            yield call, key, argument(call, 1, "value")
+    for call in file.calls("os.environ.update", "environ.update"):
+        for arg in call.args:
+            if isinstance(arg, ast.Dict):
+                for k, v in zip(arg.keys, arg.values):
+                    key = text_of(k)
+                    if key:
+                        yield v, key, v
+        for kw in call.keywords:
+            if kw.arg:
+                yield kw.value, kw.arg, kw.value
+
+
+def assigned(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+    """Assignments to dotted names, as (statement, resolved name, value)."""
+    for node in file.nodes(ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                name = file.dotted(target)
+                if name:
+                    yield node, name, node.value
+
+
+def in_function_named(file: PyFile, node: ast.AST, pattern: str) -> bool:
+    return any(isinstance(u, Function) and re.search(pattern, u.name) for u in file.ancestors(node))
+
+
+def is_test_file(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py" or "/tests/" in f"/{path}"
+
+
+def compile_modes(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
+    """Constants that become torch.compile's ``mode``: keywords, and defaults of names that mean it."""
+    seen: set[int] = set()
+
+    def constants(node: ast.AST | None) -> Iterator[tuple[ast.Constant, str]]:
+        if isinstance(node, ast.IfExp):
+            yield from constants(node.body)
+            yield from constants(node.orelse)
+        elif isinstance(node, ast.BoolOp):
+            for value in node.values:
+                yield from constants(value)
+        elif isinstance(node, ast.Name):
+            for bound in file.lookup(node.id, node):
+                if not isinstance(bound, ast.Name):
+                    yield from constants(bound)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in seen:
+            seen.add(id(node))
+            yield node, node.value
+
+    for call in file.calls("torch.compile", "*.compile"):
+        yield from constants(keyword(call, "mode"))
+    for call in file.calls("functools.partial"):
+        if call.args and file.dotted(call.args[0]) == "torch.compile":
+            yield from constants(keyword(call, "mode"))
+    named = re.compile(r"(?i)compile_?mode|(torch_?)?compile\w*mode|dynamo_?mode|inductor_?mode")
+    for node in file.nodes(ast.AnnAssign, ast.Assign):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+        for target in targets:
+            name = (
+                target.id
+                if isinstance(target, ast.Name)
+                else target.attr
+                if isinstance(target, ast.Attribute)
+                else ""
+            )
+            if isinstance(target, ast.Subscript):
+                name = text_of(target.slice) or ""
+            if named.search(name):
+                yield from constants(node.value)
+    for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        from gfxgraph.port.readers.python import defaults
+
+        for arg, value in defaults(function):
+            if named.search(arg.arg):
+                yield from constants(value)
+    for call in file.nodes(ast.Call):
+        for kw in call.keywords:
+            if kw.arg and named.search(kw.arg):
+                yield from constants(kw.value)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            first = text_of(call.args[0]) if call.args else None
+            if first and named.search(first.replace("-", "_")):
+                yield from constants(keyword(call, "default"))
+    for mapping in file.nodes(ast.Dict):
+        for key, value in zip(mapping.keys, mapping.values):
+            if named.search(text_of(key) or ""):
+                yield from constants(value)
+
+
+def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+    """Settings of torch._inductor.config, as (node, key without the prefix, value)."""
+    prefix = "torch._inductor.config."
+    for node, name, value in assigned(file):
+        if name.startswith(prefix):
+            yield node, name.removeprefix(prefix), value
+        elif name.startswith(("inductor_config.", "torch_inductor_config.")):
+            yield node, name.partition(".")[2], value
+    dicts: list[ast.Dict] = []
+    for call in file.calls("torch.compile", "*.patch", "*.compile"):
+        options = keyword(call, "options")
+        if isinstance(options, ast.Dict):
+            dicts.append(options)
+        if file.call_name(call).endswith("config.patch"):
+            dicts += [a for a in call.args if isinstance(a, ast.Dict)]
+            for kw in call.keywords:
+                if kw.arg:
+                    yield kw.value, kw.arg.replace("__", "."), kw.value
+            if len(call.args) == 2 and (key := text_of(call.args[0])):
+                yield call, key, call.args[1]
+    for mapping in dicts:
+        for key_node, value in zip(mapping.keys, mapping.values):
+            key = text_of(key_node)
+            if key:
+                yield value, key, value
+
+
+CAPTURES = ("torch.cuda.graph", "torch.cuda.graphs.graph")
+
+
+def captured_blocks(file: PyFile) -> Iterator[ast.With]:
+    """``with torch.cuda.graph(...)`` blocks."""
+    for node in file.nodes(ast.With):
+        if any(file.call_name(i.context_expr) in CAPTURES for i in node.items):
+            yield node
+
+
+def inside(file: PyFile, block: ast.With) -> Iterator[ast.AST]:
+    """Nodes that run in a block: not those of functions defined in it."""
+    stack: list[ast.AST] = list(block.body)
+    while stack:
+        node = stack.pop(0)
+        if isinstance(node, Function | ast.Lambda):
+            continue
+        yield node
+        stack.extend(ast.iter_child_nodes(node))
+
+
+# -- requirements ----------------------------------------------------------------------------------
+
+_CUDA_GROUP = re.compile(r"cuda|cu1\d|gpu|nvidia", re.I)
+
+
+def is_cuda_group(group: str) -> bool:
+    """Whether an extra or dependency group is for CUDA by its name."""
+    return bool(_CUDA_GROUP.search(group))
+
+
+# -- C++ -------------------------------------------------------------------------------------------
+
+SYNC_INTRINSICS = r"__(shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync"
+
+
+def is_full_mask_32(file: CppFile, text: str) -> bool:
+    """Whether an expression is the all-lanes mask of a 32-lane warp in 32 bits."""
+    value = re.sub(r"\s|\((?:unsigned(?:int)?|uint32_t|int)\)", "", file.expand(text))
+    value = re.sub(r"^(?:static_cast<[^>]*>|uint32_t|unsigned)\((.*)\)$", r"\1", value).strip("()")
+    return bool(re.fullmatch(r"0[xX][fF]{8}[uUlL]*|-1|~0[uU]?|4294967295[uUlL]*|UINT_MAX|UINT32_MAX", value))
+
+
+def is_thread_index(file: CppFile, node: Node | None, depth: int = 4) -> bool:
+    """Whether an expression is the thread's index in its block, or a lane or warp derived by name."""
+    if node is None or depth == 0:
+        return False
+    text = file.source(node).strip("()")
+    if re.search(r"\bthreadIdx\s*\.\s*[xyz]\b", text):
+        return True
+    if re.fullmatch(
+        r"(?i)(lane|lane_?id|lane_?idx|tid|thread_?id|thread_?idx|tidx|threadid|thread_rank|local_?tid)", text
+    ):
+        return True
+    return False
+
+
+def launch_text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def mentions_amd(arm: Arm, macros: Macros) -> bool:
+    """Whether a condition, its chain or anything round it already tells AMD apart."""
+    amd, nvidia = World(table()[0]), NVIDIA
+    for step in arm.lineage():
+        for one in (step, *step.earlier, *step.later):
+            for name in names_in(one.condition):
+                if (
+                    truth(judge_macro(name, amd, macros)) is True
+                    and truth(judge_macro(name, nvidia, macros)) is False
+                ):
+                    return True
+    return False
+
+
+def macro_tests(file: CppFile, pattern: str, macros: Macros) -> Iterator[tuple[Arm, str]]:
+    """Conditions that ask about a macro and do not already tell AMD apart."""
+    matcher = re.compile(pattern)
+    for arm in file.conditions():
+        name = next((n for n in sorted(names_in(arm.condition)) if matcher.fullmatch(n)), "")
+        if name and not mentions_amd(arm, macros):
+            yield arm, name
+
+
+def asm_blocks(file: CppFile) -> Iterator[tuple[int, int, str]]:
+    """Every ``asm(...)`` by its text, as (line, column, instructions); parse errors do not hide one."""
+    for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__|goto)\b\s*)*\(", file.code):
+        depth, end = 1, match.end()
+        while end < len(file.code) and depth:
+            depth += {"(": 1, ")": -1}.get(file.code[end], 0)
+            end += 1
+        text = " ".join(re.findall(r'"((?:\\.|[^"\\])*)"', file.code[match.end() : end]))
+        line = file.code.count("\n", 0, match.start()) + 1
+        column = match.start() - (file.code.rfind("\n", 0, match.start()) + 1)
+        yield line + file.offset, column, text
+
+
+def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
+    matcher = re.compile(pattern)
+    for header, line in file.includes():
+        if matcher.match(header):
+            yield line_hit(line, name=header, **kwargs)
+
+
+def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
+    """One hit a name and file, its other places as further lines."""
+    hits = [line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern)]
+    yield from gathered(hits, key=lambda h: h.values["name"])

@@ -1,0 +1,158 @@
+"""NVIDIA compute capability decides a feature."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+)
+from gfxgraph.port.rules._common import (
+    hit,
+    once_a_line,
+)
+
+RULE = Rule(
+    id="GFX101",
+    code="capability-gate",
+    severity=Severity.HIGH,
+    phase=1,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "NVIDIA compute capability decides a feature",
+        "{expr}",
+        "AMD devices answer with numbers too: gfx90a (9,0), gfx942 (9,4), gfx950 (9,5), gfx1030 (10,3), gfx1100 (11,0), gfx1200 (12,0). A gate such as >= (8,0) or >= (9,0) therefore opens NVIDIA-only paths on AMD.",
+        "Add torch.version.hip is None where the feature is NVIDIA's own; where AMD has it too, test the architecture instead of closing it for all of AMD.",
+    ),
+    zh=Text(
+        "用 NVIDIA 计算能力决定功能",
+        "{expr}",
+        "AMD 设备同样返回数字：gfx90a (9,0)、gfx942 (9,4)、gfx950 (9,5)、gfx1030 (10,3)、gfx1100 (11,0)、gfx1200 (12,0)。因此 >= (8,0) 或 >= (9,0) 之类的判断会在 AMD 上打开仅限 NVIDIA 的路径。",
+        "功能只属于 NVIDIA 时加上 torch.version.hip is None；AMD 也有该功能时应按架构判断，不要对所有 AMD 关闭。",
+    ),
+    bad="import torch\n\nUSE_FAST = torch.cuda.get_device_capability() >= (9, 0)\n",
+    good="import torch\n\nUSE_FAST = torch.version.hip is None and torch.cuda.get_device_capability() >= (9, 0)\n",
+    needs=(
+        "capability",
+        "get_device_properties",
+        "is_sm",
+        "compute_cap",
+        "sm_version",
+        "sm_arch",
+        "cuda_arch",
+    ),
+)
+_NAMED = re.compile(
+    r"(?i)(compute_?)capabilit|^(device_)?capability$|^cuda_capability|device_capability|^compute_cap|^sm_?(version|arch|major)$|^cuda_arch|^cc_major$"
+)
+_HELPER = re.compile(
+    r"is_sm_?\d+\w*|is_sm_at_least\w*|has_cuda_capability|has_device_capability|is_device_capability\w*|is_(hopper|ampere|blackwell|ada)\w*|get_sm_version|get_cuda_arch\w*"
+)
+
+
+def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
+    """Whether an expression's value comes from the device's compute capability."""
+    if node is None or depth == 0:
+        return False
+    if isinstance(node, ast.Call):
+        name = f.dotted(node.func) or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        last = name.rpartition(".")[2]
+        if last in ("get_device_capability", "get_device_capability_major") or re.fullmatch(
+            r"get_sm_version|get_cuda_arch\w*", last
+        ):
+            return True
+        if last in (
+            "int",
+            "float",
+            "str",
+            "tuple",
+            "Version",
+            "parse",
+            "map",
+            "join",
+            "as_version_str",
+            "to_int",
+        ):
+            return any(is_capability(f, a, depth - 1) for a in node.args) or (
+                isinstance(node.func, ast.Attribute) and is_capability(f, node.func.value, depth - 1)
+            )
+        return False
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("major", "minor"):
+            return _is_properties(f, node.value, depth - 1) or is_capability(f, node.value, depth - 1)
+        return bool(_NAMED.search(node.attr))
+    if isinstance(node, ast.Subscript):
+        return is_capability(f, node.value, depth - 1)
+    if isinstance(node, ast.BinOp):
+        return is_capability(f, node.left, depth - 1) or is_capability(f, node.right, depth - 1)
+    if isinstance(node, ast.JoinedStr):
+        return any(is_capability(f, v.value, depth - 1) for v in node.values if isinstance(v, ast.FormattedValue))
+    if isinstance(node, ast.Tuple):
+        return bool(node.elts) and all(is_capability(f, e, depth - 1) for e in node.elts)
+    if isinstance(node, ast.GeneratorExp | ast.ListComp):
+        return is_capability(f, node.elt, depth - 1) or any(
+            is_capability(f, g.iter, depth - 1) for g in node.generators
+        )
+    if isinstance(node, ast.Name):
+        bound = f.lookup(node.id, node)
+        if any(is_capability(f, b, depth - 1) for b in bound if b is not node):
+            return True
+        return bool(_NAMED.search(node.id))
+    return False
+
+
+def _is_properties(f: PyFile, node: ast.AST, depth: int) -> bool:
+    if depth <= 0:
+        return False
+    if isinstance(node, ast.Call):
+        return f.call_name(node).rpartition(".")[2] == "get_device_properties"
+    if isinstance(node, ast.Name):
+        return any(_is_properties(f, b, depth - 1) for b in f.lookup(node.id, node))
+    return False
+
+
+def _number(node: ast.AST) -> bool:
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and all(_number(e) for e in node.elts)
+    if isinstance(node, ast.Constant):
+        return (
+            isinstance(node.value, int | float)
+            and not isinstance(node.value, bool)
+            or bool(isinstance(node.value, str) and re.fullmatch(r"(sm_?)?\d+(\.\d+)?a?", node.value))
+        )
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    yield from once_a_line(_all(f))
+
+
+def _all(f: PyFile) -> Iterator[Hit]:
+    for node in f.nodes(ast.Compare):
+        sides = [node.left, *node.comparators]
+        for i, side in enumerate(sides):
+            others = [s for j, s in enumerate(sides) if j != i]
+            if is_capability(f, side) and all(_number(o) for o in others):
+                if any(isinstance(o, ast.Constant) and o.value is None for o in others):
+                    continue
+                yield hit(node, expr=f.source(node)[:120])
+                break
+    for call in f.nodes(ast.Call):
+        name = f.call_name(call).rpartition(".")[2] or (
+            call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        )
+        if _HELPER.fullmatch(name) and not name.startswith("get_"):
+            yield hit(call, expr=f.source(call)[:120])
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
+        return Refusal(node.lineno, "torch is not imported before this line")
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
+        return Refusal(node.lineno, "which side AMD belongs to is a decision")
+    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})")

@@ -1,0 +1,82 @@
+"""CMake knows only CUDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.rules._common import (
+    entry_hit,
+)
+
+RULE = Rule(
+    id="GFX405",
+    code="cmake-cuda-language",
+    severity=Severity.HIGH,
+    phase=4,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "CMake knows only CUDA",
+        "{text}",
+        "Without nvcc the configuration fails.",
+        "An option USE_ROCM: enable_language(HIP), set_source_files_properties(... LANGUAGE HIP), find_package(hip hipblas rocthrust hipcub).",
+    ),
+    zh=Text(
+        "CMake 只认识 CUDA",
+        "{text}",
+        "没有 nvcc 时配置失败。",
+        "加选项 USE_ROCM：enable_language(HIP)、set_source_files_properties(... LANGUAGE HIP)、find_package(hip hipblas rocthrust hipcub)。",
+    ),
+    path="CMakeLists.txt",
+    bad="project(x LANGUAGES CXX CUDA)\nfind_package(CUDAToolkit REQUIRED)\n",
+    good="project(x LANGUAGES CXX)\nif(USE_ROCM)\n  enable_language(HIP)\nelse()\n  enable_language(CUDA)\nendif()\n",
+    needs=("cuda", "cudnn", "nccl"),
+)
+
+
+def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry in f.entries:
+        keyword, text = entry.keyword.lower(), entry.text
+        words_ = text.split()
+        first = words_[0] if words_ else ""
+        if keyword == "project" and re.search(r"\bCUDA\b", text.partition("LANGUAGES")[2] or " ".join(words_[1:])):
+            yield entry_hit(f, entry, text=f"project({text[:60]})")
+        elif keyword == "list" and re.match(r"APPEND\s+\w*LANGUAGES\s.*\bCUDA\b", text):
+            yield entry_hit(f, entry, text=f"list({text[:60]})")
+        elif keyword == "enable_language" and "CUDA" in words_:
+            yield entry_hit(f, entry, text=f"enable_language({text})")
+        elif keyword == "find_package" and first in (
+            "CUDA",
+            "CUDAToolkit",
+            "cuDNN",
+            "CUDNN",
+            "NCCL",
+            "CUB",
+            "Thrust",
+        ):
+            yield entry_hit(f, entry, text=f"find_package({text[:60]})")
+        elif keyword in (
+            "cuda_add_library",
+            "cuda_add_executable",
+            "cuda_compile",
+            "cuda_wrap_srcs",
+            "cuda_add_cublas_to_target",
+            "cuda_include_directories",
+        ):
+            yield entry_hit(f, entry, text=f"{entry.keyword}({first})")
+        elif keyword == "check_language" and first == "CUDA":
+            yield entry_hit(f, entry, text="check_language(CUDA)")
+        elif keyword in (
+            "set_target_properties",
+            "set_property",
+            "set_source_files_properties",
+        ) and re.search(
+            r"\bCUDA_(SEPARABLE_COMPILATION|RESOLVE_DEVICE_SYMBOLS|STANDARD|RUNTIME_LIBRARY|EXTENSIONS)\b|LANGUAGE CUDA",
+            text,
+        ):
+            yield entry_hit(f, entry, text=text[:60])
+        elif keyword == "target_compile_features" and "cuda_std" in text:
+            yield entry_hit(f, entry, text=text[:60])

@@ -1,0 +1,57 @@
+"""Torch.compile(mode='max-autotune')."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+)
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.rules._common import (
+    compile_modes,
+    entry_hit,
+    hit,
+)
+
+RULE = Rule(
+    id="GFX602",
+    code="compile-max-autotune",
+    severity=Severity.MEDIUM,
+    phase=6,
+    fix=Fix.SUGGEST,
+    confidence="reported",
+    en=Text(
+        'torch.compile(mode="max-autotune")',
+        "mode is {mode}",
+        "Long autotuning of Triton kernels, and graphs besides; invalidated captures with several shapes have been reported on gfx950.",
+        '"default" while bringing a port up; "max-autotune-no-cudagraphs" with TunableOp when tuning.',
+    ),
+    zh=Text(
+        'torch.compile(mode="max-autotune")',
+        "mode 为 {mode}",
+        "Triton 内核自动调优耗时很长，还会启用图；gfx950 上有多形状使用时捕获失效的报告。",
+        '移植初期用 "default"；调优时用 "max-autotune-no-cudagraphs" 配合 TunableOp。',
+    ),
+    bad='import torch\n\nf = torch.compile(g, mode="max-autotune")\n',
+    good="import torch\n\nf = torch.compile(g)\n",
+    needs=("max-autotune",),
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node, mode in compile_modes(f):
+        if mode.startswith("max-autotune"):
+            yield hit(node, severity=Severity.LOW if mode.endswith("no-cudagraphs") else None, mode=mode)
+
+
+def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry, match in f.matching(
+        r"(?i)\b\w*(?:compile|dynamo|inductor)\w*mode\w*[\"']?\s*[:=]\s*[\"']?(max-autotune[\w-]*)"
+    ):
+        yield entry_hit(f, entry, "max-autotune", mode=match.group(1))
+
+
+check_yaml = check_shell = check_docker = _scan

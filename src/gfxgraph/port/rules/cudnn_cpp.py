@@ -1,0 +1,44 @@
+"""CuDNN's C interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import (
+    gathered,
+    include_hits,
+    line_hit,
+)
+
+RULE = Rule(
+    id="GFX214",
+    code="cudnn-cpp",
+    severity=Severity.HIGH,
+    phase=2,
+    tier="extended",
+    confidence="documented",
+    en=Text(
+        "cuDNN's C interface",
+        "{name}",
+        "hipify does not translate most of it; MIOpen's descriptors differ.",
+        "Port to MIOpen by hand, or go through ATen.",
+    ),
+    zh=Text(
+        "cuDNN 的 C 接口",
+        "{name}",
+        "hipify 多半不翻译它；MIOpen 的描述符不同。",
+        "手工移植到 MIOpen，或改走 ATen。",
+    ),
+    path="conv.cpp",
+    bad="#include <cudnn.h>\n",
+    good="#include <ATen/cudnn/Handle.h>\n",
+    needs=("cudnn",),
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    yield from include_hits(f, r"cudnn\w*\.h$")
+    yield from gathered(line_hit(line, column, name=name) for name, line, column in f.idents_like(r"cudnn[A-Z]\w*"))

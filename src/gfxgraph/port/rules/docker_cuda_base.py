@@ -1,0 +1,52 @@
+"""CUDA base image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.rules._common import (
+    entry_hit,
+)
+
+RULE = Rule(
+    id="GFX009",
+    code="docker-cuda-base",
+    severity=Severity.MEDIUM,
+    phase=0,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "CUDA base image",
+        "built on {image}",
+        "The image has no ROCm user space.",
+        "Keep it, and add a sibling Dockerfile on rocm/pytorch or rocm/dev-ubuntu.",
+    ),
+    zh=Text(
+        "CUDA 基础镜像",
+        "基于 {image}",
+        "该镜像没有 ROCm 用户态。",
+        "保留原文件，另加一个基于 rocm/pytorch 或 rocm/dev-ubuntu 的 Dockerfile。",
+    ),
+    path="Dockerfile",
+    bad="FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n",
+    good={"Dockerfile": "FROM python:3.11\n", "Dockerfile_amd": "FROM rocm/pytorch:latest\n"},
+    needs=("cuda", "nvcr.io"),
+)
+_IMAGE = re.compile(
+    r"(?:docker\.io/)?nvidia/cuda\S*|nvcr\.io/nvidia/\S+|\S*pytorch/pytorch:\S*cuda\S*|\S+[:-]cu1\d\d\S*"
+)
+
+
+def check_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry in f.commands("FROM", "ARG"):
+        match = _IMAGE.search(entry.text)
+        if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
+            yield entry_hit(f, entry, image=match.group())
+
+
+def check_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry, match in f.matching(rf"\b(?:image|container)\s*:\s*[\"']?(?:{_IMAGE.pattern})"):
+        yield entry_hit(f, entry, image=match.group().partition(":")[2].strip())

@@ -1,0 +1,40 @@
+"""A kernel is launched from device code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import (
+    cpp_hit,
+)
+
+RULE = Rule(
+    id="GFX219",
+    code="dynamic-parallelism",
+    severity=Severity.HIGH,
+    phase=2,
+    tier="extended",
+    confidence="documented",
+    en=Text(
+        "A kernel is launched from device code",
+        "{expr}",
+        "HIP has no dynamic parallelism.",
+        "Launch from the host, or use a persistent kernel.",
+    ),
+    zh=Text("从设备代码启动内核", "{expr}", "HIP 没有动态并行。", "改由主机启动，或使用常驻内核。"),
+    path="dp.cu",
+    bad="__global__ void child() {}\n__global__ void parent() { child<<<1, 1>>>(); }\n",
+    good="__global__ void child() {}\nvoid parent() { child<<<1, 1>>>(); }\n",
+    needs=("<<<", "cudalaunchdevice", "cudagetparameterbuffer"),
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for n in f.nodes("kernel_call_syntax"):
+        qualifiers = f.qualifiers(n)
+        if "__global__" in qualifiers or ("__device__" in qualifiers and "__host__" not in qualifiers):
+            yield cpp_hit(f, n, expr=f.source(n.parent)[:80])
+    yield from (cpp_hit(f, c, expr=c.name) for c in f.calls("cudaLaunchDevice", "cudaGetParameterBuffer"))

@@ -1,0 +1,41 @@
+"""The GPU's device files cannot be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.env import Env
+from gfxgraph.port.model import Hit, Rule, Severity, Text
+from gfxgraph.port.rules._common import (
+    line_hit,
+)
+
+RULE = Rule(
+    id="GFX017",
+    code="kfd-access",
+    severity=Severity.HIGH,
+    phase=0,
+    tier="extended",
+    confidence="documented",
+    en=Text(
+        "The GPU's device files cannot be opened",
+        "{paths}",
+        "HIP then finds no device, and torch.cuda.is_available() is False without a reason.",
+        "Add the user to the video and render groups, or pass --device=/dev/kfd --device=/dev/dri to the container.",
+    ),
+    zh=Text(
+        "无法打开 GPU 设备文件",
+        "{paths}",
+        "此时 HIP 找不到设备，torch.cuda.is_available() 返回 False 且不给理由。",
+        "把用户加入 video 与 render 组；容器则传入 --device=/dev/kfd --device=/dev/dri。",
+    ),
+    path="env.json",
+    bad='{"torch": {"version": "2.6.0+rocm6.2.4", "build": "rocm"}, "denied": ["/dev/kfd"]}',
+    good='{"torch": {"version": "2.6.0+rocm6.2.4", "build": "rocm"}, "denied": []}',
+)
+
+
+def check_env(env: Env, ctx: Context | None) -> Iterator[Hit]:
+    if env.denied:
+        yield line_hit(1, paths=", ".join(env.denied))

@@ -1,0 +1,50 @@
+"""Libcu++, or cooperative groups beyond HIP's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import (
+    cpp_hit,
+    ident_hits,
+    include_hits,
+)
+
+RULE = Rule(
+    id="GFX205",
+    code="libcudacxx-cg",
+    severity=Severity.HIGH,
+    phase=2,
+    confidence="documented",
+    en=Text(
+        "libcu++, or cooperative groups beyond HIP's",
+        "{name}",
+        "HIP's cooperative groups have thread_block, grid, tiled_partition and coalesced groups; not reduce, memcpy_async or clusters. libcu++ headers are absent.",
+        "A shuffle loop for reduce, plain copies for memcpy_async; libhipcxx where it is installed.",
+    ),
+    zh=Text(
+        "libcu++，或超出 HIP 范围的 cooperative groups",
+        "{name}",
+        "HIP 的 cooperative groups 有 thread_block、grid、tiled_partition 与 coalesced，没有 reduce、memcpy_async 和 cluster；也没有 libcu++ 头文件。",
+        "reduce 改为 shuffle 循环，memcpy_async 改为普通复制；装有 libhipcxx 时可用它。",
+    ),
+    path="reduce.cu",
+    bad="#include <cooperative_groups/reduce.h>\n",
+    good="namespace tools { int reduce(int a); }\n",
+    needs=("cuda/", "cooperative_groups", "cluster", "cg::"),
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    yield from include_hits(
+        f,
+        r"cuda/(barrier|pipeline|atomic|semaphore|annotated_ptr|ptx|functional|std/.*|stream_ref|memory_resource|cmath)$|cooperative_groups/(reduce|scan|memcpy_async)\.h$",
+    )
+    yield from ident_hits(f, r"this_cluster|cluster_group|this_cluster_dim|cluster_sync")
+    for call in f.calls("memcpy_async", "reduce", "inclusive_scan", "exclusive_scan"):
+        if re.match(r"(cg|cooperative_groups)::", call.callee):
+            yield cpp_hit(f, call, name=call.callee)

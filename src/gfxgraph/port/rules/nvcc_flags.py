@@ -1,0 +1,103 @@
+"""Compiler flags that only nvcc takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+)
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.rules._common import (
+    entry_hit,
+    hit,
+)
+
+RULE = Rule(
+    id="GFX402",
+    code="nvcc-flags",
+    severity=Severity.HIGH,
+    phase=4,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "Compiler flags that only nvcc takes",
+        "{flag}",
+        "hipcc is clang and rejects most of them.",
+        "Build the list under not is_rocm; for ROCm -O3, -ffast-math where wanted, -fgpu-rdc for -rdc=true.",
+    ),
+    zh=Text(
+        "只有 nvcc 接受的编译选项",
+        "{flag}",
+        "hipcc 即 clang，多数会被拒绝。",
+        "在 not is_rocm 之下构造该列表；ROCm 用 -O3，按需 -ffast-math，-rdc=true 换成 -fgpu-rdc。",
+    ),
+    path="setup.py",
+    bad='NVCC = ["-O3", "--expt-relaxed-constexpr", "--use_fast_math"]\n',
+    good='FLAGS = ["-O3", "-std=c++17", "-DNDEBUG"]\n',
+    needs=(
+        "--expt",
+        "-expt",
+        "use_fast_math",
+        "-xptxas",
+        "--ptxas",
+        "-xcudafe",
+        "-xfatbin",
+        "diag-suppress",
+        "--threads",
+        "-ccbin",
+        "line-info",
+        "lineinfo",
+        "-rdc",
+        "maxrregcount",
+        "-xcompiler",
+        "extended-lambda",
+        "--compiler-options",
+        "--default-stream",
+        "-keep",
+        "--fmad",
+        "ftz=",
+        "prec-",
+    ),
+)
+FLAG = re.compile(
+    r"(?:^|[\s\"'=;])(--?expt-(?:relaxed-constexpr|extended-lambda)|--?extended-lambda|--?use_fast_math|-Xptxas\S*|--ptxas-options\S*|-Xcudafe\S*|-Xfatbin\S*|-?-diag[-_]suppress\S*|--threads(?:[= ]\d+)?|-ccbin|--compiler-bindir|--generate-line-info|-lineinfo|--?rdc=true|--relocatable-device-code\S*|--?maxrregcount\S*|-Xcompiler\S*|--compiler-options|--default-stream\S*|--fmad=\S+|--ftz=\S+|--prec-\S+|-extra-device-vectorization|--resource-usage|-split-compile\S*|--disable-warnings)"
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node in f.nodes(ast.Constant):
+        if not isinstance(node.value, str) or len(node.value) > 400 or f.is_docstring(node):
+            continue
+        match = FLAG.search(node.value)
+        if not match:
+            continue
+        flag = match.group(1)
+        if flag.startswith(("--threads", "-lineinfo", "--disable-warnings", "-ccbin")) and not _is_build(f):
+            continue
+        if any(
+            isinstance(u, ast.Call) and isinstance(u.func, ast.Attribute) and u.func.attr == "add_argument"
+            for u in f.ancestors(node)
+        ):
+            continue
+        up = f.parent(node)
+        if isinstance(up, ast.Compare):
+            continue
+        yield hit(node, flag=flag)
+
+
+def _is_build(f: PyFile) -> bool:
+    return f.path.endswith("setup.py") or "nvcc" in f.text or "cpp_extension" in f.text
+
+
+def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry, match in f.matching(FLAG.pattern):
+        if re.search(r"nvcc|cuda|NVCC|CUDA", entry.keyword + entry.text) or f.kind == "make":
+            if not re.search(r"hip|rocm", entry.text, re.I):
+                yield entry_hit(f, entry, re.escape(match.group(1)), flag=match.group(1))
+
+
+check_cmake = check_make = check_shell = _scan

@@ -1,0 +1,46 @@
+"""NVML is used without a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+)
+from gfxgraph.port.rules._common import (
+    hit,
+    import_hits,
+)
+
+RULE = Rule(
+    id="GFX113",
+    code="nvml-import",
+    severity=Severity.HIGH,
+    phase=1,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "NVML is used without a guard",
+        "{name}",
+        "On AMD the package is absent (ImportError), or libnvidia-ml is (NVMLError).",
+        "Ask torch.cuda first, wrap the import and nvmlInit in try, and take AMD's values from amdsmi.",
+    ),
+    zh=Text(
+        "无保护地使用 NVML",
+        "{name}",
+        "AMD 上要么没有该包（ImportError），要么没有 libnvidia-ml（NVMLError）。",
+        "先问 torch.cuda；import 与 nvmlInit 放进 try；AMD 的数值取自 amdsmi。",
+    ),
+    bad="import pynvml\n\npynvml.nvmlInit()\n",
+    good="try:\n    import pynvml\n\n    pynvml.nvmlInit()\nexcept Exception:\n    pynvml = None\n",
+    needs=("nvml", "nvidia_smi"),
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    yield from import_hits(f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat", Severity.HIGH, Severity.MEDIUM)
+    for call in f.calls("pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"):
+        tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
+        guarded = f"line {tried.lineno}: try" if tried else ""
+        yield hit(call, severity=Severity.MEDIUM, guarded_by=guarded, name=f.source(call))

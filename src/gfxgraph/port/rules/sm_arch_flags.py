@@ -1,0 +1,81 @@
+"""NVIDIA architectures in build flags."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+    text_of,
+)
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.rules._common import (
+    entry_hit,
+    env_writes,
+    hit,
+    once_a_line,
+)
+
+RULE = Rule(
+    id="GFX403",
+    code="sm-arch-flags",
+    severity=Severity.MEDIUM,
+    phase=4,
+    fix=Fix.SUGGEST,
+    en=Text(
+        "NVIDIA architectures in build flags",
+        "{text}",
+        "hipcc has no use for them; its list is PYTORCH_ROCM_ARCH or --offload-arch.",
+        "Gate them, and take PYTORCH_ROCM_ARCH from the visible devices.",
+    ),
+    zh=Text(
+        "构建选项中的 NVIDIA 架构",
+        "{text}",
+        "hipcc 用不上它们；对应的是 PYTORCH_ROCM_ARCH 或 --offload-arch。",
+        "加条件，并从可见设备得出 PYTORCH_ROCM_ARCH。",
+    ),
+    path="setup.py",
+    bad='ARGS = ["-gencode", "arch=compute_80,code=sm_80"]\n',
+    good='import os\n\nos.environ["TORCH_CUDA_ARCH_LIST"] = ""\n',
+    needs=(
+        "gencode",
+        "sm_",
+        "compute_",
+        "torch_cuda_arch_list",
+        "cuda-gpu-arch",
+        "cuda_arch",
+        "cuda_select_nvcc",
+    ),
+)
+FLAG = re.compile(
+    r"-gencode\b|arch=compute_\d+\S*|-arch[= ]?sm_\d+\S*|--gpu-architecture\S*|--cuda-gpu-arch\S*|code=sm_\d+|-arch=native|-arch=all\S*"
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    yield from once_a_line(_all(f))
+
+
+def _all(f: PyFile) -> Iterator[Hit]:
+    for node in f.nodes(ast.Constant):
+        if isinstance(node.value, str) and len(node.value) < 400 and not f.is_docstring(node):
+            match = FLAG.search(node.value)
+            if match and not isinstance(f.parent(node), ast.Compare):
+                yield hit(node, text=node.value[:60])
+    for write, key, value in env_writes(f):
+        if key == "TORCH_CUDA_ARCH_LIST" and text_of(value) != "":
+            yield hit(write, text=key)
+
+
+def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    for entry, match in f.matching(
+        rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b"
+    ):
+        yield entry_hit(f, entry, re.escape(match.group().split()[0]), text=match.group()[:60])
+
+
+check_docker = check_shell = check_make = check_cmake = check_yaml = _scan

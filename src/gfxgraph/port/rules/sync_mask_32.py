@@ -1,0 +1,74 @@
+"""32-bit mask in a *_sync intrinsic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import (
+    SYNC_INTRINSICS,
+    cpp_hit,
+    is_full_mask_32,
+    line_hit,
+)
+
+RULE = Rule(
+    id="GFX303",
+    code="sync-mask-32",
+    severity=Severity.HIGH,
+    phase=3,
+    fix=Fix.SUGGEST,
+    versions="ROCm >= 6.2 on request, always from 6.3",
+    en=Text(
+        "32-bit mask in a *_sync intrinsic",
+        "{expr}",
+        "HIP's builtins take 64-bit masks and reject other types when compiling, on wave32 as well. Before ROCm 6.2 the _sync names did not exist.",
+        "A full-mask macro: 0xffffffffu on CUDA, a 64-bit value on HIP, trimmed to the lanes that exist: naming absent lanes faults on wave32. __activemask() fits where all lanes take part.",
+    ),
+    zh=Text(
+        "*_sync 内建函数使用 32 位掩码",
+        "{expr}",
+        "HIP 的内建函数要求 64 位掩码，其他类型在编译时就被拒绝，wave32 也一样。ROCm 6.2 之前没有 _sync 名称。",
+        "定义全掩码宏：CUDA 为 0xffffffffu，HIP 为 64 位值并裁剪到实际存在的 lane，因为在 wave32 上指明不存在的 lane 会出错。全部 lane 都参与时可用 __activemask()。",
+    ),
+    path="shfl.cu",
+    bad="__device__ float f(float v) { return __shfl_xor_sync(0xffffffff, v, 1); }\n",
+    good="__device__ float f(float v) { return __shfl_xor_sync(__activemask(), v, 1); }\n",
+    needs=("_sync", "syncwarp"),
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    known = ctx.project.macros.known
+    shims = {name for name, takes, _, _ in f.defines() if takes and re.fullmatch(SYNC_INTRINSICS, name)}
+    for call in f.calls_like(SYNC_INTRINSICS + r"|__syncwarp"):
+        if not call.texts or call.name in shims or known.get(call.name) == (True, False):
+            continue
+        mask = call.texts[0]
+        if is_full_mask_32(f, mask):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+        elif re.fullmatch(r"\(?0[xX][0-9a-fA-F]{1,8}[uU]?\)?", mask):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+        elif re.fullmatch(r"[A-Za-z_]\w*", mask):
+            where = _narrow(f, call.node, mask)
+            if where or re.fullmatch(
+                r"(?i)(k?full_?(warp_?)?mask|all_?lanes|warp_?(full_?)?mask|FINAL_MASK|k?WarpMask|lane_?mask_?all)",
+                mask,
+            ):
+                if known.get(mask) is None:
+                    yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+    for name, takes, body, line in f.defines():
+        if not takes and re.search(r"(?i)mask|lanes", name) and is_full_mask_32(f, body):
+            yield line_hit(line, expr=f"#define {name} {body}")
+
+
+def _narrow(f: CppFile, node: object, name: str) -> bool:
+    """Whether the mask variable is declared with 32 bits in the same function."""
+    from tree_sitter import Node
+
+    function = f.function(node) if isinstance(node, Node) else None
+    text = (function.text or b"").decode("utf-8", "replace") if function is not None else ""
+    return bool(re.search(rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b", text))

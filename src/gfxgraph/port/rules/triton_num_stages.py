@@ -1,0 +1,54 @@
+"""Num_stages tuned for NVIDIA."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+    int_of,
+)
+from gfxgraph.port.rules._common import (
+    gathered,
+    hit,
+)
+
+RULE = Rule(
+    id="GFX319",
+    code="triton-num-stages",
+    severity=Severity.LOW,
+    phase=3,
+    fix=Fix.SUGGEST,
+    tier="extended",
+    confidence="documented",
+    en=Text(
+        "num_stages tuned for NVIDIA",
+        "{expr}",
+        "AMD's guide takes 2 for one GEMM and 1 for two fused or none; more costs LDS, and inductor itself uses 2 on ROCm.",
+        "Configurations of their own for ROCm, with waves_per_eu, matrix_instr_nonkdim and kpack.",
+    ),
+    zh=Text(
+        "num_stages 按 NVIDIA 调优",
+        "{expr}",
+        "AMD 指南：单个 GEMM 用 2，两个融合或没有 GEMM 用 1；更多会占用 LDS，inductor 在 ROCm 上也用 2。",
+        "为 ROCm 单独准备配置，并使用 waves_per_eu、matrix_instr_nonkdim 与 kpack。",
+    ),
+    bad="import triton\n\nC = [triton.Config({}, num_stages=4, num_warps=4)]\n",
+    good="import triton\n\nC = [triton.Config({}, num_stages=2, num_warps=4)]\n",
+    needs=("num_stages",),
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if not re.search(r"\btriton\b|\btl\.", f.text):
+        return
+    found = []
+    for kw in f.nodes(ast.keyword):
+        value = int_of(kw.value)
+        if kw.arg == "num_stages" and value is not None and (value >= 3 or value == 0):
+            found.append(hit(kw.value, expr=f"num_stages={value}"))
+    yield from gathered(found, key=lambda h: f.statement(h.node))

@@ -1,0 +1,63 @@
+"""A Triton launcher assumes NVIDIA's target."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import (
+    PyFile,
+    int_of,
+)
+from gfxgraph.port.rules._common import (
+    hit,
+)
+
+RULE = Rule(
+    id="GFX323",
+    code="triton-target-assumption",
+    severity=Severity.MEDIUM,
+    phase=3,
+    fix=Fix.SUGGEST,
+    tier="extended",
+    confidence="documented",
+    en=Text(
+        "A Triton launcher assumes NVIDIA's target",
+        "{expr}",
+        "On HIP the target's arch is a name, not a number, and a warp has 64 or 32 lanes.",
+        "target.warp_size for lanes; test target.backend before comparing arch.",
+    ),
+    zh=Text(
+        "Triton 启动代码假定目标为 NVIDIA",
+        "{expr}",
+        "HIP 上 target.arch 是名称而非数字，warp 有 64 或 32 个 lane。",
+        "lane 数用 target.warp_size；比较 arch 之前先判断 target.backend。",
+    ),
+    bad="def threads(num_warps):\n    return num_warps * 32\n",
+    good="def threads(num_warps, target):\n    return num_warps * target.warp_size\n",
+    needs=("num_warps", "get_current_target", ".arch"),
+)
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node in f.nodes(ast.BinOp):
+        if isinstance(node.op, ast.Mult):
+            for a, b in ((node.left, node.right), (node.right, node.left)):
+                named = isinstance(a, ast.Name | ast.Attribute) and re.search(
+                    r"(?i)num_?warps$|n_?warps$", f.source(a)
+                )
+                if named and int_of(b) == 32:
+                    yield hit(node, expr=f.source(node))
+    for compare in f.nodes(ast.Compare):
+        sides = [compare.left, *compare.comparators]
+        for side in sides:
+            if (
+                isinstance(side, ast.Attribute)
+                and side.attr == "arch"
+                and "target" in f.source(side.value)
+                and any(int_of(s) is not None for s in sides)
+            ):
+                yield hit(compare, expr=f.source(compare))

@@ -1,0 +1,105 @@
+"""Warp size fixed at 32."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.archs import (
+    WAVE64,
+)
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.readers.python import (
+    PyFile,
+    defaults,
+    int_of,
+)
+from gfxgraph.port.rules._common import (
+    cpp_hit,
+    hit,
+    line_hit,
+)
+
+RULE = Rule(
+    id="GFX301",
+    code="warp-size-32",
+    severity=Severity.HIGH,
+    phase=3,
+    fix=Fix.SUGGEST,
+    archs=WAVE64,
+    en=Text(
+        "Warp size fixed at 32",
+        "{expr}",
+        "The wavefront is 64 lanes wide on gfx9 parts (gfx900 to gfx950). On gfx10, gfx11, gfx12 and gfx1250 it is 32, and the number is right.",
+        "Device code: warpSize or a macro by architecture; host code: ask the device (at::cuda::warp_size()).",
+    ),
+    zh=Text(
+        "warp 大小写死为 32",
+        "{expr}",
+        "gfx9 系列（gfx900 至 gfx950）的 wavefront 宽 64；gfx10、gfx11、gfx12 与 gfx1250 为 32，该数字是对的。",
+        "设备代码用 warpSize 或按架构的宏；主机代码询问设备（at::cuda::warp_size()）。",
+    ),
+    path="reduce.cuh",
+    bad="#define WARP_SIZE 32\n",
+    good="constexpr int TILE_SIZE = 32;\n",
+    needs=("warp", "lane", "wave"),
+)
+_NAME = re.compile(
+    r"(?i)(k_?)?(threads?_?per_?)?warp_?(size|threads|width|len|length|dim|sz)?|\w*_?warp_?size\w*|(k|num_?)?threads?_?per_?warp|(k|num_?)?lanes?(_?per_?warp)?|n_?lanes|wave(front)?_?size|kWarp\w*Size|C10_WARP_SIZE|WARPSZ"
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for name, takes, body, line in f.defines():
+        if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
+            yield line_hit(line, expr=f"#define {name} {body}")
+    for n in f.nodes("init_declarator"):
+        name = f.source(n.child_by_field_name("declarator"))
+        value = f.source(n.child_by_field_name("value")).strip("{} ()")
+        if _NAME.fullmatch(name) and re.fullmatch(r"32[uU]?", value):
+            yield cpp_hit(f, n, expr=f.source(n))
+    for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
+        yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
+    for n in f.nodes("field_declaration", "optional_parameter_declaration"):
+        match = re.search(r"\b(\w+)\s*=\s*\{?32[uU]?\}?\s*;?$", f.source(n))
+        if match and _NAME.fullmatch(match.group(1)):
+            yield cpp_hit(f, n, expr=f.source(n))
+    for n in f.nodes("template_function", "template_type"):
+        text = f.source(n)
+        if re.match(
+            r"(\w+::)*(WarpReduce|WarpScan|WarpExchange|WarpLoad|WarpStore|tiled_partition|thread_block_tile)<",
+            text,
+        ) and re.search(r"[<,]\s*32\s*[,>]", text):
+            yield cpp_hit(f, n, expr=text[:80])
+    for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
+        row = f.line_text(line)
+        if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
+            yield line_hit(line, column, expr=f"{name}<32>")
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    named = re.compile(
+        r"(?i)_?(threads_per_)?warp_?size|threads_per_warp|wave(front)?_size|lanes_per_warp|num_threads_per_warp"
+    )
+    for node in f.nodes(ast.Assign, ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            name = (
+                target.id
+                if isinstance(target, ast.Name)
+                else target.attr
+                if isinstance(target, ast.Attribute)
+                else ""
+            )
+            if named.fullmatch(name) and int_of(node.value) == 32:
+                yield hit(node, expr=f.source(node))
+    for function in f.nodes(ast.FunctionDef):
+        for arg, value in defaults(function):
+            if named.fullmatch(arg.arg) and int_of(value) == 32:
+                yield hit(value, expr=f"{arg.arg}=32")
+    for kw in f.nodes(ast.keyword):
+        if kw.arg and named.fullmatch(kw.arg) and int_of(kw.value) == 32:
+            yield hit(kw.value, expr=f"{kw.arg}=32")

@@ -1,0 +1,51 @@
+"""Dispatch compiled only under WITH_CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import gathered, line_hit, macro_tests
+
+RULE = Rule(
+    id="GFX222",
+    code="with-cuda-dispatch",
+    severity=Severity.LOW,
+    phase=2,
+    fix=Fix.SUGGEST,
+    tier="extended",
+    en=Text(
+        "Dispatch compiled only under WITH_CUDA",
+        "{text}",
+        'Where the ROCm build defines another macro, the call ends in "not compiled with GPU support" at run time.',
+        "Define WITH_CUDA for both builds, or add the HIP macro to the test.",
+    ),
+    zh=Text(
+        "仅在 WITH_CUDA 下编译的分发",
+        "{text}",
+        "若 ROCm 构建定义的是另一个宏，运行时会得到“未编译 GPU 支持”。",
+        "两种构建都定义 WITH_CUDA，或在判断中加入 HIP 宏。",
+    ),
+    path="dispatch.cpp",
+    bad="#ifdef WITH_CUDA\nint run_cuda();\n#endif\n",
+    good="#if defined(WITH_CUDA) || defined(WITH_HIP)\nint run_gpu();\n#endif\n",
+    needs=("_cuda",),
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    pattern = r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)"
+    own = ctx.project.extension_macros  # the Python build defines these, perhaps on ROCm too
+    hits = [
+        line_hit(
+            arm.line + f.offset,
+            text=arm.text[:100],
+            macro=name,
+            guard_free=True,
+            severity=Severity.INFO if name in own else None,
+        )
+        for arm, name in macro_tests(f, pattern, ctx.project.macros)
+    ]
+    yield from gathered(hits, key=lambda h: h.values["macro"])

@@ -1,0 +1,24 @@
+"""rocm: the runtime half of a port; small things a ported program calls.
+
+    from gfxgraph.rocm import attention, fp8_dtype, set_visible_devices
+
+Enters: tensors; torch is imported inside the functions that need it.
+Stays out: capture and replay; see ``runtime``. Nothing asks the device when this is imported.
+"""
+
+from __future__ import annotations
+
+from gfxgraph.rocm.attend import attention, attention_tiers
+from gfxgraph.rocm.devices import set_visible_devices, visible_devices
+from gfxgraph.rocm.fp8 import arch_name, fp8_dtype, fp8_max, to_fnuz
+
+__all__ = [
+    "arch_name",
+    "attention",
+    "attention_tiers",
+    "fp8_dtype",
+    "fp8_max",
+    "set_visible_devices",
+    "to_fnuz",
+    "visible_devices",
+]

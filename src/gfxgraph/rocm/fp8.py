@@ -1,0 +1,79 @@
+"""FP8 by architecture.
+
+gfx940 to gfx942 read FP8 bytes in the fnuz encodings: the exponent bias differs by one, so the same bits mean
+half the value, the byte of -0.0 is NaN, and the largest e4m3 value is 240. gfx950, gfx12 and NVIDIA use
+the OCP encodings. Never chosen from the vendor, never asked at import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gfxgraph.hardware.architectures import architecture
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def arch_name(device: int | None = None) -> str:
+    """The gfx name of a device, without its features; "" on NVIDIA or without a device."""
+    import torch
+
+    if not torch.version.hip or not torch.cuda.is_available():
+        return ""
+    index = torch.cuda.current_device() if device is None else device
+    return str(torch.cuda.get_device_properties(index).gcnArchName).split(":")[0]
+
+
+def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> torch.dtype:
+    """The FP8 type a device computes in.
+
+    Args:
+        kind: ``"e4m3"`` or ``"e5m2"``.
+        arch: a gfx name; the device is asked where None.
+
+    Raises:
+        ValueError: another kind.
+    """
+    import torch
+
+    if kind not in ("e4m3", "e5m2"):
+        raise ValueError(f"kind {kind!r} is neither 'e4m3' nor 'e5m2'")
+    if _is_fnuz(arch_name(device) if arch is None else arch):
+        return torch.float8_e4m3fnuz if kind == "e4m3" else torch.float8_e5m2fnuz
+    return torch.float8_e4m3fn if kind == "e4m3" else torch.float8_e5m2
+
+
+def _is_fnuz(arch: str) -> bool:
+    row = architecture(arch)
+    return row is not None and row.fp8 == "fnuz"
+
+
+def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:
+    """The largest finite value of ``fp8_dtype``: 240 where e4m3 is fnuz, 448 elsewhere."""
+    import torch
+
+    return float(torch.finfo(fp8_dtype(kind, arch=arch, device=device)).max)
+
+
+def to_fnuz(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Read stored OCP e4m3 weights on a fnuz device: same bytes, -0.0 cleared, scale doubled.
+
+    Args:
+        weight: any shape, float8_e4m3fn.
+        scale: the factor that turns stored values into real ones.
+
+    Returns:
+        The weight as float8_e4m3fnuz and its scale; ``weight * scale`` is unchanged.
+
+    Raises:
+        ValueError: another dtype.
+    """
+    import torch
+
+    if weight.dtype != torch.float8_e4m3fn:
+        raise ValueError(f"to_fnuz takes float8_e4m3fn, not {weight.dtype}")
+    raw = weight.view(torch.int8)
+    cleared = torch.where(raw == -128, torch.zeros_like(raw), raw)
+    return cleared.view(torch.float8_e4m3fnuz), scale * 2.0

@@ -1,0 +1,250 @@
+"""Golden vectors: inputs and outputs recorded on one machine, compared on another.
+
+Inputs are made on the CPU from a seed, since the devices' random streams differ by vendor; the model is built
+on the CPU under the same seed and then moved, so that weights agree without being sent. Per-layer outputs are
+kept as samples, enough to name the first layer that differs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "gfxgraph-golden/1"
+SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048, 2048))
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-7}
+MANY_LAYERS_BF16 = 1e-1
+_SAMPLE = 4096
+
+
+class GoldenError(Exception):
+    """The target, the file or the device does not fit; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is verified: ``build()`` makes it; ``inputs(shape, dtype, generator)`` is optional."""
+
+    build: Callable[[], Any]
+    inputs: Callable[..., Any] | None
+
+
+def load_target(spec: str) -> Target:
+    """Load ``path/to/file.py:function``.
+
+    Raises:
+        GoldenError: the file or the function is missing.
+    """
+    path, _, name = spec.partition(":")
+    if not Path(path).is_file():
+        raise GoldenError(f"{path}: no such file; give FILE.py:FUNCTION")
+    made = importlib.util.spec_from_file_location("gfxgraph_verify_target", path)
+    if made is None or made.loader is None:
+        raise GoldenError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(made)
+    sys.modules["gfxgraph_verify_target"] = module
+    made.loader.exec_module(module)
+    build = getattr(module, name or "build", None)
+    if not callable(build):
+        raise GoldenError(f"{path} has no function {name or 'build'!r}")
+    return Target(build, getattr(module, "inputs", None))
+
+
+def tolerance(dtype: str, n_layers: int) -> float:
+    """Relative and absolute tolerance by dtype; deep bf16 models get more."""
+    if dtype == "bfloat16" and n_layers > 1:
+        return MANY_LAYERS_BF16
+    return TOLERANCE.get(dtype, 1e-4)
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in _tensors(v)]
+    return []
+
+
+def _sample(tensor: Any) -> Any:
+    """Up to 4096 evenly spaced elements, on the CPU in float32."""
+    flat = tensor.detach().reshape(-1)
+    step = max(1, flat.numel() // _SAMPLE)
+    return flat[::step][:_SAMPLE].float().cpu()
+
+
+def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) -> tuple[Any, ...]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    if target.inputs is not None:
+        made = target.inputs(tuple(shape), dtype, generator)
+        return made if isinstance(made, tuple) else (made,)
+    return (torch.randn(*shape, generator=generator, dtype=torch.float32).to(dtype),)
+
+
+def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
+    import torch
+
+    torch.manual_seed(seed)
+    made = target.build()
+    if isinstance(made, torch.nn.Module):
+        made = made.eval().to(dtype).to(device)
+    return made
+
+
+def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """Outputs, and a sample of every leaf module's first output in the order they ran."""
+    import torch
+
+    layers: list[tuple[str, Any]] = []
+    handles = []
+    if isinstance(model, torch.nn.Module):
+        for name, module in model.named_modules():
+            if name and not list(module.children()):
+
+                def hook(_m: Any, _a: Any, out: Any, name: str = name) -> None:
+                    found = _tensors(out)
+                    if found and found[0].is_floating_point():
+                        layers.append((name, _sample(found[0])))
+
+                handles.append(module.register_forward_hook(hook))
+    moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs)
+    try:
+        with torch.no_grad():
+            out = model(*moved)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [t.detach().cpu() for t in _tensors(out)], layers
+
+
+def record(
+    target: Target, *, dtype: str = "float32", device: str = "cpu", seed: int = 0,
+    shapes: Sequence[Sequence[int]] = SHAPES,
+) -> dict[str, Any]:  # fmt: skip
+    """Run the target on golden inputs and keep what came out."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    model = _build(target, kind, device, seed)
+    cases = []
+    for shape in shapes:
+        inputs = _make_inputs(target, shape, kind, seed)
+        outputs, layers = _run(model, inputs, device)
+        cases.append({"shape": list(shape), "inputs": list(inputs), "outputs": outputs, "layers": layers})
+    return {"schema": SCHEMA, "dtype": dtype, "seed": seed, "made_on": machine(device), "cases": cases}
+
+
+def machine(device: str) -> dict[str, str]:
+    """What the vectors were made on."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else "cpu"
+    return {
+        "torch": str(torch.__version__),
+        "hip": str(torch.version.hip or ""),
+        "cuda": str(torch.version.cuda or ""),
+        "device": name,
+    }
+
+
+def save(golden: dict[str, Any], path: str) -> None:
+    import torch
+
+    torch.save(golden, path)
+
+
+def load(path: str) -> dict[str, Any]:
+    """Read golden vectors; nothing in the file is executed.
+
+    Raises:
+        GoldenError: missing, or not golden vectors.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        data: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        raise GoldenError(f"{path}: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise GoldenError(f"{path}: not golden vectors of {SCHEMA}")
+    return data
+
+
+def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iterations: int = 100) -> dict[str, Any]:
+    """Run the target here and compare with the golden outputs.
+
+    Returns:
+        ``passed``, and by shape: the largest errors, the first layer that differs, and stability.
+    """
+    import torch
+
+    kind = getattr(torch, golden["dtype"])
+    model = _build(target, kind, device, golden["seed"])
+    rows = []
+    for case in golden["cases"]:
+        inputs = tuple(case["inputs"])
+        outputs, layers = _run(model, inputs, device)
+        allowed = tolerance(golden["dtype"], len(case["layers"]))
+        worst, bad, n_nan = 0.0, len(outputs) != len(case["outputs"]), 0
+        for ours, theirs in zip(outputs, case["outputs"]):
+            a, b = ours.float(), theirs.float()
+            if a.shape != b.shape:
+                bad = True
+                continue
+            n_nan += int(torch.isnan(a).sum() - torch.isnan(b).sum())
+            worst = max(worst, float((a - b).abs().max()) if a.numel() else 0.0)
+            bad |= not torch.allclose(a, b, rtol=allowed, atol=allowed, equal_nan=True)
+        stability = _stability(model, inputs, device, iterations)
+        rows.append(
+            {
+                "shape": case["shape"],
+                "passed": not bad and not n_nan and stability["n_nan"] == 0,
+                "tolerance": allowed,
+                "max_abs_error": worst,
+                "n_nan": n_nan,
+                "first_layer": _first_layer(layers, case["layers"], allowed) if bad or n_nan else "",
+                "stability": stability,
+            }
+        )
+    return {
+        "passed": all(r["passed"] for r in rows),
+        "dtype": golden["dtype"],
+        "made_on": golden["made_on"],
+        "compared_on": machine(device),
+        "cases": rows,
+    }
+
+
+def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: float) -> str:
+    import torch
+
+    for (name, a), (other, b) in zip(ours, theirs):
+        if name != other:
+            return f"{other} ran as {name}"
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=allowed, atol=allowed, equal_nan=True):
+            return name
+    return "after the last layer" if len(ours) == len(theirs) else "a different number of layers ran"
+
+
+def _stability(model: Any, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
+    """Run again and again; the same input must give the same bits, and never NaN."""
+    import torch
+
+    first, _ = _run(model, inputs, device)
+    changed = n_nan = 0
+    for _i in range(iterations):
+        again, _ = _run(model, inputs, device)
+        changed += any(not torch.equal(a, b) for a, b in zip(first, again))
+        n_nan += any(bool(torch.isnan(t).any()) for t in again if t.is_floating_point())
+    return {"iterations": iterations, "n_changed": changed, "n_nan": n_nan}

@@ -1,0 +1,167 @@
+"""Things done inside a capture, on real HIP under the preload library; run under the emulator.
+
+Each experiment begins a capture, records one fill, does its thing, records another and ends. Printed:
+what the calls answered, whether the stream works afterwards, and what a replay did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from ctypes import byref, c_size_t, c_void_p
+from typing import Any
+
+from machine import NBYTES, Machine
+
+from gfxgraph.driver import locate
+
+Seen = dict[str, Any]
+EXPERIMENTS: dict[str, Callable[[Bench], Seen]] = {}
+NEED_KERNELS = {"null_kernel", "kernel_on_another_stream"}
+
+
+def experiment(function: Callable[[Bench], Seen]) -> Callable[[Bench], Seen]:
+    EXPERIMENTS[function.__name__] = function
+    return function
+
+
+class Bench:
+    """One capture and what it needs, all made before it begins."""
+
+    def __init__(self, gpu: Machine) -> None:
+        self.gpu = gpu
+        self.stream, self.other = gpu.stream(), gpu.stream()
+        self.a, self.b, self.c = gpu.buffer(), gpu.buffer(), gpu.buffer()
+        self.event = gpu.event()
+        self.ran: list[int] = []
+        self.host_function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: self.ran.append(1))
+        self.callback = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_int, c_void_p)(
+            lambda stream, status, data: self.ran.append(1)
+        )
+        # A graph that fills c, to be launched.
+        gpu("hipStreamBeginCapture", self.stream, 1)
+        gpu.memset(self.c, 7, self.stream)
+        graph, self.exec = c_void_p(), c_void_p()
+        gpu("hipStreamEndCapture", self.stream, byref(graph))
+        gpu("hipGraphInstantiateWithFlags", byref(self.exec), graph, ctypes.c_ulonglong(0))
+
+
+@experiment
+def nothing(bench: Bench) -> Seen:
+    return {}
+
+
+@experiment
+def stream_synchronize(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamSynchronize", bench.stream)}
+
+
+@experiment
+def device_synchronize(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipDeviceSynchronize")}
+
+
+@experiment
+def synchronous_copy(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMemcpy", bench.b, bench.a, c_size_t(NBYTES), 3)}
+
+
+@experiment
+def allocation(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMalloc", byref(c_void_p()), c_size_t(64))}
+
+
+@experiment
+def graph_launch(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipGraphLaunch", bench.exec.value, bench.stream)}
+
+
+@experiment
+def graph_launch_on_another_stream(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipGraphLaunch", bench.exec.value, bench.other)}
+
+
+@experiment
+def host_function(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipLaunchHostFunc", bench.stream, bench.host_function, None)}
+
+
+@experiment
+def stream_callback(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamAddCallback", bench.stream, bench.callback, None, 0)}
+
+
+@experiment
+def null_kernel(bench: Bench) -> Seen:
+    assert bench.gpu.stubs is not None
+    status = bench.gpu.stubs.launch_times_two(c_void_p(bench.b), ctypes.c_int(1), None)
+    return {"status": status}
+
+
+@experiment
+def kernel_on_another_stream(bench: Bench) -> Seen:
+    bench.gpu.double_by_stub(bench.b, bench.other)
+    return {"status": 0}
+
+
+@experiment
+def wait_for_an_outside_event(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)}
+
+
+@experiment
+def fork_and_join(bench: Bench) -> Seen:
+    fork_without_join(bench)
+    bench.gpu("hipEventRecord", bench.event, bench.other)
+    return {"status": bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)}
+
+
+@experiment
+def fork_without_join(bench: Bench) -> Seen:
+    bench.gpu("hipEventRecord", bench.event, bench.stream)
+    status = bench.gpu.status("hipStreamWaitEvent", bench.other, bench.event, 0)
+    bench.gpu.memset(bench.b, 3, bench.other)
+    return {"status": status}
+
+
+@experiment
+def begin_again(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamBeginCapture", bench.stream, 0)}
+
+
+@experiment
+def copy_of_no_bytes(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.a, c_size_t(0), 3, bench.stream)}
+
+
+def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
+    driver = locate("hip")
+    gpu = Machine(driver, kernels, code_object)
+    bench = Bench(gpu)
+    gpu("hipEventRecord", bench.event, bench.other)
+    gpu("hipStreamBeginCapture", bench.stream, int(mode))
+    gpu.memset(bench.a, 1, bench.stream)
+    seen = EXPERIMENTS[name](bench)
+    gpu.status("hipMemsetAsync", bench.a, 2, c_size_t(NBYTES), bench.stream)
+    graph = c_void_p(0xDEAD)
+    seen["end"] = gpu.status("hipStreamEndCapture", bench.stream, byref(graph))
+    seen["graph"] = bool(graph.value)
+    if seen["end"]:
+        seen["end again"] = gpu.status("hipStreamEndCapture", bench.stream, byref(graph))
+    if graph.value:
+        seen["nodes"] = len(driver.nodes(graph.value))
+        graph_exec = driver.instantiate(graph.value)
+        driver.launch(graph_exec, bench.stream)
+        driver.synchronize_stream(bench.stream)
+        seen["replayed"] = gpu.read(bench.a) == 0x02020202
+    gpu.fill(bench.a, 0)
+    gpu.memset(bench.a, 5, bench.stream)
+    gpu.status("hipStreamSynchronize", bench.stream)
+    seen["stream works"] = gpu.read(bench.a) == 0x05050505
+    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

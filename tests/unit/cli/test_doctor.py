@@ -1,0 +1,82 @@
+"""cli.doctor and cli.device: what they print, and their exit status."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+RECORDED = {"platform": "hip", "hip": "7.2.26015", "torch": "2.11.0", "archs": ["gfx942"]}
+
+
+def gfxgraph(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "gfxgraph", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"GFXGRAPH_LANG": "en"} | environ,
+    )
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "environment.json"
+    path.write_text(json.dumps(RECORDED))
+    return str(path)
+
+
+def test_why_names_rows_reasons_and_totals(recorded):
+    """Each row with its source and what it changed; each decision with the rows behind it."""
+    text = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=recorded).stdout
+    assert "wrong-replays-one-process-in-five  (fixed; rocm >=7.2,<7.2.4, gfx94*)" in text
+    assert "-> validate_replays = 8" in text and "clr#279" in text
+    assert "capture_error_mode = thread_local  <- watchdog-query-kills-capture" in text
+    assert "hip, ROCm 7.2, torch 2.11.0, gfx942" in text
+
+
+def test_why_speaks_chinese(recorded):
+    """Symptoms and headings follow the language; ids and values do not."""
+    text = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=recorded, GFXGRAPH_LANG="zh").stdout
+    assert "约五分之一的进程中重放输出随机错误" in text and "最终决定" in text
+    assert "clr#279" in text
+
+
+def test_gfxgraph_arch_changes_the_rows(recorded):
+    """The same recording, planned for another GPU."""
+    text = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=recorded, GFXGRAPH_ARCH="gfx1031").stdout
+    assert "crash-at-exit" in text and "wrong-replays-one-process-in-five" not in text
+
+
+def test_json_is_a_recording_that_doctor_takes_back(recorded, tmp_path):
+    """What --json prints can be given to GFXGRAPH_ENVIRONMENT on another machine."""
+    first = gfxgraph("doctor", "--json", GFXGRAPH_ENVIRONMENT=recorded).stdout
+    path = tmp_path / "report.json"
+    path.write_text(first)
+    second = gfxgraph("doctor", "--json", GFXGRAPH_ENVIRONMENT=str(path)).stdout
+    assert json.loads(first)["decisions"] == json.loads(second)["decisions"]
+    assert json.loads(first)["decisions"]["validate_replays"]["value"] == 8
+
+
+def test_a_bad_setting_is_red_with_its_mend():
+    """Exit status 1 and the command that mends it."""
+    found = gfxgraph("doctor", GFXGRAPH_GUARD="9")
+    assert found.returncode == 1
+    assert "FAIL  settings       GFXGRAPH_GUARD=9" in found.stdout and "unset GFXGRAPH_GUARD" in found.stdout
+
+
+def test_an_unreadable_recording_is_an_error_in_our_form(tmp_path):
+    """what, why, do; exit status 2."""
+    found = gfxgraph("doctor", GFXGRAPH_ENVIRONMENT=str(tmp_path / "none.json"))
+    assert found.returncode == 2
+    assert found.stderr.startswith("environment_unreadable:") and "  do:   " in found.stderr
+
+
+def test_device_follows_gfxgraph_arch():
+    """A GPU that is not here can be planned for; without one the exit status is 1."""
+    found = gfxgraph("device", GFXGRAPH_ARCH="gfx1151")
+    assert found.returncode == 0
+    assert "gfx1151 (RDNA3.5), from GFXGRAPH_ARCH" in found.stdout and "wmma" in found.stdout
+    described = json.loads(gfxgraph("device", "--json", GFXGRAPH_ARCH="gfx942").stdout)["device"]
+    assert described["fp8"] == "fnuz" and described["wavefront"] == 64

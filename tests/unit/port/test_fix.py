@@ -1,0 +1,121 @@
+"""Fixes: what they write, what they refuse, and that NVIDIA's path stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gfxgraph.cli.port import command
+from gfxgraph.port.fix import gate, run
+from tests.unit.port.conftest import write
+
+SOURCE = """import torch
+import torch._inductor.config  # needed below
+import triton
+
+# a comment that must stay
+net = torch.compile(net,   mode="reduce-overhead")  # odd   spacing
+torch._inductor.config.triton.cudagraphs = True
+
+
+def launch(k):
+    k[(1,)](num_warps = 32)
+"""
+
+
+def fixed(tmp_path: Path, files: dict[str, str], **options: bool) -> dict[str, run.FileFix]:
+    write(tmp_path, files)
+    return {f.path: f for f in run.fix(str(tmp_path), **options)}
+
+
+def test_safe_fixes_keep_everything_else(tmp_path: Path) -> None:
+    """Each edit replaces one expression; comments, spacing and the rest stay byte for byte."""
+    made = fixed(tmp_path, {"m.py": SOURCE})["m.py"]
+    assert sorted(e.rule for e in made.applied) == ["GFX318", "GFX601", "GFX603"] and not made.refused
+    assert '("default" if torch.version.hip else "reduce-overhead"))  # odd   spacing' in made.new
+    assert "cudagraphs = (torch.version.hip is None)" in made.new
+    assert "warp_size == 64 else 32)" in made.new and "# a comment that must stay" in made.new
+    assert gate.check("m.py", made.old, made.new).passes
+    assert len(made.old.splitlines()) == len(made.new.splitlines())
+
+
+def test_fixes_are_idempotent(tmp_path: Path) -> None:
+    """A second run finds nothing to do."""
+    made = fixed(tmp_path, {"m.py": SOURCE})
+    run.write_all(str(tmp_path), list(made.values()))
+    again = run.fix(str(tmp_path))
+    assert not any(f.applied for f in again)
+
+
+def test_what_cannot_be_proved_is_refused(tmp_path: Path) -> None:
+    """No torch yet, a query at import, an unguarded rewrite: refused, with the reason."""
+    files = {
+        "late.py": 'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = '
+        '"max_split_size_mb:1,expandable_segments:True"\nimport torch\n',
+        "config.py": "import torch\nimport triton\nC = [triton.Config({}, num_warps=32)]\n",
+        "truthy.py": 'def f(a):\n    return "gfx1200" or "gfx1201" in a\n',
+    }
+    made = fixed(tmp_path, files)
+    assert "not imported before" in made["late.py"].refused[0].reason
+    assert "at import" in made["config.py"].refused[0].reason
+    assert "not under a ROCm guard" in made["truthy.py"].refused[0].reason
+    assert not any(f.applied for f in made.values())
+
+
+def test_rebound_torch_is_refused_by_the_gate(tmp_path: Path) -> None:
+    """Where torch is not PyTorch the gate cannot vouch for the edit."""
+    text = 'import torch\ntorch = wrap(torch)\nnet = torch.compile(net, mode="reduce-overhead")\n'
+    made = fixed(tmp_path, {"m.py": text})["m.py"]
+    assert made.new == made.old and "NVIDIA's path would change" in made.refused[0].reason
+
+
+def test_unsafe_fixes_pass_the_gate_too(tmp_path: Path) -> None:
+    """Suggested edits come on request; those that change NVIDIA's path are refused all the same."""
+    files = {
+        "gate.py": "import torch\nfast = torch.cuda.get_device_capability() >= (9, 0)\n",
+        "dist.py": 'import torch.distributed as dist\ndist.init_process_group("rccl")\n',
+        "host.h": "#ifdef __CUDACC__\n#define HD __host__ __device__\n#endif\n",
+    }
+    assert not fixed(tmp_path, files)
+    made = fixed(tmp_path, files, unsafe=True)
+    assert "(torch.version.hip is None and torch.cuda.get_device_capability() >= (9, 0))" in made["gate.py"].new
+    assert made["dist.py"].refused and made["dist.py"].new == made["dist.py"].old
+    assert "#if defined(__CUDACC__) || defined(__HIPCC__)" in made["host.h"].new
+
+
+def test_patch_is_written_and_applies(tmp_path: Path) -> None:
+    """By default the sources stay and a patch appears, which git applies."""
+    import subprocess
+
+    write(tmp_path, {"m.py": SOURCE})
+    patch = tmp_path / "p.patch"
+    done = CliRunner().invoke(command, ["fix", str(tmp_path), "--output", str(patch)])
+    assert done.exit_code == 0 and (tmp_path / "m.py").read_text() == SOURCE
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, check=True)
+    assert "torch.version.hip" in (tmp_path / "m.py").read_text()
+    patch.unlink()
+    assert CliRunner().invoke(command, ["fix", str(tmp_path), "--dry-run"]).exit_code == 0
+    assert not patch.exists()
+
+
+def test_interruption_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If writing is interrupted before every file is prepared, no file has changed and none is left over."""
+    made = fixed(tmp_path, {"a.py": SOURCE, "b.py": SOURCE})
+    real = open
+    calls = []
+
+    def interrupted(path: str, *args: object, **kwargs: object) -> object:
+        calls.append(path)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(path, *args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.write_all(str(tmp_path), list(made.values()))
+    monkeypatch.undo()
+    assert {p.name for p in tmp_path.iterdir()} == {"a.py", "b.py"}
+    assert (tmp_path / "a.py").read_text() == SOURCE

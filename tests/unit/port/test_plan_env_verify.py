@@ -1,0 +1,110 @@
+"""Plan, environment, pip guard, verification and the runtime half."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gfxgraph.cli.port import command
+from gfxgraph.port import env, pip_guard, verify
+from gfxgraph.port.audit import audit
+from tests.unit.port.conftest import write
+
+
+def test_plan_follows_the_decision_tree(tmp_path: Path) -> None:
+    """Without kernels phases 2 and 4 fall away; with PTX they come, and what no tool can do is named."""
+    write(tmp_path, {"m.py": 'import torch\nf = torch.compile(g, mode="reduce-overhead")\n'})
+    data = json.loads(CliRunner().invoke(command, ["plan", str(tmp_path), "--json"]).output)
+    needed = {p["phase"]: p["needed"] for p in data["phases"]}
+    assert not needed[2] and not needed[4] and needed[6] and needed[8]
+    write(tmp_path, {"k.cu": '__device__ void f() { asm("ld.global.nc %0;"); }\n'})
+    data = json.loads(CliRunner().invoke(command, ["plan", str(tmp_path), "--json"]).output)
+    assert {p["phase"]: p["needed"] for p in data["phases"]}[2]
+    assert any(row["rule"] == "inline-ptx" and row["count"] == 1 for row in data["by_hand"])
+    assert "移植计划" in CliRunner().invoke(command, ["plan", str(tmp_path), "--lang", "zh"]).output
+
+
+def test_env_command_runs_here() -> None:
+    """The environment audit works on any machine, without importing torch."""
+    done = CliRunner().invoke(command, ["env", "--json"])
+    assert done.exit_code in (0, 1)
+    assert set(json.loads(done.output)) >= {"torch", "devices", "variables", "findings"}
+
+
+@pytest.mark.parametrize(("version", "rows", "refused"), [
+    ("2.9.1+rocm6.4", [("torch", "2.9.1", "https://files.example/torch.whl")], True),
+    ("2.9.1+rocm6.4", [("torch", "2.9.1+rocm6.4", "https://x/whl/rocm6.4/torch.whl")], False),
+    ("2.9.1+rocm6.4", [("numpy", "2.0", "https://x/numpy.whl")], False),
+    ("2.9.1+cu126", [("torch", "2.9.1", "https://files.example/torch.whl")], False),
+])  # fmt: skip
+def test_pip_guard(version: str, rows: list[tuple[str, str, str]], refused: bool) -> None:
+    """Only an install that would replace a ROCm torch by another build is refused."""
+    report = {"install": [{"metadata": {"name": n, "version": v}, "download_info": {"url": u}} for n, v, u in rows]}
+    build = "rocm" if "rocm" in version else "cuda"
+    judged = pip_guard.Judgement(version, build, tuple(pip_guard.changes_in(report)))
+    assert judged.refused is refused
+
+
+def test_pip_guard_takes_install_only() -> None:
+    with pytest.raises(pip_guard.PipGuardError, match="install"):
+        pip_guard.judge(["uninstall", "torch"])
+
+
+def test_torch_build_is_read_without_importing(tmp_path: Path) -> None:
+    """The build comes from version.py: ROCm wheels need not carry a label."""
+    info = tmp_path / "torch-2.9.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1\n")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43'\n")
+    assert env.torch_build([str(tmp_path)]) == ("2.9.1", "rocm")
+
+
+TARGET = """
+import torch
+
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+
+def broken():
+    net = build()
+    with torch.no_grad():
+        net[2].weight[0, 0] += 1.0
+    return net
+"""
+
+
+def test_golden_vectors(tmp_path: Path) -> None:
+    """Recorded vectors pass on the same model, and name the layer where another model differs."""
+    torch = pytest.importorskip("torch")
+    assert torch
+    (tmp_path / "t.py").write_text(TARGET)
+    write(tmp_path, {"repo/m.py": "x = 1\n"})
+    cli, golden = CliRunner(), str(tmp_path / "g.pt")
+    spec = f"{tmp_path}/t.py"
+    shapes = ["--shape", "1x4x8", "--shape", "2x3x8"]
+    done = cli.invoke(command, ["verify", "record", f"{spec}:build", "--out", golden, "--device", "cpu", *shapes])
+    assert done.exit_code == 0, done.output
+    base = ["verify", "run", str(tmp_path / "repo"), "--golden", golden, "--device", "cpu", "--iterations", "3"]
+    html = tmp_path / "r.html"
+    done = cli.invoke(command, [*base, "--target", f"{spec}:build", "--html", str(html)])
+    assert done.exit_code == 0 and "passed   numerics 1x4x8" in done.output
+    assert "<td>1x4x8" in html.read_text() and "http" not in html.read_text()
+    out = tmp_path / "r.json"
+    done = cli.invoke(command, [*base, "--target", f"{spec}:broken", "--json", str(out)])
+    data = json.loads(out.read_text())
+    assert done.exit_code == 1 and not data["passed"]
+    assert "2" in {row["first_layer"] for row in data["numerics"]["cases"]}
+
+
+def test_static_and_build_checks(tmp_path: Path) -> None:
+    """A build that fails fails the report; one that was not asked for is skipped, never passed."""
+    write(tmp_path, {"k.cu": '__device__ void f() { asm("ld.global.nc %0;"); }\n'})
+    checks = verify.static_checks(audit(str(tmp_path), jobs=1))
+    assert any(c.outcome == "failed" and "PTX" in c.name for c in checks)
+    assert verify.build_check(None, ".").outcome == "skipped"
+    assert verify.build_check("false", ".").outcome == "failed"
+    assert not verify.report([verify.build_check(None, ".")], None)["complete"]

@@ -1,0 +1,108 @@
+"""Every rule fires on its bad example, and no rule fires on any good example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+
+from gfxgraph.port import env
+from gfxgraph.port.archs import select
+from gfxgraph.port.audit import audit
+from gfxgraph.port.model import Fix, fill
+from gfxgraph.port.registry import Loaded, load
+
+RULES = load()
+
+
+def fired(files: dict[str, str], root: Path, *, diff: bool = False) -> set[str]:
+    """Rules that report something about a small repository."""
+    if set(files) == {"env.json"}:
+        return {f.rule for f in env.audit_env(env.from_json(files["env.json"]))}
+    for name, body in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(body, encoding="utf-8")
+    if diff:  # rules about changes see every line as added
+        import subprocess
+
+        git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+        subprocess.run([*git, "init", "-q"], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "start"], check=True)
+        subprocess.run([*git, "add", "-A"], check=True)
+        return {f.rule for f in audit(str(root), jobs=1, diff="HEAD").findings}
+    return {f.rule for f in audit(str(root), jobs=1).findings}
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=lambda r: r.rule.code)
+def test_bad_example_fires(loaded: Loaded, tmp_path: Path) -> None:
+    """A rule's bad example makes that rule fire."""
+    diff = loaded.rule.code == "ungated-rocm-change"
+    assert loaded.rule.id in fired(loaded.rule.files("bad"), tmp_path, diff=diff)
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=lambda r: r.rule.code)
+def test_good_example_is_silent(loaded: Loaded, tmp_path: Path) -> None:
+    """A rule's good example makes no rule at all fire."""
+    assert fired(loaded.rule.files("good"), tmp_path) == set()
+    diff = tmp_path / "diff"
+    diff.mkdir()
+    if loaded.rule.code == "ungated-rocm-change":
+        assert fired(loaded.rule.files("good"), diff, diff=True) == set()
+
+
+def test_catalogue_is_complete() -> None:
+    """There are at least 130 rules, with ids and codes of their own."""
+    ids, names = [r.rule.id for r in RULES], [r.rule.code for r in RULES]
+    assert len(RULES) >= 130
+    assert len(set(ids)) == len(ids) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=lambda r: r.rule.code)
+def test_texts(loaded: Loaded) -> None:
+    """Both languages are there, with the same placeholders and no line breaks."""
+    rule = loaded.rule
+    fields = [re.findall(r"{(\w+)}", t.what) for t in (rule.en, rule.zh)]
+    assert sorted(fields[0]) == sorted(fields[1])
+    for text in (rule.en, rule.zh):
+        for part in (text.title, text.what, text.why, text.do):
+            assert part and "\n" not in part and part == part.strip()
+    assert re.search(r"[\u4e00-\u9fff]", rule.zh.why + rule.zh.do)
+    assert not re.search(r"[\u4e00-\u9fff]", rule.en.title + rule.en.why + rule.en.do)
+    assert rule.phase == int(rule.id[3])
+    assert rule.checks if hasattr(rule, "checks") else loaded.checks
+
+
+def test_findings_fill_their_placeholders(tmp_path: Path) -> None:
+    """What a finding says has no placeholder left open."""
+    for loaded in RULES:
+        root = tmp_path / loaded.rule.code
+        root.mkdir()
+        files = loaded.rule.files("bad")
+        if set(files) == {"env.json"}:
+            found = env.audit_env(env.from_json(files["env.json"]))
+        else:
+            for name, body in files.items():
+                (root / name).write_text(body, encoding="utf-8")
+            found = audit(str(root), jobs=1).findings
+        for f in found:
+            if f.rule == loaded.rule.id:
+                assert "?" not in fill(loaded.rule.en.what, f.values).replace("?=", ""), loaded.rule.code
+
+
+def test_refuted_claims_are_not_made() -> None:
+    """Claims that evidence refutes stay out: see docs/decisions/0051."""
+    by_code = {r.rule.code: r.rule for r in RULES}
+    assert by_code["alloc-conf-max-split"].severity.label == "info"
+    assert by_code["tf32-flag"].severity.label == "info"
+    assert by_code["warp-size-32"].archs.names() == tuple(a.name for a in select(None) if a.wave == 64)
+    assert "gfx1250" in by_code["wave-64-hardcoded"].archs.names()
+    assert "always" not in by_code["compile-reduce-overhead"].en.why.replace("not always", "")
+
+
+def test_safe_fixes_are_the_seven() -> None:
+    """Only fixes that keep NVIDIA's value literally are applied by default."""
+    safe = {r.rule.id for r in RULES if r.rule.fix is Fix.SAFE}
+    assert safe == {"GFX106", "GFX107", "GFX318", "GFX411", "GFX601", "GFX603", "GFX604"}

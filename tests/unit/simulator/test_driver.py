@@ -1,0 +1,104 @@
+"""SimDriver: the GraphDriver protocol over the simulated runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gfxgraph.driver.base import GraphDriver
+from gfxgraph.errors import DriverError
+from gfxgraph.runtime import simulator
+from gfxgraph.types import CaptureStatus, NodeKind
+
+
+@pytest.fixture
+def driver(sim: simulator.Simulator) -> GraphDriver:
+    return simulator.SimDriver(sim)
+
+
+def graph_of(work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        y = work()
+    graph.instantiate()
+    return graph, y
+
+
+def test_capture_info_follows_a_capture(driver: GraphDriver) -> None:
+    """Status, id and graph of a capturing stream; the counter counts while it grows."""
+    stream, graph, x = (
+        torch.cuda.Stream(),
+        torch.cuda.CUDAGraph(keep_graph=True),
+        torch.ones(2, device="cuda"),
+    )
+    assert driver.capture_info(stream.cuda_stream).status is CaptureStatus.NONE
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        info = driver.capture_info(stream.cuda_stream)
+        count = driver.node_counter(info.graph)
+        assert info.status is CaptureStatus.ACTIVE and count() == 0
+        x.mul(2).t().view(1, 2)
+        assert count() == 1, "views record no node"
+        x.zero_()
+        assert count() == 2
+        graph.capture_end()
+    assert graph.raw_cuda_graph() == info.graph
+    kinds = [driver.node_kind(node) for node in driver.nodes(info.graph)]
+    assert kinds == [NodeKind.KERNEL, NodeKind.MEMSET]
+
+
+def test_node_walk_replays_one_node_at_a_time(driver: GraphDriver) -> None:
+    """With all nodes off, enabling and launching each in turn gives the whole graph's result."""
+    x = torch.ones(3, device="cuda")
+    graph, y = graph_of(lambda: (x + 1) * 3 - 2)
+    made, stream = graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream
+    nodes = driver.nodes(graph.raw_cuda_graph())
+    for node in nodes:
+        driver.set_node_enabled(made, node, False)
+    driver.launch(made, stream)
+    assert y.isnan().all()
+    for node in nodes:
+        driver.set_node_enabled(made, node, True)
+        assert driver.node_enabled(made, node)
+        driver.launch(made, stream)
+        driver.synchronize_stream(stream)
+        driver.set_node_enabled(made, node, False)
+    assert y.tolist() == [4, 4, 4]
+
+
+def test_operands_can_be_moved(sim: simulator.Simulator) -> None:
+    """A node's input and output addresses are readable and can be redirected."""
+    driver, x = simulator.SimDriver(sim), torch.ones(3, device="cuda")
+    graph, y = graph_of(lambda: x + 1)
+    (node,) = driver.nodes(graph.raw_cuda_graph())
+    assert driver.node_operands(node) == ([x.data_ptr()], [y.data_ptr()])
+    moved, elsewhere = torch.full((3,), 9.0, device="cuda"), torch.zeros(3, device="cuda")
+    driver.redirect_input(node, 0, moved)
+    graph.replay()
+    assert y.tolist() == [10, 10, 10]
+    driver.redirect_output(node, 0, elsewhere)
+    x.fill_(0)
+    graph.replay()
+    assert elsewhere.tolist() == [10, 10, 10]
+
+
+def test_dead_handles_are_refused(driver: GraphDriver) -> None:
+    """Handles of destroyed objects give hipErrorInvalidValue, not somebody else's graph."""
+    graph, _ = graph_of(lambda: torch.ones(2, device="cuda") + 1)
+    made, template = graph.raw_cuda_graph_exec(), graph.raw_cuda_graph()
+    del graph
+    for call in (lambda: driver.launch(made, 0), lambda: driver.nodes(template)):
+        with pytest.raises(DriverError) as caught:
+            call()
+        assert caught.value.fields["number"] == 1
+
+
+def test_node_of_another_graph_is_refused(driver: GraphDriver) -> None:
+    """Switching a node in an exec that does not have it is an error."""
+    one, _ = graph_of(lambda: torch.ones(2, device="cuda") + 1)
+    other, _ = graph_of(lambda: torch.ones(2, device="cuda") + 1)
+    (node, *_) = driver.nodes(other.raw_cuda_graph())
+    with pytest.raises(DriverError):
+        driver.set_node_enabled(one.raw_cuda_graph_exec(), node, False)

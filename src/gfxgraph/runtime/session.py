@@ -402,6 +402,11 @@ class Session:
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
+        if self.policy is OnUnsafe.RAISE:
+            from gfxgraph.core.tape import where_of
+
+            # Nothing but the operation itself: its own error is what the program is to see.
+            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.read_below_python(row, func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"

@@ -66,6 +66,7 @@ def attempt(bench, body, plan, pool=None, graph=None):
     bench.sim.faults = Faults()
     bench.die_at = 0
     state.check()
+    assert bench.sim.crashes == []
     if "effects_not_undone" in [event["kind"] for event in gfxgraph.stats()["events"]]:
         assert error is not None  # the very call failed that puts things back: said, and one tensor stays changed
         gfxgraph.reset_stats()

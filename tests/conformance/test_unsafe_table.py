@@ -174,3 +174,21 @@ def test_row(capture, name):
         want = step()
         assert torch.allclose(got, want, rtol=1e-3, atol=1e-4), name
         assert count.item() == n + 1
+
+
+@pytest.mark.parametrize("which", ["default", "unregistered"])
+def test_a_host_step_that_draws_first_is_undone(capture, which):
+    """Random numbers drawn by the host's part of a split are given back, the first operation's too."""
+    generator = torch.Generator(device="cuda") if which == "unregistered" else torch.cuda.default_generators[0]
+    mean, std = torch.zeros(8, device="cuda"), torch.ones(8, device="cuda")
+    before = generator.get_state()
+
+    def body():
+        torch.normal(mean, std, generator=generator)
+        return torch.normal(mean, std, generator=generator)
+
+    graph, y = capture(body, warm=False)
+    assert torch.equal(generator.get_state(), before)
+    graph.replay()
+    generator.set_state(before)
+    assert torch.equal(y, body())

@@ -217,7 +217,7 @@ class Emitter:
     def _plain(self, want: Callable[[Var], bool]) -> Var:
         for dtype in DTYPES:
             for shape in ((3, 4), (4,), ()):
-                trial = Var("", shape, dtype, 0, contiguous=True)
+                trial = Var("", shape, dtype, -1, contiguous=True)
                 if want(trial):
                     return self.new(
                         f"torch.ones({shape}, dtype=torch.{dtype}, device='cuda')", shape, dtype, contiguous=True
@@ -281,6 +281,7 @@ def _emit(program: Program, has_opaque: bool) -> Emitted:
     setup, scope, params = _setup(program.externals)
     bodies: list[str] = []
     tags: set[str] = set()
+    inputs: list[Var] = []
     for number, genes in enumerate(program.bodies):
         emitter = Emitter(
             iter(genes),

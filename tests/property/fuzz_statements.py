@@ -166,7 +166,7 @@ def shuffle(e: Emitter, p: Picks) -> None:
         index = e.device(p, lambda v: v.dtype == "int64" and len(v.shape) == 1 and v.numel > 0)
         e.new(f"{x.name}.index_select(-1, {index.name} % {n})", (*x.shape[:-1], index.numel), x.dtype)
     elif what == 6:
-        index = e.device(p, lambda v: v.dtype == "int64" and v.numel > 0)
+        index = e.device(p, lambda v: v.dtype == "int64" and len(v.shape) > 0 and v.numel > 0)
         e.new(f"{x.name}[..., {index.name} % {n}]", (*x.shape[:-1], *index.shape), x.dtype)
     elif what == 7:
         e.new(f"{x.name}.repeat_interleave(2, dim=-1)", (*x.shape[:-1], 2 * n), x.dtype)
@@ -489,11 +489,8 @@ def dynamic_shape(e: Emitter, p: Picks) -> None:
     elif what == 3:
         e.new(f"torch.unique(torch.arange({n}, device='cuda') % 2)", (min(n, 2),), "int64")
     elif what == 4:
-        e.new(
-            f"torch.ones({n}, dtype=torch.int64, device='cuda').repeat_interleave(torch.full(({n},), 2, device='cuda'))",
-            (2 * n,),
-            "int64",
-        )
+        twice = f"torch.full(({n},), 2, device='cuda')"
+        e.new(f"torch.arange({n}, device='cuda').repeat_interleave({twice})", (2 * n,), "int64")
     elif what == 5:
         e.new(f"torch.bincount(torch.arange({n}, device='cuda'))", (n,), "int64")
     else:
@@ -513,7 +510,7 @@ def host_copy(e: Emitter, p: Picks) -> None:
             e.tags.add("split")
             return
     if what == 9:
-        host = e.pick(p, lambda v: v.host)
+        host = e.pick(p, lambda v: v.host and e.can_write(v))
         if host is not None:
             e.tags.add("split")
             x = e.device(p)
@@ -544,7 +541,8 @@ def host_copy(e: Emitter, p: Picks) -> None:
         y = e.target(p, lambda v: len(v.shape) > 0 and v.shape[0] > 0)
         e.line(f"{y.name}[[{y.shape[0] - 1}]] = 1")
     elif what == 7:
-        host = e.pick(p, lambda v: v.host)
+        # Host work on host data alone happens once, at the capture; what came from the device is repeated.
+        host = e.pick(p, lambda v: v.host and not v.name.startswith("x"))
         if host is None:
             host = e.new(f"{x.name}.cpu()", x.shape, x.dtype, host=True)
         e.new(f"{host.name}.clone().to('cuda')", host.shape, host.dtype)
@@ -625,7 +623,8 @@ def _deleted(e: Emitter) -> set[str]:
 _CHAIN = (
     "{} * 2", "{}.sin()", "{}.tanh()", "{}.relu()", "{} * {}", "{}.square()", "({} + 1) / 2", "{}.softmax(-1)",
     "{}.sigmoid()", "F.dropout({}, 0.5)", "{}.clone()", "F.layer_norm({}, {}.shape[-1:])", "q({}) @ q({}).mT @ q({})",
-    "checkpoint(lambda t: F.dropout(t.sin(), 0.3), {}, use_reentrant=False)", "F.gelu({})", "{}.transpose(0, 1).contiguous().mT",
+    "checkpoint(lambda t: F.dropout(t.sin(), 0.3), {}, use_reentrant=False)", "F.gelu({})",
+    "{}.transpose(0, 1).contiguous().mT",
 )  # fmt: skip
 
 
@@ -655,10 +654,10 @@ def gradient(e: Emitter, p: Picks) -> None:
         start = leaf if param is None else f"{leaf} * ({param}.float().sum() * 0.1)"
         out = _chain(e, p, start)
         if param is None or e.read_only:
-            e.line(f"{out}g, = torch.autograd.grad({out}.sum(), [{leaf}])")
+            e.line(f"{out}g = torch.autograd.grad({out}.sum(), [{leaf}])[0].clone()")
         else:
             e.line(f"{out}.sum().backward()")
-            e.line(f"{out}g = {leaf}.grad")
+            e.line(f"{out}g = {leaf}.grad.clone()")
     e.add(Var(f"{out}g", (rows, k), "float32", e.root_of(None)))
     e.line(f"{out} = {out}.detach()")
     e.add(Var(out, (rows, k), "float32", e.root_of(None), writable=False))

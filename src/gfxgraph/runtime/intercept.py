@@ -84,11 +84,11 @@ def leave() -> None:
     del dead
 
 
-def keep_until_captures_end(graph: Any) -> bool:
-    """Hold a graph that is being dropped while a capture is underway; False where none is."""
+def keep_until_captures_end(held: Any) -> bool:
+    """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:
         if _depth:
-            _graveyard.append(graph)
+            _graveyard.append(held)
         return _depth > 0
 
 
@@ -291,9 +291,9 @@ def _record(self: Any, stream: Any = None) -> Any:
 
 
 def _wait_event(self: Any, stream: Any = None) -> Any:
-    session = process.active_session()
+    session = _session()
     wait = _stock["wait"]
-    if session is None or session.recorder.paused:
+    if session is None:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
     segment = session.recorded_in(self)
@@ -325,6 +325,11 @@ def _start_thread(self: threading.Thread) -> None:
 
 def _empty_cache() -> None:
     _wait_once("torch.cuda.empty_cache", "empty_cache")
+
+
+def _host_empty_cache() -> None:
+    # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+    _wait_once("torch.cuda.empty_cache", "host_empty_cache")
 
 
 def _wait_once(name: str, short: str) -> None:
@@ -464,6 +469,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "wait": (cuda.Event, "wait", _wait_event),
         "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
+        "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),

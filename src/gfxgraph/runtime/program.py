@@ -8,13 +8,14 @@ counted with its reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from gfxgraph.core.tape import Value
-from gfxgraph.runtime import process
+from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.runtime.walk import can_walk, walk
@@ -43,7 +44,9 @@ class Program:
     @property
     def is_plain(self) -> bool:
         """True when a replay is one launch and nothing else."""
-        return len(self.steps) == 1 and isinstance(self.steps[0], SegmentStep) and self.steps[0].graph is not None
+        only = self.steps[0] if len(self.steps) == 1 else None
+        # A later segment alone, after an empty first one, is not in the user's graph object.
+        return isinstance(only, SegmentStep) and only.is_users and only.graph is not None
 
     @property
     def n_guards(self) -> int:
@@ -66,24 +69,59 @@ class Program:
             yield from step.writes()
 
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
-        """Give the segment's result another way, or raise."""
-        where = segment.tape.entries[0].where if segment.tape.entries else ""
-        tried = ["graph launch"]
+        """Give the segment's result another way, or raise.
+
+        Raises:
+            ReplayError: `no_fallback_left`; what the attempts changed has been put back.
+        """
+        ways: list[tuple[str, str, Callable[[], None]]] = []
         if segment.tape.is_complete:
-            tried.append("tape")
-            try:
-                segment.run_tape(self)
-            except RuntimeError as second:
-                raise no_fallback(tried, where, error) from second
-            note_fallback("graph launch failed; ran the tape", "graph launch", where, error)
-            return
+            ways.append(("tape", "graph launch failed; ran the tape", lambda: self._by_tape(segment)))
         if can_walk(segment):
-            tried.append("node walk")
+            ways.append(("node walk", "graph launch failed; ran node by node", lambda: self._by_walk(segment)))
+        tried, last = ["graph launch"], error
+        for name, reason, run in ways:
+            tried.append(name)
+            before: Effects | None = None
             try:
-                walk(segment, self)
+                before = Effects(segment.mutated, self.generators)
+                run()
             except RuntimeError as second:
-                raise no_fallback(tried, where, error) from second
-            note_fallback("graph launch failed; ran node by node", "graph launch", where, error)
+                last = second
+                if before is not None:
+                    with suppress(RuntimeError):  # the device may be gone; the first error is the one to see
+                        before.put_back()
+                continue
+            note_fallback(reason, "graph launch", segment.where, error)
             return
-        process.require().report("fallback", "graph launch failed and nothing was left to try", "graph launch", where)
-        raise no_fallback(tried, where, error) from error
+        note_fallback("graph launch failed and nothing was left to try", "graph launch", segment.where, error)
+        raise no_fallback(tried, segment.where, error) from last
+
+    def _by_tape(self, segment: SegmentStep) -> None:
+        """Run the tape with the generators where the failed launch found them.
+
+        torch advances them before it launches, by an amount that it tells nobody: a run whose
+        results are dropped measures it, the first time.
+        """
+        now = [generator.get_offset() for generator in self.generators]
+        if segment.rng_increments is None:
+            before = Effects(segment.mutated, self.generators)
+            segment.compute(self)
+            segment.rng_increments = [g.get_offset() - then for g, then in zip(self.generators, now)]
+            before.put_back()
+        self._rewind(now, segment.rng_increments)
+        segment.run_tape(self)
+
+    def _by_walk(self, segment: SegmentStep) -> None:
+        now = [generator.get_offset() for generator in self.generators]
+
+        def rewind() -> None:
+            after = [generator.get_offset() for generator in self.generators]
+            self._rewind(now, [b - a for a, b in zip(now, after)])
+
+        walk(segment, self, first_advance=rewind)
+
+    def _rewind(self, offsets: list[int], increments: list[int]) -> None:
+        for generator, offset, increment in zip(self.generators, offsets, increments):
+            if increment and offset >= increment:
+                generator.set_offset(offset - increment)

@@ -33,7 +33,7 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges, tensor_of
+from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_ranges, tensor_of
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -79,7 +79,8 @@ class Session:
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(bare_launch(self.state.base))
-        self.segment_graph: Any = None
+        self._own_graph: Any = None
+        self._dying: Any = None
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
@@ -92,7 +93,7 @@ class Session:
         self.n_reads = 0
         self.reads: dict[int, ReadStep] = {}
         self.error: BaseException | None = None
-        self.died_of: BaseException | None = None
+        self.died_of: tuple[str, object] | None = None
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -106,16 +107,18 @@ class Session:
         outer = process.active_session()
         if outer is not None:
             outer.suspend()
+        # Before the first segment: a collection after its begin could destroy a graph inside it.
+        intercept.enter()
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
+            intercept.leave()
             if outer is not None:
                 outer.resume()
             raise
         self.outer = outer
         process.sessions().append(self)
-        intercept.enter()
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         self.recorder.__enter__()
@@ -133,10 +136,24 @@ class Session:
         program, self.program = self.program, Program(self.program.launch)
         return program
 
-    def abort(self, error: BaseException | None) -> None:
-        """Leave the process as it was before the capture. The error is raised by the caller."""
+    @property
+    def segment_graph(self) -> Any:
+        """torch's graph object of the open segment. The user's is not held: dropping it ends the capture."""
+        return self._own_graph or self.graph_ref() or self._dying
+
+    @segment_graph.setter
+    def segment_graph(self, graph: Any) -> None:
+        self._own_graph = graph if graph is not self.graph_ref() else None
+
+    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+        """Leave the process as it was before the capture. The error is raised by the caller.
+
+        Args:
+            dying: the user's graph object, where its finalizer asks.
+        """
         if self.error is not None:
             return
+        self._dying = dying
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
             if self.is_open:
@@ -147,6 +164,7 @@ class Session:
             process.log.error("while leaving a failed capture: %s", str(second))
         finally:
             self._forget_graphs()
+            self._dying = None
             self.state.counters.add("capture_failed")
 
     def _close(self) -> None:
@@ -184,7 +202,7 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
-        self.segment_graph = None  # an empty segment's graph dies here: inside a capture it would end that
+        self._refuse_busy_pool()
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -197,6 +215,8 @@ class Session:
         except BaseException:
             self._heal()
             raise
+        if self.has_users_pool:
+            self.state.recording[tuple(self.pool_id)] = self
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -216,6 +236,17 @@ class Session:
             raise CaptureError("capture_not_abandoned", stream=self.stream, status=self.state.lost_streams[handle])
         raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
 
+    def _refuse_busy_pool(self) -> None:
+        """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
+        other = self.state.recording.get(tuple(self.pool_id)) if self.has_users_pool else None
+        if other is not None and other is not self:
+            raise CaptureError(
+                "wrong_pool",
+                pool=tuple(self.pool_id),
+                problem=f"the capture begun at {shown(other.begun_at)} is recording into it",
+                quote=f"beginAllocateToPool: already recording to mempool_id {tuple(self.pool_id)}",
+            )
+
     def _join_side_streams(self) -> None:
         for stream in self.side_streams.values():
             if self._status(stream) is CaptureStatus.ACTIVE:
@@ -234,8 +265,7 @@ class Session:
         self._join_side_streams()
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
-        self.is_open = False
-        self._sync_debug(False)
+        self._is_over()
         is_users = graph is self.graph_ref()
         try:
             with warnings.catch_warnings():
@@ -247,8 +277,6 @@ class Session:
             is_healed = self._heal(end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise self._end_error(error) from error
-            if self.died_of is None:
-                self.state.report("fallback", "the capture could not be ended; its tape runs instead", "capture_end")
             process.log.debug("capture_end failed: %s", error)
             graph = None
         if self.pool_id is None:
@@ -259,9 +287,24 @@ class Session:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
         step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
-        step.is_launchable = graph is not None and self._instantiate(step, is_users)
-        if not step.is_launchable or tape.rows or tape.opaque or (final and self.n_segments == 1):
+        if graph is not None:
+            self._instantiate(step, is_users)
+        elif self.died_of is not None:
+            step.step_down("an unforeseen operation ended the capture; its part runs from the tape", *self.died_of)
+        else:
+            step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
+        if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.program.steps.append(step)
+        # An empty segment's graph dies with this call: once the next capture is open, an outer one
+        # included, its end would end that.
+        self.segment_graph = None
+
+    def _is_over(self) -> None:
+        """The segment that was open is not any more, whatever its end gives."""
+        self.is_open = False
+        if self.has_users_pool:
+            self.state.recording.pop(tuple(self.pool_id), None)
+        self._sync_debug(False)
 
     def _base_capture_end(self, graph: Any) -> None:
         if getattr(graph, "_tracker", None) is None:
@@ -271,21 +314,13 @@ class Session:
         with set_aside(self.recorder):
             self.state.base.capture_end(graph)
 
-    def _instantiate(self, step: SegmentStep, is_users: bool) -> bool:
+    def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
             step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
-        if is_users and graph._keeps_graph and self.n_segments == 1:
-            return True  # the user instantiates, or the first replay does
-        try:
-            self.state.base.instantiate(graph)
-        except RuntimeError as error:
-            if not step.tape.is_complete:
-                raise CaptureError("instantiate_failed", status=first_line(error), n_nodes=step.n_nodes) from error
-            self.state.report("fallback", "the graph could not be instantiated; its tape runs instead", "instantiate")
-            process.log.debug("instantiate failed: %s", error)
-            return False
-        return True
+        step.is_launchable = True
+        if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
+            step.instantiate()
 
     def _end_error(self, error: RuntimeError) -> CaptureError:
         entries = self.recorder.tape.entries
@@ -299,8 +334,7 @@ class Session:
         )
 
     def _discard_segment(self) -> None:
-        self.is_open = False
-        self._sync_debug(False)
+        self._is_over()
         graph = self.segment_graph
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -332,7 +366,7 @@ class Session:
     def _pool_in_use(self) -> tuple[int, int] | None:
         """The pool of the open capture; torch tells it only of captures that ended well."""
         if self.pool_id is not None:
-            return tuple(getattr(self.pool_id, "id", self.pool_id))
+            return tuple(self.pool_id)
         for segment in torch.cuda.memory_snapshot():
             pool = tuple(segment.get("segment_pool_id", (0, 0)))
             inside = [(segment["address"], segment["address"] + segment["total_size"])]
@@ -368,6 +402,11 @@ class Session:
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
+        if self.policy is OnUnsafe.RAISE:
+            from gfxgraph.core.tape import where_of
+
+            # Nothing but the operation itself: its own error is what the program is to see.
+            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.read_below_python(row, func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
@@ -510,7 +549,7 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(snapshots):
                 try:
-                    tensor.copy_(saved)
+                    overwrite(tensor, saved)
                 except RuntimeError as error:  # the others can still be put back
                     first_error = first_error or error
             for state, saved_state in reversed(saved_rng):
@@ -537,8 +576,23 @@ class Session:
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
+            self._explain_devices(info.name, args, kwargs, error)
             raise error
         return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def _explain_devices(self, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
+        """Raise `wrong_device` where torch refused tensors of two devices; the capture lives on."""
+        here = torch.device("cuda", self.device_index)
+        strangers = [t for t in flat(args, kwargs) if t.device != here]
+        if strangers and "device" in str(error):
+            raise CaptureError(
+                "wrong_device",
+                tensor_device=strangers[0].device,
+                graph_device=here,
+                op=name,
+                where=shown(place()),
+                quote=str(error),
+            ) from error
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
@@ -565,12 +619,9 @@ class Session:
             )
             self.abort(failure)
             raise failure from error
-        self.state.report(
-            "fallback", "an unforeseen operation ended the capture; ran its part from the tape", name, where
-        )
         process.log.debug("capture died: %s", error)
         row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
-        self.died_of = error
+        self.died_of = name, where
         try:
             return again(row)
         finally:
@@ -744,7 +795,12 @@ class Session:
         def make() -> tuple[Any, Step]:
             out = read()
             self.taint(out)
-            return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
+
+            def again() -> None:
+                with torch.inference_mode():
+                    out.copy_(read())
+
+            return out, CallStep(again, "torch.cuda.get_rng_state", *where)
 
         return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime import process
-from gfxgraph.runtime.execute import run_tape
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.execute import Env, run_tape
+from gfxgraph.runtime.memory import Layout, overwrite
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
@@ -62,11 +62,42 @@ class SegmentStep(Step):
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_users = is_users
         self.is_launchable = False
+        self.why_not: tuple[str, str, object] | None = None
         self.tape = tape
         self.live = live
         self.mutated = mutated
         self.n_nodes = 0
+        self.rng_increments: list[int] | None = None
+        """How far one run advances each generator of the program; None until it was measured."""
+
+    @property
+    def where(self) -> object:
+        """Where the segment's work begins in the user's source."""
+        return self.tape.entries[0].where if self.tape.rows else ""
+
+    def step_down(self, reason: str, op: str, where: object = "") -> None:
+        """From now on the tape runs; counted now and at each replay."""
+        self.is_launchable = False
+        self.why_not = reason, op, where or self.where
+        note_fallback(*self.why_not)
+
+    def instantiate(self) -> None:
+        """Make the executable graph; where that fails the tape runs from now on.
+
+        Raises:
+            CaptureError: `instantiate_failed`, where the tape does not know all of the work.
+        """
+        try:
+            process.require().base.instantiate(self.graph)
+        except RuntimeError as error:
+            if not self.tape.is_complete:
+                raise CaptureError(
+                    "instantiate_failed", status=str(error).splitlines()[0], n_nodes=self.n_nodes, quote=str(error)
+                ) from error
+            process.log.debug("instantiate failed: %s", error)
+            self.step_down("the graph could not be instantiated; its tape runs instead", "instantiate")
 
     @property
     def graph(self) -> Any:
@@ -76,11 +107,17 @@ class SegmentStep(Step):
     def run(self, program: Program) -> None:
         if self.graph is None:
             self.run_tape(program)
+            if self.why_not is not None:
+                note_fallback(*self.why_not)
             return
         try:
             program.launch(self.graph)
         except RuntimeError as error:
             program.launch_failed(self, error)
+
+    def compute(self, program: Program) -> Env:
+        """Run the tape into fresh memory."""
+        return run_tape(self.tape, program.lookup, {value for value, _ in self.live})
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
@@ -89,13 +126,12 @@ class SegmentStep(Step):
 
     def run_tape(self, program: Program) -> None:
         """Do the segment's work operation by operation, into the same addresses."""
-        keep = {value for value, _ in self.live}
-        env = run_tape(self.tape, program.lookup, keep)
+        env = self.compute(program)
         with torch.inference_mode():
             for value, layout in self.live:
                 made = env.get(value)
                 if made is not None and made.data_ptr() != layout.address:
-                    layout.tensor().copy_(made)
+                    overwrite(layout.tensor(), made)
 
     def __str__(self) -> str:
         how = "graph" if self.graph is not None else "tape"
@@ -116,7 +152,7 @@ class HostStep(Step):
     mutated: tuple[Tensor | Layout, ...] = ()
 
     def run(self, program: Program) -> None:
-        with torch.no_grad():
+        with torch.inference_mode():  # the tensors may have been made under it
             result = self.func(*self.args, **self.kwargs)
             self._store(self.out, result)
 

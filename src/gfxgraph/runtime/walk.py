@@ -48,10 +48,17 @@ def can_walk(segment: SegmentStep) -> bool:
         return False
 
 
-def walk(segment: SegmentStep, program: Program, after: Callable[[int, int], bool] | None = None) -> None:
+def walk(
+    segment: SegmentStep,
+    program: Program,
+    after: Callable[[int, int], bool] | None = None,
+    first_advance: Callable[[], None] | None = None,
+) -> None:
     """Run the segment node by node.
 
     Args:
+        first_advance: called once the generators have been advanced as one replay does; it may set
+            them to where they should start, and they are advanced again.
         after: called after each node with (position, node handle); True stops the walk.
     """
     driver = process.require().driver
@@ -65,6 +72,9 @@ def walk(segment: SegmentStep, program: Program, after: Callable[[int, int], boo
     try:
         # With every node off: this advances the random generators once, as one replay does.
         program.launch(segment.graph)
+        if first_advance is not None:
+            first_advance()
+            program.launch(segment.graph)
         for position, node in enumerate(nodes):
             if node in enabled:
                 driver.set_node_enabled(graph_exec, node, True)

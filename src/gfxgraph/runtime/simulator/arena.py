@@ -92,7 +92,7 @@ class Arena:
         dtype = tensor.dtype
         address = tensor.data_ptr()
         if not address:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype)
+            return _empty(tensor.size(), tensor.stride(), dtype)
         if dtype not in self._flat:
             self._add_dtype(dtype)
         twin = self._flat[dtype].as_strided(
@@ -109,7 +109,7 @@ class Arena:
         if dtype not in self._flat:
             self._add_dtype(dtype)
         if not address:
-            return torch.empty_strided(size, stride, dtype=dtype)
+            return _empty(size, stride, dtype)
         return self._flat[dtype].as_strided(size, stride, (address - self.base) >> self._shift[dtype])
 
     def tensor_at(
@@ -174,6 +174,7 @@ class Arena:
 
 def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
     """Call ``on_free`` when the storage of ``tensor`` dies."""
+
     # Not DLPack's deleter: a Python callback from C++ breaks when an exception is being raised, and when
     # the interpreter goes down. Torch keeps a storage's Python object for as long as the storage lives.
     def died(reference: weakref.ref[Any]) -> None:
@@ -181,6 +182,11 @@ def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
         on_free()
 
     _watched.add(weakref.ref(tensor.untyped_storage(), died))
+
+
+def _empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    with torch.inference_mode(False):  # a node keeps its twins, and may be replayed outside the mode
+        return torch.empty_strided(size, stride, dtype=dtype)
 
 
 def span_nbytes(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:

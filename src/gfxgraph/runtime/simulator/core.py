@@ -83,9 +83,10 @@ class Simulator:
         try:
             return function(*args)
         except Refused as refused:
-            failure = self.error(refused)
-        # Out here its context is what the caller is handling, as with an exception from C++.
-        raise failure
+            code = refused.code
+        # Out here its context is what the caller is handling, as with an exception from C++; and no local
+        # may hold it, because its traceback holds this frame.
+        raise self.error(Refused(code))
 
     def assert_not_capturing(self, attempt: str) -> None:
         status = self.device.current().status

@@ -322,8 +322,8 @@ class Kernels:
                 raise Refused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
         except Refused as refused:
-            failure = self.sim.error(refused)
-        raise failure
+            code = refused.code
+        raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
 
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)
@@ -500,7 +500,17 @@ def _always(args: tuple[Any, ...]) -> bool:
     return True
 
 
+def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
+    """torch makes a masked_fill of one mask and one number from the host, which waits for nothing."""
+    if not isinstance(value, Tensor) or value.is_cuda or value.numel() != 1:
+        return False
+    given = [index for index in indices if index is not None]
+    return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
+
+
 def _has_mask(args: tuple[Any, ...]) -> bool:
+    if len(args) > 2 and _fills_by_mask(*args[:3]) and not (len(args) > 3 and args[3]):
+        return False
     masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
     return any(mask.is_cuda or args[0].is_cuda for mask in masks)
 

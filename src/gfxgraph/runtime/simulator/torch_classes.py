@@ -11,6 +11,7 @@ is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGr
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -225,10 +226,10 @@ class _Holdings:
 
 
 def _destructor(holdings: _Holdings) -> Any:
-    """An object that gives ``holdings`` back when the graph that has it is really gone, as ``~CUDAGraph`` does.
+    """An object that gives ``holdings`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
 
-    The graph's own ``__del__`` would not do: torch's Python class has one from 2.13 on, which does not call
-    up, and the collector calls it for a graph that is then kept alive after all.
+    No ``__del__`` would do: torch's class has one from 2.13 on, which does not call up, and the collector
+    calls finalizers of a whole cycle, also of a graph that is then kept alive after all.
     """
 
     def destroy() -> None:
@@ -249,7 +250,8 @@ class SimCUDAGraphBase:
 
     sim: ClassVar[Simulator]
     _debug_mode: ClassVar[bool] = False
-    _capturing: ClassVar[list[SimCUDAGraphBase]] = []
+    # Not held, as C++ has only their addresses: a graph may be dropped in the middle of its capture.
+    _capturing: ClassVar[list[weakref.ref[SimCUDAGraphBase]]] = []
 
     def __new__(cls, keep_graph: bool = False, *args: Any, **kwargs: Any) -> Any:
         made = object.__new__(cls)
@@ -298,10 +300,10 @@ class SimCUDAGraphBase:
             if pool[0] and pool[1]:
                 raise RuntimeError("mempool_id_.first and second must not both be set")
             self._pool = (int(pool[0]), int(pool[1]))
-        sim.allocator.begin_route(self._pool, self._takes)
+        sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
         self._stream = stream
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
-        self._capturing.append(self)
+        self._capturing.append(weakref.ref(self))
 
     def _takes(self, stream_id: int) -> bool:
         """Whether an allocation on this stream belongs to this capture."""
@@ -322,8 +324,7 @@ class SimCUDAGraphBase:
         stream = sim.device.current()
         if stream is not self._stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        if self in self._capturing:
-            self._capturing.remove(self)
+        self._capturing[:] = [other for other in self._capturing if other() not in (self, None)]
         habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
@@ -333,11 +334,12 @@ class SimCUDAGraphBase:
                 sim.allocator.release_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
-            failure = sim.error(refused)
+            code = refused.code
         else:
             self._captured(graph)
             return
-        raise failure
+        # No local may hold it: its traceback holds this frame, and a C++ exception makes no such cycle.
+        raise sim.error(Refused(code))
 
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
@@ -479,7 +481,15 @@ class SimCUDAGraphBase:
             raise RuntimeError(
                 "get_currently_capturing_graph() can be used only between capture_begin() and capture_end()"
             )
-        return SimCUDAGraphBase._capturing[-1]
+        return SimCUDAGraphBase._capturing[-1]()
+
+
+def _taken_by(graph: weakref.ref[SimCUDAGraphBase]) -> Callable[[int], bool]:
+    def takes(stream_id: int) -> bool:
+        alive = graph()
+        return alive is not None and alive._takes(stream_id)
+
+    return takes
 
 
 def is_capturing(sim: Simulator) -> Callable[[], bool]:

@@ -1,0 +1,180 @@
+"""Replays that fail: the order of the steps down, right results at each, counted and logged."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.runtime.simulator import Faults
+from tests.conformance.bench import Bench, ProcessState, reserved, same
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
+PROGRAMS = ["plain", "rng", "in_place", "forked", "split"]
+OPAQUE = ["opaque_first", "opaque_last"]
+INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
+TAPE = "graph launch failed; ran the tape"
+WALK = "graph launch failed; ran node by node"
+NOTHING = "graph launch failed and nothing was left to try"
+
+
+@pytest.fixture(params=["cuda", "hip"])
+def bench(request):
+    gfxgraph.enable(simulate=request.param, validate=False)
+    gfxgraph.reset_stats()
+    try:
+        yield Bench()
+    finally:
+        gfxgraph.disable()
+
+
+def captured(bench, program, **kw):
+    graph = torch.cuda.CUDAGraph(**kw)
+    with torch.cuda.graph(graph, stream=bench.stream):
+        outputs = getattr(bench, program)()
+    return graph, outputs
+
+
+def replay(bench, graph, outputs, program, plan=lambda faults: None):
+    """One replay on new input with failures planted, against eager."""
+    bench.x.copy_(torch.randn(8))
+    want = bench.eager(getattr(bench, program))
+    bench.sim.faults = faults = Faults()
+    plan(faults)
+    try:
+        graph.replay()
+    finally:
+        bench.sim.faults = Faults()
+    same(bench.observe(outputs), want)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, *OPAQUE])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_launch_fails(bench, program, at):
+    """The first and later launches: tape or node walk into the same outputs, and the next launch is one again."""
+    graph, outputs = captured(bench, program)
+    gfxgraph.reset_stats()
+    state = ProcessState()
+    for n in range(1, 7):
+        fails = n == at
+        replay(bench, graph, outputs, program, lambda f: fails and f.fail_nth("launch", 1, INVALID_VALUE))  # noqa: B023
+    state.check()
+    assert gfxgraph.stats()["fallbacks"] == {WALK if program in OPAQUE else TAPE: 1}
+    assert gfxgraph.stats()["replay_count"] == 6
+
+
+def test_second_segment_launch_fails(bench):
+    """The first part of a program is a launch, the second its tape."""
+    graph, outputs = captured(bench, "split")
+    replay(bench, graph, outputs, "split", lambda f: f.fail_nth("launch", 2, INVALID_VALUE))
+    assert gfxgraph.stats()["fallbacks"] == {TAPE: 1}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_out_of_memory_in_the_tape(bench, program):
+    """The tape needs memory and there is none: the node walk needs none."""
+    graph, outputs = captured(bench, program)
+
+    def plan(faults):
+        faults.fail_nth("launch", 1, OUT_OF_MEMORY)
+        faults.oom_nth(len(bench.external) if program == "in_place" else 1)
+
+    replay(bench, graph, outputs, program, plan)
+    assert sum(gfxgraph.stats()["fallbacks"].values()) == 1
+    assert set(gfxgraph.stats()["fallbacks"]) <= {TAPE, WALK}
+
+
+@pytest.mark.parametrize("program", ["in_place", "rng", "opaque_first"])
+def test_nothing_is_left(bench, program):
+    """Every way fails: an error that lists them and quotes torch, state as before, counted; then it works again."""
+    graph, outputs = captured(bench, program)
+    external, rng = [t.clone() for t in bench.external], torch.cuda.get_rng_state()
+    state = ProcessState()
+    bench.sim.faults = faults = Faults()
+    for n in range(1, 12):
+        faults.fail_nth("launch", n, INVALID_VALUE)
+    faults.fail_nth("op", len(bench.external), INVALID_VALUE)
+    for n in range(1, 9):
+        faults.fail_nth("op", n + 2, INVALID_VALUE)
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        graph.replay()
+    bench.sim.faults = Faults()
+    state.check()
+    assert caught.value.code == "no_fallback_left"
+    assert "graph launch" in str(caught.value) and "node walk" in str(caught.value)
+    assert "invalid argument" in str(caught.value)
+    assert gfxgraph.stats()["fallbacks"] == {NOTHING: 1}
+    same(bench.external, external)
+    torch.cuda.set_rng_state(rng)
+    replay(bench, graph, outputs, program)
+
+
+def test_sticky_fault(bench):
+    """After an illegal address every call fails: one error with torch's own words."""
+    graph, _ = captured(bench, "plain")
+    bench.sim.faults = faults = Faults()
+    faults.fail_nth("launch", 1, ILLEGAL_ADDRESS)
+    with pytest.raises(gfxgraph.ReplayError, match="an illegal memory access was encountered") as caught:
+        graph.replay()
+    assert caught.value.code == "no_fallback_left"
+    bench.sim.device.sticky = 0
+    bench.sim.faults = Faults()
+
+
+def test_logged_once(bench, caplog):
+    """Ten failures of one kind: ten counts, one line."""
+    graph, outputs = captured(bench, "plain")
+    with caplog.at_level(logging.INFO, logger="gfxgraph"):
+        logging.getLogger("gfxgraph").propagate = True
+        for _ in range(10):
+            replay(bench, graph, outputs, "plain", lambda f: f.fail_nth("launch", 1, INVALID_VALUE))
+    assert gfxgraph.stats()["fallback_count"] == 10
+    lines = [r.getMessage() for r in caplog.records if "ran the tape" in r.getMessage()]
+    assert len(lines) == 1 and "bench.py" in lines[0]
+
+
+@pytest.mark.parametrize("call", ["end", "instantiate"])
+def test_tape_of_a_failed_capture_is_counted_at_each_replay(bench, call):
+    """A capture that had no graph at its end runs from the tape, and says so every time."""
+    bench.sim.faults = faults = Faults()
+    faults.fail_nth(call, 1, 901 if call == "end" else OUT_OF_MEMORY)
+    graph, outputs = captured(bench, "in_place")
+    bench.sim.faults = Faults()
+    before = gfxgraph.stats()["fallback_count"]
+    assert before == 1
+    for _ in range(3):
+        replay(bench, graph, outputs, "in_place")
+    assert gfxgraph.stats()["fallback_count"] == before + 3
+    assert len(gfxgraph.stats()["fallbacks"]) == 1
+
+
+@pytest.mark.parametrize("by", ["user", "replay"])
+@pytest.mark.parametrize("program", ["in_place", "opaque_first"])
+def test_late_instantiation_fails(bench, by, program):
+    """keep_graph=True: instantiated by the user or by the first replay; where that fails the tape runs."""
+    graph, outputs = captured(bench, program, keep_graph=True)
+    bench.sim.faults = faults = Faults()
+    faults.fail_nth("instantiate", 1, OUT_OF_MEMORY)
+    bench.x.copy_(torch.randn(8))
+    if program == "opaque_first":
+        with pytest.raises(gfxgraph.CaptureError, match="out of memory") as caught:
+            graph.instantiate() if by == "user" else graph.replay()
+        assert caught.value.code == "instantiate_failed"
+        replay(bench, graph, outputs, program)  # the next attempt may find the memory
+        return
+    if by == "user":
+        graph.instantiate()
+    replay(bench, graph, outputs, program, lambda f: f.calls.update(faults.calls) or f.fail.update(faults.fail))
+    assert list(gfxgraph.stats()["fallbacks"]) == ["the graph could not be instantiated; its tape runs instead"]
+
+
+def test_memory_of_fallbacks_is_given_back(bench):
+    """Nothing stays reserved once graph and outputs are gone."""
+    baseline = reserved()
+    graph, outputs = captured(bench, "split")
+    for _ in range(3):
+        replay(bench, graph, outputs, "split", lambda f: f.fail_nth("launch", 1, INVALID_VALUE))
+    del graph, outputs
+    assert reserved() == baseline

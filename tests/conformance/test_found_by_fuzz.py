@@ -1,0 +1,232 @@
+"""What random programs (tests/property/test_fuzz.py) broke, each as small as it could be made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+
+
+def ones(*size, **kw):
+    return torch.ones(*size, device="cuda", **kw)
+
+
+def replays_as_eager(capture, body, *inputs, **kw):
+    """Capture ``body``; for two new contents of ``inputs`` compare a replay with eager."""
+    graph, out = capture(body, warm=False, **kw)
+    for scale in (2, 3):
+        for x in inputs:
+            x.copy_(torch.arange(x.numel(), device="cuda").view_as(x) * scale)
+        graph.replay()
+        torch.cuda.synchronize()
+        got = out.clone()
+        assert torch.equal(got, body())
+    assert gfxgraph.stats()["fallback_count"] == 0
+    return graph
+
+
+def test_unsafe_operation_on_a_side_stream(capture):
+    """A split may happen while a side stream is current."""
+    x, side = ones(4), torch.cuda.Stream()
+
+    def body():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+            assert y.isnan().sum().item() == 0
+            y = y + 1
+        torch.cuda.current_stream().wait_stream(side)
+        return y * 3
+
+    replays_as_eager(capture, body, x)
+
+
+def test_error_of_a_host_step_leaves_no_recorder_behind(platform):
+    """When the operation of a split itself fails, tensors of the host can be used afterwards."""
+    with pytest.raises(RuntimeError):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.linalg.cholesky(-torch.eye(3, device="cuda"))
+    assert torch.ones(2).sum() == 2
+
+
+def test_foreign_generator_is_put_back(capture):
+    """A generator that the graph does not know is after the capture where it was before."""
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    before = generator.get_state()
+    capture(lambda: torch.rand(4, device="cuda", generator=generator), warm=False)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_graph_replayed_inside_is_undone(capture):
+    """State and generator that a replay inside the capture advances are put back, with nothing before it too."""
+    count = torch.zeros(4, device="cuda")
+    inner = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        count.add_(1)
+        out = count + torch.rand(4, device="cuda")
+    inner.replay()
+    before = [count.clone(), out.clone(), torch.cuda.get_rng_state()]
+
+    def body():
+        inner.replay()
+        return out * 2
+
+    graph, _ = capture(body, warm=False)
+    for was, now in zip(before, (count, out, torch.cuda.get_rng_state())):
+        assert torch.equal(was, now)
+    graph.replay()
+    assert torch.equal(count, torch.full_like(count, 2))
+
+
+def test_host_state_is_put_back(capture):
+    """A host tensor that the body copies into keeps its content until the first replay."""
+    x, kept = ones(4), torch.zeros(4)
+    graph, _ = capture(lambda: kept.copy_(x * 2), warm=False)
+    assert not kept.any()
+    graph.replay()
+    assert torch.equal(kept, torch.full((4,), 2.0))
+
+
+def test_pinned_copy_to_the_host_is_put_back(capture):
+    """A recorded copy into pinned memory that a later split had to run is undone."""
+    x, kept = ones(4), torch.zeros(4).pin_memory()
+
+    def body():
+        kept.copy_(x * 2, non_blocking=True)
+        assert x.sum().item() > -1
+        return x + 1
+
+    graph, _ = capture(body, warm=False)
+    assert not kept.any()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(kept, torch.full((4,), 2.0))
+
+
+def test_host_work_is_not_repeated(capture):
+    """What the body does with host tensors alone happens once, at the capture, as in torch; validating too."""
+    x, count = ones(4), torch.zeros(())
+
+    def body():
+        count.add_(1)
+        return x + 1
+
+    graph, _ = capture(body, warm=False)
+    assert graph.validate()
+    graph.replay()
+    assert count.item() == 1
+
+
+def test_copy_to_the_host_under_inference_mode(capture):
+    """Inference mode shows composite operations whole; what is unsafe inside them is seen all the same."""
+    x = ones(4)
+    with torch.inference_mode():
+        replays_as_eager(capture, lambda: x.to("cpu").to("cuda") * 2, x)
+
+
+def test_two_splits_with_nothing_between(capture):
+    """The empty graph between two adjacent splits is not destroyed inside the next capture."""
+    x = ones(4)
+    replays_as_eager(capture, lambda: x.cpu().to("cuda") + torch.arange(4, device="cuda"), x)
+
+
+def test_nested_capture_that_ends_with_a_split(capture):
+    """A nested capture's empty last graph is not destroyed inside the outer capture."""
+    x = ones(4)
+    kept = []
+
+    def body():
+        inner = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(inner):
+            y = (x * 2).cpu().cuda()
+        kept.append(inner)
+        inner.replay()
+        return y + 1
+
+    replays_as_eager(capture, body, x)
+
+
+def test_validation_of_a_write_into_an_earlier_segment(capture):
+    """A view taken after a split, of a result from before it, is external state of its segment."""
+    x = ones(4)
+
+    def body():
+        y = x * 2
+        assert x.isnan().sum().item() == 0
+        z = y + 1
+        y[:2] = z[2:]
+        return y
+
+    graph = replays_as_eager(capture, body, x)
+    assert graph.validate()
+
+
+def test_all_work_after_the_first_split(capture):
+    """The user's graph object, left empty by a split before any work, is not what a replay launches."""
+    x = ones(4)
+
+    def body():
+        repr(x)
+        return x * 2
+
+    replays_as_eager(capture, body, x)
+
+
+def test_host_step_on_tensors_of_inference_mode(capture):
+    """What was captured under inference mode is replayed outside of it."""
+    x = ones(4)
+
+    def body():
+        with torch.inference_mode():
+            state = torch.cuda.get_rng_state()
+            y = x * 2
+            y[[1]] = 5
+            torch.cuda.set_rng_state(state)
+        return y.clone()
+
+    replays_as_eager(capture, body, x)
+
+
+def test_composites_under_inference_mode_are_torchs_own(capture):
+    """Dropout of nothing draws nothing; Python's decomposition of it would."""
+    x, nothing = ones(4), torch.zeros(0, device="cuda")
+
+    def body():
+        with torch.inference_mode():
+            torch.nn.functional.dropout(nothing, 0.5)
+            return x + 1
+
+    graph, _ = capture(body, warm=False)
+    before = torch.cuda.get_rng_state()
+    graph.replay()
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_expanded_results_of_a_graph_replayed_inside(capture):
+    """A result that is an expanded view is put back after the capture like any other."""
+    x = ones(4)
+    inner = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        wide = (x * 2).unsqueeze(0).expand(3, 4)
+
+    def body():
+        inner.replay()
+        return wide + 1
+
+    replays_as_eager(capture, body, x)
+
+
+def test_number_assigned_through_a_mask_is_recorded(capture):
+    """torch makes a masked_fill of it, which needs no split; zero-size tensors pass through inference mode."""
+    x, nothing = ones(4), torch.zeros(0, device="cuda")
+
+    def body():
+        y = x * 2
+        y[y == 2] = 7
+        with torch.inference_mode():
+            z = nothing + 1
+        return y + z.sum()
+
+    replays_as_eager(capture, body, x)
+    assert gfxgraph.stats()["split_count"] == 0

@@ -14,7 +14,8 @@ import gfxgraph
 from gfxgraph.runtime import process, simulator
 from gfxgraph.runtime.simulator.device import Refused
 
-MIB = 1 << 20
+# What torch itself writes there as it goes.
+TORCHS_OWN = ("__warningregistry__", "default_capture_stream")
 
 
 def owners():
@@ -32,7 +33,7 @@ def patched(before):
         for name in {*names, *now}:
             old, new = names.get(name), now.get(name)
             lazily_imported = name not in names and isinstance(new, types.ModuleType)
-            if old is not new and not lazily_imported and name != "__warningregistry__":
+            if old is not new and not lazily_imported and name not in TORCHS_OWN:
                 changed.append(f"{owner.__name__}.{name}")
     return sorted(changed)
 

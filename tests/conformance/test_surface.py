@@ -15,6 +15,8 @@ import weakref
 import pytest
 import torch
 
+HAS_GPU = torch.cuda.is_available()
+
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 # From 2.14 on replay() instantiates first, and that is what refuses.
 NO_CAPTURE = "without a preceding successful capture|must have been called before calling instantiate"
@@ -495,6 +497,8 @@ def test_second_capture_without_reset(surface):
 
 def test_default_stream_is_refused(surface):
     """Capturing on the default stream is torch's error; the next capture works."""
+    if HAS_GPU and not surface.is_bridged:
+        pytest.skip("stock torch leaves its generator stuck after this, for the whole process")
     x, graph = arange(), torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="CUDA graphs must be captured on a non-default stream"):
         graph.capture_begin()
@@ -674,7 +678,7 @@ def test_captures_in_two_threads(surface):
             graph.replay()
             torch.cuda.synchronize()
             results[number] = y.clone()
-        except BaseException as error:
+        except (RuntimeError, AssertionError) as error:  # a broken barrier is a RuntimeError
             both_capture.abort()
             errors.append(error)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from gfxgraph import config
+from gfxgraph.cli import _selftest
+from gfxgraph.cli.run import DEFAULT_PROFILE
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import Finding, Site, State
@@ -23,17 +25,48 @@ _MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.
 @click.command(short_help="Check GPU, ROCm, PyTorch and settings; say what to mend.")
 @click.option("--why", is_flag=True, help="Show which known defects apply here and what each changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
 @click.option(
-    "--selftest",
-    type=click.Path(dir_okay=False, writable=True),
-    is_flag=False,
-    flag_value="gfxgraph-selftest.json",
-    help="Run the safety suite on the GPU here and write a JSON report.",
+    "--out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=Path(_selftest.DEFAULT_PATH),
+    show_default=True,
+    help="Where --selftest writes its report.",
 )
-def command(why: bool, as_json: bool, selftest: str | None) -> None:
-    """Check this machine. Exit status 0: nothing red; 1: something is."""
+@click.option("--allow-cuda", is_flag=True, help="--selftest also on an NVIDIA GPU.")
+@click.option(
+    "--simulate",
+    is_flag=False,
+    flag_value=DEFAULT_PROFILE,
+    default="",
+    metavar="[PROFILE]",
+    help=f"--selftest without a GPU, in the simulator; where no PROFILE is named, {DEFAULT_PROFILE}.",
+)
+@click.option("--only", multiple=True, hidden=True, metavar="NAME", help="--selftest: these cases alone.")
+@click.option("--cases", hidden=True, metavar="MODULE", help="--selftest: the cases of this module.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    why: bool,
+    as_json: bool,
+    selftest: bool,
+    out: Path,
+    allow_cuda: bool,
+    simulate: str,
+    only: tuple[str, ...],
+    cases: str | None,
+) -> None:
+    """Check this machine. Exit status 0: nothing red; 1: something is.
+
+    With --selftest: 0 if every case passed or was skipped with a reason, 1 if not, 2 if gfxgraph cannot be
+    used here.
+    """
     if selftest:
-        raise SystemExit(_selftest(selftest))
+        status = _selftest.run(out, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases)
+        raise SystemExit(status)
+    for name in ("out", "allow_cuda", "simulate", "only", "cases"):
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --selftest", ctx)
     lang = config.language_of()
     try:
         environment = detect()
@@ -137,18 +170,3 @@ def _totals(decisions: Decisions, lang: str) -> None:
         click.echo(f"  export {name}={value}")
     for sentence in decisions.advice:
         click.echo(f"  {sentence}")
-
-
-def _selftest(path: str) -> int:
-    try:
-        # By name: the suite is part of the runtime room, which needs torch.
-        selftest = importlib.import_module("gfxgraph.runtime.selftest")
-    except ImportError as error:
-        failure = GfxGraphError("selftest_missing", module="gfxgraph.runtime.selftest", quote=str(error))
-        click.echo(str(failure), err=True)
-        return 2
-    try:
-        return int(selftest.run(path))
-    except GfxGraphError as error:
-        click.echo(str(error), err=True)
-        return 2

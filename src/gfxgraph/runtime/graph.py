@@ -15,7 +15,9 @@ Invariants:
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ STOCK_DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
     "on the default stream.)"
 )
+STOCK_NOT_BEGUN = "Capture must end on the same stream it began on."
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
 TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 STOCK_NO_RAW_GRAPH = (
@@ -75,6 +78,8 @@ def bridged_class(base: type) -> type:
             self._is_instantiated = False
             self._was_reset = False
             self._is_between_halves = False
+            # What was being handled when the capture began: an engine may retry inside its except block.
+            self._begun_while = 0
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -88,17 +93,20 @@ def bridged_class(base: type) -> type:
                 CaptureError: `overlapping_captures`, `capture_on_default_stream`, `wrong_pool`,
                     `graph_in_forked_child`.
             """
-            self._refuse_in_child("capture_begin")
+            self._refuse_in_child("capture_begin()")
+            if self._session is not None and self._session.error is not None:
+                self._session = None  # that capture is over; its error was raised when it failed
             if self._session is not None:
                 raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
             if self._program is not None:
-                raise RuntimeError(STOCK_ALREADY)
+                raise CaptureError("already_captured", where=shown(place()), quote=STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = (args, kwargs)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
+            self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
             self._session = session
             self._was_reset = False
@@ -111,15 +119,16 @@ def bridged_class(base: type) -> type:
                     made the capture fail, unless that error is on its way to the caller already.
             """
             leave_modes()
+            self._refuse_in_child("capture_end()")
             session = self._session
             if session is None:
-                self._refuse_in_child("capture_end")
-                super().capture_end()  # torch's own error for a capture that was never begun
-                return
+                raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+            is_unwinding = self._is_unwinding()
             if session.error is not None:
                 self._session = None
-                self._fail(session.error)
-                return
+                if is_unwinding:
+                    return
+                raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
             if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
@@ -127,7 +136,7 @@ def bridged_class(base: type) -> type:
                     "capture_ended_elsewhere",
                     begun=f"{session.stream} at {shown(session.begun_at)}",
                     ended=f"{torch.cuda.current_stream()} at {shown(place())}",
-                    quote="Capture must end on the same stream it began on.",
+                    quote=STOCK_NOT_BEGUN,
                 )
                 session.abort(error)
                 self._session = None
@@ -135,21 +144,21 @@ def bridged_class(base: type) -> type:
             self._session = None
             try:
                 program = session.end()
-            except BaseException:
-                self._state.counters.add("capture_failed")
-                raise
+            except RuntimeError as error:
+                if not is_unwinding:
+                    raise
+                process.log.error("while another error was on its way: %s", str(error))
+                return
             self._program = program
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
             self._unvalidated = self._state.validate_replays
             self._choose_path()
 
-        def _fail(self, error: BaseException) -> None:
-            import sys
-
-            if sys.exc_info()[1] is error:
-                return  # it is being shown already; hiding it behind a second error helps nobody
-            raise error
+        def _is_unwinding(self) -> bool:
+            """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
+            error = sys.exc_info()[1]
+            return error is not None and id(error) != self._begun_while
 
         def _not_here(self, session: Session) -> CaptureError:
             active = process.active_session()
@@ -182,11 +191,11 @@ def bridged_class(base: type) -> type:
 
         def instantiate(self) -> None:
             """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
-            if self._program is None or not (self._keeps_graph or self._is_between_halves):
-                if self._program is not None:
-                    raise RuntimeError(STOCK_INSTANTIATE)
-                super().instantiate()
+            self._refuse_in_child("instantiate()")
+            if self._program is None:
+                self._ask("instantiate()", super().instantiate)
                 return
+            self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
             if self._program.is_plain:
                 self._program.segments[0].instantiate()
             self._is_instantiated = True
@@ -225,6 +234,7 @@ def bridged_class(base: type) -> type:
             """Every replay of a graph that has something to check, and the sampled ones of the others."""
             program = self._program
             leave_modes()
+            self._refuse_in_child("replay()")
             if program is None:
                 raise self._nothing_to_replay()
             session = process.active_session()
@@ -289,7 +299,6 @@ def bridged_class(base: type) -> type:
             self._grant(0)
 
         def _nothing_to_replay(self) -> ReplayError:
-            self._refuse_in_child("replay")
             where = shown(place())
             if self._was_reset:
                 return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
@@ -303,6 +312,7 @@ def bridged_class(base: type) -> type:
 
         def reset(self) -> None:
             """Drop the captured graph and give its memory back; the object can capture again."""
+            self._refuse_in_child("reset()")
             if self._session is not None:
                 self._session.abort(None)
                 self._session = None
@@ -321,9 +331,30 @@ def bridged_class(base: type) -> type:
                         del self._state.graph_memory[address]
 
         def raw_cuda_graph(self) -> int:
-            if self._program is not None and not (self._keeps_graph or self._is_between_halves):
-                raise RuntimeError(STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda"))
-            return super().raw_cuda_graph()  # type: ignore[no-any-return]
+            if self._program is not None:
+                stock = STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
+                self._refuse_unless_kept("raw_cuda_graph()", stock)
+            return int(self._ask("raw_cuda_graph()", super().raw_cuda_graph))
+
+        def raw_cuda_graph_exec(self) -> int:
+            return int(self._ask("raw_cuda_graph_exec()", super().raw_cuda_graph_exec))
+
+        def pool(self) -> Any:
+            return self._ask("pool()", super().pool)
+
+        def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
+            """torch's answer; its refusal to give one before a capture, with what it means."""
+            try:
+                return answer()
+            except RuntimeError as error:
+                if self._program is not None or self._session is not None:
+                    raise
+                code = "use_after_reset" if self._was_reset else "nothing_captured"
+                raise CaptureError(code, call=call, where=shown(place()), quote=str(error)) from error
+
+        def _refuse_unless_kept(self, call: str, stock: str) -> None:
+            if not (self._keeps_graph or self._is_between_halves):
+                raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
 
         def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
             super().debug_dump(debug_path, **kwargs)
@@ -331,7 +362,7 @@ def bridged_class(base: type) -> type:
         def __del__(self) -> None:
             session = getattr(self, "_session", None)
             if session is not None and session.error is None:
-                session.abort(None)
+                session.abort(None, dying=self)
             leave_modes()
             state = getattr(self, "_state", None)
             program = getattr(self, "_program", None)
@@ -348,6 +379,7 @@ def bridged_class(base: type) -> type:
 
         def validate(self) -> bool:
             """Compare the next replay with eager execution; True when they agree."""
+            self._refuse_in_child("validate()")
             from gfxgraph.runtime.validate import replay_validated
 
             if self._program is None:

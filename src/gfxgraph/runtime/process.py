@@ -36,6 +36,8 @@ class Process:
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
     fresh_stream_after_failure: bool = False
+    recording: dict[tuple[int, int], Session] = field(default_factory=dict)
+    """Pools that a capture is recording into right now; only those that programs chose."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Any = None
@@ -113,8 +115,11 @@ def _after_fork() -> None:
     _local.__dict__.clear()
     for graph in list(_current.graphs):
         graph._forget_fast_path()
+        _never_destroyed.append(graph)
 
 
+# A forked child must not destroy graphs either: that calls into the parent's GPU context.
+_never_destroyed: list[Any] = []
 _registered = False
 
 

@@ -93,7 +93,8 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     try:
         enable(asked, {"validate": False})
     except GfxGraphError as error:
-        return REFUSED, {"refused": {"code": error.code, "en": error.text("en"), "zh": error.text("zh")}}
+        fields = {name: str(value) for name, value in error.fields.items()}
+        return REFUSED, {"refused": {"code": error.code, "fields": fields}}
     import torch
 
     from gfxgraph.hardware.device import device_info
@@ -164,5 +165,15 @@ def _no_core_files() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def entry(arguments: list[str]) -> int:
+    """Run one case, or with ``--serve`` one after the other as asked on standard input, each in a fork."""
+    if arguments == ["--serve"]:
+        from gfxgraph.runtime.selftest_process import serve
+
+        forked = serve()
+        return PASS if forked is None else main(forked)
+    return main(arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry(sys.argv[1:]))

@@ -79,7 +79,8 @@ class Session:
         self.default_generator = torch.cuda.default_generators[self.device_index]
         self.default_state = self.default_generator.graphsafe_get_state()
         self.program = Program(bare_launch(self.state.base))
-        self.segment_graph: Any = None
+        self._own_graph: Any = None
+        self._dying: Any = None
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
@@ -135,10 +136,24 @@ class Session:
         program, self.program = self.program, Program(self.program.launch)
         return program
 
-    def abort(self, error: BaseException | None) -> None:
-        """Leave the process as it was before the capture. The error is raised by the caller."""
+    @property
+    def segment_graph(self) -> Any:
+        """torch's graph object of the open segment. The user's is not held: dropping it ends the capture."""
+        return self._own_graph or self.graph_ref() or self._dying
+
+    @segment_graph.setter
+    def segment_graph(self, graph: Any) -> None:
+        self._own_graph = graph if graph is not self.graph_ref() else None
+
+    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+        """Leave the process as it was before the capture. The error is raised by the caller.
+
+        Args:
+            dying: the user's graph object, where its finalizer asks.
+        """
         if self.error is not None:
             return
+        self._dying = dying
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
             if self.is_open:
@@ -149,6 +164,7 @@ class Session:
             process.log.error("while leaving a failed capture: %s", str(second))
         finally:
             self._forget_graphs()
+            self._dying = None
             self.state.counters.add("capture_failed")
 
     def _close(self) -> None:
@@ -186,6 +202,7 @@ class Session:
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         self._refuse_busy_stream()
+        self._refuse_busy_pool()
         self.segment_graph = graph
         try:
             with self._on_own_stream():
@@ -198,6 +215,8 @@ class Session:
         except BaseException:
             self._heal()
             raise
+        if self.has_users_pool:
+            self.state.recording[tuple(self.pool_id)] = self
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -217,6 +236,17 @@ class Session:
             raise CaptureError("capture_not_abandoned", stream=self.stream, status=self.state.lost_streams[handle])
         raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
 
+    def _refuse_busy_pool(self) -> None:
+        """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
+        other = self.state.recording.get(tuple(self.pool_id)) if self.has_users_pool else None
+        if other is not None and other is not self:
+            raise CaptureError(
+                "wrong_pool",
+                pool=tuple(self.pool_id),
+                problem=f"the capture begun at {shown(other.begun_at)} is recording into it",
+                quote=f"beginAllocateToPool: already recording to mempool_id {tuple(self.pool_id)}",
+            )
+
     def _join_side_streams(self) -> None:
         for stream in self.side_streams.values():
             if self._status(stream) is CaptureStatus.ACTIVE:
@@ -235,8 +265,7 @@ class Session:
         self._join_side_streams()
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
-        self.is_open = False
-        self._sync_debug(False)
+        self._is_over()
         is_users = graph is self.graph_ref()
         try:
             with warnings.catch_warnings():
@@ -270,6 +299,13 @@ class Session:
         # included, its end would end that.
         self.segment_graph = None
 
+    def _is_over(self) -> None:
+        """The segment that was open is not any more, whatever its end gives."""
+        self.is_open = False
+        if self.has_users_pool:
+            self.state.recording.pop(tuple(self.pool_id), None)
+        self._sync_debug(False)
+
     def _base_capture_end(self, graph: Any) -> None:
         if getattr(graph, "_tracker", None) is None:
             self.state.base.capture_end(graph)
@@ -298,8 +334,7 @@ class Session:
         )
 
     def _discard_segment(self) -> None:
-        self.is_open = False
-        self._sync_debug(False)
+        self._is_over()
         graph = self.segment_graph
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -367,6 +402,11 @@ class Session:
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
+        if self.policy is OnUnsafe.RAISE:
+            from gfxgraph.core.tape import where_of
+
+            # Nothing but the operation itself: its own error is what the program is to see.
+            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.read_below_python(row, func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
@@ -537,8 +577,23 @@ class Session:
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
+            self._explain_devices(info.name, args, kwargs, error)
             raise error
         return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def _explain_devices(self, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
+        """Raise `wrong_device` where torch refused tensors of two devices; the capture lives on."""
+        here = torch.device("cuda", self.device_index)
+        strangers = [t for t in flat(args, kwargs) if t.device != here]
+        if strangers and "device" in str(error):
+            raise CaptureError(
+                "wrong_device",
+                tensor_device=strangers[0].device,
+                graph_device=here,
+                op=name,
+                where=shown(place()),
+                quote=str(error),
+            ) from error
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""

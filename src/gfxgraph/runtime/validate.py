@@ -313,13 +313,25 @@ def _written(entry: Entry) -> list[Value]:
     return found
 
 
+def _never_written(entries: list[Entry]) -> set[Value]:
+    """Memory that the segment took and never wrote: it holds whatever was there, alike in no two runs."""
+    garbage: set[Value] = set()
+    for entry in entries:
+        if _is_undefined(entry):
+            garbage.update(leaves(entry.outputs))
+        else:
+            garbage.difference_update(value.root or value for value in _written(entry))
+    return garbage
+
+
 def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     """Without a walk: the first operation, in order, whose surviving result differs."""
     reference = _by_tape(program, step) if step.tape.is_complete else {}
     by_position: dict[int, Difference] = {}
+    garbage = _never_written(step.tape.entries)
     with torch.inference_mode():
         for value, layout in step.live:
-            if value in reference and value.made_by < len(step.tape.entries):
+            if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
                 difference = compare(
                     layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
                 )

@@ -11,12 +11,14 @@ is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGr
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from gfxgraph.runtime.simulator.arena import watch
 from gfxgraph.runtime.simulator.device import Capture, Event, Refused, Stream
 from gfxgraph.runtime.simulator.generators import ReplayDraw, SimGenerator, State
 from gfxgraph.runtime.simulator.graphs import Graph, GraphExec
@@ -90,6 +92,9 @@ class SimStreamBase(torch.Stream):
     @property
     def priority(self) -> int:
         return self._stream.priority
+
+    def is_capturing(self) -> bool:
+        return self._stream.status is not CaptureStatus.NONE
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -204,10 +209,7 @@ class SimMemPoolBase:
 
 
 class _Holdings:
-    """What a captured graph holds on the card; given back when the graph is reset or dies.
-
-    Apart from the graph because torch's class has a ``__del__`` of its own that does not call its base's.
-    """
+    """What a captured graph holds on the card; given back when the graph is reset or dies."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
@@ -222,12 +224,25 @@ class _Holdings:
         if made is not None and self.sim.device.captures:
             self.sim.call(self.sim.device.runtime_call, "graph_destroy")
 
-    def __del__(self) -> None:
+
+def _destructor(holdings: _Holdings) -> Any:
+    """An object that gives ``holdings`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
+
+    No ``__del__`` would do: torch's class has one from 2.13 on, which does not call up, and the collector
+    calls finalizers of a whole cycle, also of a graph that is then kept alive after all.
+    """
+
+    def destroy() -> None:
         try:
-            self.give_back()
+            holdings.give_back()
         except RuntimeError as error:
             # Out of a C++ destructor this ends the process.
-            self.sim.crashes.append(f"~CUDAGraph: {error}")
+            holdings.sim.crashes.append(f"~CUDAGraph: {error}")
+
+    with torch._C._DisableTorchDispatch():
+        tensor = torch.empty(1, device="cpu")
+    watch(tensor, destroy)
+    return tensor
 
 
 class SimCUDAGraphBase:
@@ -235,7 +250,8 @@ class SimCUDAGraphBase:
 
     sim: ClassVar[Simulator]
     _debug_mode: ClassVar[bool] = False
-    _capturing: ClassVar[list[SimCUDAGraphBase]] = []
+    # Not held, as C++ has only their addresses: a graph may be dropped in the middle of its capture.
+    _capturing: ClassVar[list[weakref.ref[SimCUDAGraphBase]]] = []
 
     def __new__(cls, keep_graph: bool = False, *args: Any, **kwargs: Any) -> Any:
         made = object.__new__(cls)
@@ -249,6 +265,7 @@ class SimCUDAGraphBase:
         self._keep_graph = keep_graph
         self._graph: Graph | None = None
         self._holdings = _Holdings(self.sim)
+        self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
         self._capture: Capture | None = None
         self._stream: Stream | None = None
@@ -283,10 +300,10 @@ class SimCUDAGraphBase:
             if pool[0] and pool[1]:
                 raise RuntimeError("mempool_id_.first and second must not both be set")
             self._pool = (int(pool[0]), int(pool[1]))
-        sim.allocator.begin_route(self._pool, self._takes)
+        sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
         self._stream = stream
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
-        self._capturing.append(self)
+        self._capturing.append(weakref.ref(self))
 
     def _takes(self, stream_id: int) -> bool:
         """Whether an allocation on this stream belongs to this capture."""
@@ -307,8 +324,7 @@ class SimCUDAGraphBase:
         stream = sim.device.current()
         if stream is not self._stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        if self in self._capturing:
-            self._capturing.remove(self)
+        self._capturing[:] = [other for other in self._capturing if other() not in (self, None)]
         habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
@@ -465,7 +481,15 @@ class SimCUDAGraphBase:
             raise RuntimeError(
                 "get_currently_capturing_graph() can be used only between capture_begin() and capture_end()"
             )
-        return SimCUDAGraphBase._capturing[-1]
+        return SimCUDAGraphBase._capturing[-1]()
+
+
+def _taken_by(graph: weakref.ref[SimCUDAGraphBase]) -> Callable[[int], bool]:
+    def takes(stream_id: int) -> bool:
+        alive = graph()
+        return alive is not None and alive._takes(stream_id)
+
+    return takes
 
 
 def is_capturing(sim: Simulator) -> Callable[[], bool]:

@@ -237,7 +237,7 @@ class Session:
         raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
 
     def _refuse_busy_pool(self) -> None:
-        """Raise where another capture fills the pool: cleaning up after torch's refusal would end that one's routing."""
+        """Raise where another capture fills the pool: cleaning up after torch would end that one's routing."""
         other = self.state.recording.get(tuple(self.pool_id)) if self.has_users_pool else None
         if other is not None and other is not self:
             raise CaptureError(

@@ -109,15 +109,21 @@ class SegmentStep(Step):
         return self._owner() if self.is_launchable else None
 
     def run(self, program: Program) -> None:
+        self.launch(program)
+
+    def launch(self, program: Program) -> bool:
+        """Do the segment's work; False where it was not the graph that did it."""
         if self.graph is None:
             self.run_tape(program)
             if self.why_not is not None:
                 note_fallback(*self.why_not)
-            return
+            return False
         try:
             program.launch(self.graph)
         except RuntimeError as error:
             program.launch_failed(self, error)
+            return False
+        return True
 
     def compute(self, program: Program) -> Env:
         """Run the tape into fresh memory."""

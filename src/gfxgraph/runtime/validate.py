@@ -108,23 +108,26 @@ def is_exact(entries: list[Entry]) -> bool:
 def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
     """Replay once with every graph segment compared; the results are right either way.
 
+    It counts as validated when every graph of the program was launched and compared.
+
     Returns:
         False when a segment differed (its eager result stands, the graph is retired).
     """
     agreed = True
-    skipped = False
+    n_compared = n_skipped = 0
     for step in program.steps:
         if isinstance(step, SegmentStep) and step.graph is not None:
             verdict = _segment(program, step)
             if verdict is None:
-                skipped = True
-            elif not verdict:
-                agreed = False
+                n_skipped += 1
+                continue
+            n_compared += 1
+            agreed = agreed and verdict
         else:
             step.run(program)
     if not agreed:
         retire()
-    elif not skipped:
+    elif n_compared and not n_skipped:
         process.require().counters.add("validated")
     return agreed
 

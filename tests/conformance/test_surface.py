@@ -353,6 +353,15 @@ def test_subclass_of_the_context_manager(surface):
     assert log == ["in", "out"] and torch.equal(y, x + 1)
 
 
+def assert_no_mode_is_left():
+    """No dispatch mode on the stack, and none that torch thinks is there: compiled code would stay uncompiled."""
+    from torch.utils import _python_dispatch as dispatch
+
+    assert dispatch._len_torch_dispatch_stack() == 0
+    assert not dispatch.is_in_torch_dispatch_mode()
+    assert not dispatch.is_in_any_mode_without_ignore_compile_internals()
+
+
 @since(2, 13)
 def test_check_input_liveness(surface):
     """check_input_liveness=True captures and replays; a live input raises nothing."""
@@ -363,9 +372,8 @@ def test_check_input_liveness(surface):
     graph.replay()
     assert torch.equal(y, (x + 1) * 2)
     z = x + 1  # no mode is left behind on the stack
-    from torch.utils._python_dispatch import _len_torch_dispatch_stack
-
-    assert _len_torch_dispatch_stack() == 0 and torch.equal(z, x + 1)
+    assert_no_mode_is_left()
+    assert torch.equal(z, x + 1)
 
 
 @since(2, 13)
@@ -399,9 +407,7 @@ def test_check_input_liveness_with_a_split(surface):
     x.fill_(4)
     graph.replay()
     assert torch.equal(y, (x + 1) * 2)
-    from torch.utils._python_dispatch import _len_torch_dispatch_stack
-
-    assert _len_torch_dispatch_stack() == 0
+    assert_no_mode_is_left()
 
 
 @since(2, 12)

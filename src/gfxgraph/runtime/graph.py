@@ -104,7 +104,7 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            extra = (args, kwargs)
+            extra = _without_liveness_check(args, kwargs)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
@@ -409,6 +409,19 @@ def _launch_of(base: Any) -> Any:
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
     """
     return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
+
+
+def _without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
+
+    A capture of ours keeps its inputs alive, so there is nothing to find; and the check's mode would
+    have to leave the stack of modes from below the recorder, which torch's flags do not survive:
+    compiled code would stay uncompiled for the rest of the process.
+    """
+    if TORCH_VERSION < (2, 13):
+        return args, kwargs
+    named = {"check_input_liveness": False} if "check_input_liveness" in kwargs else {}
+    return (False, *args[1:]) if args else (), {**kwargs, **named}
 
 
 def _checked_pool(pool: Any) -> Any:

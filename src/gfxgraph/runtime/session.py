@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -272,7 +272,7 @@ class Session:
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
                 with self._on_own_stream():
-                    self._base_capture_end(graph)
+                    self.state.base.capture_end(graph)
         except RuntimeError as error:
             is_healed = self._heal(end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
@@ -306,14 +306,6 @@ class Session:
             self.state.recording.pop(tuple(self.pool_id), None)
         self._sync_debug(False)
 
-    def _base_capture_end(self, graph: Any) -> None:
-        if getattr(graph, "_tracker", None) is None:
-            self.state.base.capture_end(graph)
-            return
-        # check_input_liveness: torch takes its own mode off the stack here, and takes what is on top.
-        with set_aside(self.recorder):
-            self.state.base.capture_end(graph)
-
     def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
@@ -341,7 +333,7 @@ class Session:
             try:
                 with self._on_own_stream():
                     self._join_side_streams()
-                    self._base_capture_end(graph)
+                    self.state.base.capture_end(graph)
             except (RuntimeError, DriverError):
                 self._heal(end_was_refused=True)
 
@@ -883,24 +875,6 @@ _NO_NODE = frozenset(
     "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
 )
-
-
-@contextmanager
-def set_aside(mode: Any) -> Iterator[None]:
-    """Take ``mode`` and what was pushed after it off the stack of modes; put them back at the end."""
-    taken: list[Any] = []
-    while _get_current_dispatch_mode() is not None and (not taken or taken[-1] is not mode):
-        taken.append(_pop_mode())
-    on_stack = bool(taken) and taken[-1] is mode
-    if not on_stack:  # it is handling an operation, and off the stack while it does
-        for other in reversed(taken):
-            _push_mode(other)
-    try:
-        yield
-    finally:
-        if on_stack:
-            for other in reversed(taken):
-                _push_mode(other)
 
 
 def leave_modes() -> None:

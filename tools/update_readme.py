@@ -102,8 +102,8 @@ def main() -> None:
     path = ROOT / "README.md"
     old = new = path.read_text(encoding="utf-8")
     for name, text in BLOCKS.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end {name} -->)", re.DOTALL)
-        new = pattern.sub(lambda m, text=text: m.group(1) + text() + m.group(2), new)
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        new = pattern.sub(lambda m, text=text: m.group(1) + text() + "\n" + m.group(2), new)
     if "--check" in sys.argv:
         sys.exit(0 if new == old else 1)
     path.write_text(new, encoding="utf-8")

@@ -162,6 +162,61 @@ def test_validation_of_a_write_into_an_earlier_segment(capture):
     assert graph.validate()
 
 
+def test_all_work_after_the_first_split(capture):
+    """The user's graph object, left empty by a split before any work, is not what a replay launches."""
+    x = ones(4)
+
+    def body():
+        repr(x)
+        return x * 2
+
+    replays_as_eager(capture, body, x)
+
+
+def test_host_step_on_tensors_of_inference_mode(capture):
+    """What was captured under inference mode is replayed outside of it."""
+    x = ones(4)
+
+    def body():
+        with torch.inference_mode():
+            state = torch.cuda.get_rng_state()
+            y = x * 2
+            y[[1]] = 5
+            torch.cuda.set_rng_state(state)
+        return y.clone()
+
+    replays_as_eager(capture, body, x)
+
+
+def test_composites_under_inference_mode_are_torchs_own(capture):
+    """Dropout of nothing draws nothing; Python's decomposition of it would."""
+    x, nothing = ones(4), torch.zeros(0, device="cuda")
+
+    def body():
+        with torch.inference_mode():
+            torch.nn.functional.dropout(nothing, 0.5)
+            return x + 1
+
+    graph, _ = capture(body, warm=False)
+    before = torch.cuda.get_rng_state()
+    graph.replay()
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_expanded_results_of_a_graph_replayed_inside(capture):
+    """A result that is an expanded view is put back after the capture like any other."""
+    x = ones(4)
+    inner = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        wide = (x * 2).unsqueeze(0).expand(3, 4)
+
+    def body():
+        inner.replay()
+        return wide + 1
+
+    replays_as_eager(capture, body, x)
+
+
 def test_number_assigned_through_a_mask_is_recorded(capture):
     """torch makes a masked_fill of it, which needs no split; zero-size tensors pass through inference mode."""
     x, nothing = ones(4), torch.zeros(0, device="cuda")

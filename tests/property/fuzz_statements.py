@@ -166,7 +166,7 @@ def shuffle(e: Emitter, p: Picks) -> None:
         index = e.device(p, lambda v: v.dtype == "int64" and len(v.shape) == 1 and v.numel > 0)
         e.new(f"{x.name}.index_select(-1, {index.name} % {n})", (*x.shape[:-1], index.numel), x.dtype)
     elif what == 6:
-        index = e.device(p, lambda v: v.dtype == "int64" and v.numel > 0)
+        index = e.device(p, lambda v: v.dtype == "int64" and len(v.shape) > 0 and v.numel > 0)
         e.new(f"{x.name}[..., {index.name} % {n}]", (*x.shape[:-1], *index.shape), x.dtype)
     elif what == 7:
         e.new(f"{x.name}.repeat_interleave(2, dim=-1)", (*x.shape[:-1], 2 * n), x.dtype)
@@ -489,11 +489,8 @@ def dynamic_shape(e: Emitter, p: Picks) -> None:
     elif what == 3:
         e.new(f"torch.unique(torch.arange({n}, device='cuda') % 2)", (min(n, 2),), "int64")
     elif what == 4:
-        e.new(
-            f"torch.ones({n}, dtype=torch.int64, device='cuda').repeat_interleave(torch.full(({n},), 2, device='cuda'))",
-            (2 * n,),
-            "int64",
-        )
+        twice = f"torch.full(({n},), 2, device='cuda')"
+        e.new(f"torch.arange({n}, device='cuda').repeat_interleave({twice})", (2 * n,), "int64")
     elif what == 5:
         e.new(f"torch.bincount(torch.arange({n}, device='cuda'))", (n,), "int64")
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
 
 
 class Effects:
@@ -24,9 +24,8 @@ class Effects:
     """
 
     def __init__(self, mutated: Iterable[Tensor | Layout], generators: Iterable[Any]) -> None:
-        tensors = [item.tensor() if isinstance(item, Layout) else item for item in mutated]
         with torch.inference_mode():
-            self._tensors = [(tensor, tensor.clone()) for tensor in tensors]
+            self._tensors = [(tensor, tensor.clone()) for tensor in map(tensor_of, mutated)]
         self._states = [(generator, generator.get_state()) for generator in generators]
 
     def put_back(self) -> None:
@@ -34,6 +33,10 @@ class Effects:
         with torch.inference_mode():
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(self._tensors):
-                tensor.copy_(saved)
+                overwrite(tensor, saved)
         for generator, state in self._states:
             generator.set_state(state)
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Each tensor as it is now, with its content from then."""
+        return list(self._tensors)

@@ -327,6 +327,11 @@ def _empty_cache() -> None:
     _wait_once("torch.cuda.empty_cache", "empty_cache")
 
 
+def _host_empty_cache() -> None:
+    # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+    _wait_once("torch.cuda.empty_cache", "host_empty_cache")
+
+
 def _wait_once(name: str, short: str) -> None:
     session = _session()
     call = _stock[short]
@@ -464,6 +469,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "wait": (cuda.Event, "wait", _wait_event),
         "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
+        "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),

@@ -41,6 +41,14 @@ def tensor_of(place: Tensor | Layout) -> Tensor:
     return place.tensor() if isinstance(place, Layout) else place
 
 
+def overwrite(target: Tensor, source: Tensor) -> None:
+    """Copy into a tensor that may be expanded: what several elements share is written once."""
+    for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):
+        if stride == 0 and size > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+
+
 def tensor_at(layout: Layout) -> Tensor:
     nbytes = layout.span_nbytes
     if nbytes == 0:

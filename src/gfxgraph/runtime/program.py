@@ -44,7 +44,9 @@ class Program:
     @property
     def is_plain(self) -> bool:
         """True when a replay is one launch and nothing else."""
-        return len(self.steps) == 1 and isinstance(self.steps[0], SegmentStep) and self.steps[0].graph is not None
+        only = self.steps[0] if len(self.steps) == 1 else None
+        # A later segment alone, after an empty first one, is not in the user's graph object.
+        return isinstance(only, SegmentStep) and only.is_users and only.graph is not None
 
     @property
     def n_guards(self) -> int:

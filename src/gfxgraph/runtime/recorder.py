@@ -201,8 +201,8 @@ class Recorder(TorchDispatchMode):
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.tainted:
             if info.is_composite:
-                with self:
-                    return func.decompose(*args, **(kwargs or {}))
+                with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                    return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
@@ -399,6 +399,7 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})

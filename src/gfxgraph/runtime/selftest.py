@@ -50,7 +50,7 @@ SCHEMA = 1
 PROBE_LIMIT_S = 120.0
 # Between a dump of where everything hangs and the end of the process.
 DUMP_BEFORE_S = 3.0
-N_STDERR_LINES = 30
+N_FIRST_LINES, N_LAST_LINES = 12, 24
 # A simulated case keeps one CPU busy; a GPU gets one process at a time: a failure has one author.
 MAX_JOBS_SIMULATED = 4
 
@@ -221,7 +221,7 @@ class Suite:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         outcome, reason = _judge(status, was_killed, found, case.limit_s)
         is_told = outcome not in (Outcome.PASS, Outcome.SKIP)
-        tail = tuple(lines[-N_STDERR_LINES:]) if is_told else ()
+        tail = _ends(lines) if is_told else ()
         explained = tuple(match.code for match in explain("\n".join(lines)).matches) if is_told and lines else ()
         result = Result(
             case.name,
@@ -322,6 +322,22 @@ def _how(status: int) -> str:
     with suppress(ValueError):
         return f"signal {-status} ({signal.Signals(-status).name})"
     return f"signal {-status}"
+
+
+def _ends(lines: Sequence[str]) -> tuple[str, ...]:
+    """The first and the last lines: a runtime says what happened before Python says where it stood then."""
+    told: list[str] = []
+    for line in lines:
+        if line.startswith("Extension modules:"):
+            continue
+        if line.strip() == "<no Python frame>" and told and told[-1].startswith("Thread "):
+            told.pop()  # torch's idle threads
+        elif line.strip():
+            told.append(line)
+    left_out = len(told) - N_FIRST_LINES - N_LAST_LINES
+    if left_out > 0:
+        told[N_FIRST_LINES:-N_LAST_LINES] = [f"... {left_out} lines left out ..."]
+    return tuple(told)
 
 
 def _total(all_stats: Iterable[Mapping[str, Any]]) -> dict[str, int]:

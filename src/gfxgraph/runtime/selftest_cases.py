@@ -867,12 +867,14 @@ def attention(bench: Bench) -> None:
 @case(validate=None)
 def default_settings(bench: Bench) -> None:
     """With the settings that users get, replays equal eager and no validation finds a difference."""
+    n_replays = 12
     x, w = bench.randn(64, 64), bench.randn(64, 64)
-    bench.follows_eager(lambda: (x @ w).relu().sum(0), [x], times=6, rtol=RTOL[torch.float32])
-    bench.follows_eager(lambda: torch.dropout(x, 0.5, True), [x], times=6)
-    state, found = process.require(), gfxgraph.stats()
-    bench.figures.update(validate_replays=state.validate_replays, validations=found["validations"])
-    expect(found["validations"] == 2 * state.validate_replays, f"{found['validations']} validations were made")
+    bench.follows_eager(lambda: (x @ w).relu().sum(0), [x], times=n_replays, rtol=RTOL[torch.float32])
+    bench.follows_eager(lambda: torch.dropout(x, 0.5, True), [x], times=n_replays)
+    asked, found = process.require().validate_replays, gfxgraph.stats()
+    bench.figures.update(validate_replays=asked, validations=found["validations"])
+    wanted = 2 * min(asked, n_replays)
+    expect(found["validations"] == wanted, f"{found['validations']} validations were made instead of {wanted}")
 
 
 @case(limit_s=120)

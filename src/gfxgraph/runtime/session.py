@@ -33,7 +33,7 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges, tensor_of
+from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_ranges, tensor_of
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -237,7 +237,7 @@ class Session:
         raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
 
     def _refuse_busy_pool(self) -> None:
-        """Raise where another capture fills the pool: cleaning up after torch would end that one's routing."""
+        """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
         other = self.state.recording.get(tuple(self.pool_id)) if self.has_users_pool else None
         if other is not None and other is not self:
             raise CaptureError(
@@ -402,6 +402,11 @@ class Session:
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
+        if self.policy is OnUnsafe.RAISE:
+            from gfxgraph.core.tape import where_of
+
+            # Nothing but the operation itself: its own error is what the program is to see.
+            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.read_below_python(row, func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
@@ -544,7 +549,7 @@ class Session:
             # Newest first: where two saved views overlap, the older content is the right one.
             for tensor, saved in reversed(snapshots):
                 try:
-                    tensor.copy_(saved)
+                    overwrite(tensor, saved)
                 except RuntimeError as error:  # the others can still be put back
                     first_error = first_error or error
             for state, saved_state in reversed(saved_rng):
@@ -790,7 +795,12 @@ class Session:
         def make() -> tuple[Any, Step]:
             out = read()
             self.taint(out)
-            return out, CallStep(lambda: out.copy_(read()), "torch.cuda.get_rng_state", *where)
+
+            def again() -> None:
+                with torch.inference_mode():
+                    out.copy_(read())
+
+            return out, CallStep(again, "torch.cuda.get_rng_state", *where)
 
         return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
 

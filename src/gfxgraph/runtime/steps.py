@@ -21,7 +21,7 @@ from gfxgraph.core.tape import Entry, Tape, Value, where_of
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.memory import Layout, overwrite
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
@@ -62,6 +62,7 @@ class SegmentStep(Step):
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_users = is_users
         self.is_launchable = False
         self.why_not: tuple[str, str, object] | None = None
         self.tape = tape
@@ -136,7 +137,7 @@ class SegmentStep(Step):
             for value, layout in self.live:
                 made = env.get(value)
                 if made is not None and made.data_ptr() != layout.address:
-                    layout.tensor().copy_(made)
+                    overwrite(layout.tensor(), made)
 
     def __str__(self) -> str:
         how = "graph" if self.graph is not None else "tape"
@@ -157,7 +158,7 @@ class HostStep(Step):
     mutated: tuple[Tensor | Layout, ...] = ()
 
     def run(self, program: Program) -> None:
-        with torch.no_grad():
+        with torch.inference_mode():  # the tensors may have been made under it
             result = self.func(*self.args, **self.kwargs)
             self._store(self.out, result)
 

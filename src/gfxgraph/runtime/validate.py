@@ -26,6 +26,7 @@ from torch import Tensor
 from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
 from gfxgraph.runtime import process
+from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
 from gfxgraph.runtime.memory import Layout, tensor_of
 from gfxgraph.runtime.program import Program
@@ -144,54 +145,58 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         step.run(program)
         return None
     mutated = [tensor_of(place) for place in step.mutated]
-    before = [t.clone() for t in mutated]
-    generators = program.generators
-    rng = [g.get_state() for g in generators]
-
-    def put_back() -> None:
-        with torch.inference_mode():
-            for tensor, saved in zip(reversed(mutated), reversed(before)):
-                tensor.copy_(saved)
-        for generator, saved_state in zip(generators, rng):
-            generator.set_state(saved_state)
-
+    before: Effects | None = None
     try:
+        before = Effects(mutated, program.generators)
         reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
-        eager_mutated = [t.clone() for t in mutated]
-        rng_after = [g.get_state() for g in generators]
+        eager = Effects(mutated, program.generators)
     except (RuntimeError, TypeError) as error:
-        put_back()
-        state.report(
-            "validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO
-        )
+        if before is not None:
+            before.put_back()
+        _skipped(step, error)
         step.run(program)
         return None
-    put_back()
-    step.run(program)
-    if step.graph is None:
-        return True
-    exact = is_exact(step.tape.entries) if step.tape.is_complete else True
-    with torch.inference_mode():
-        pairs = [(layout.tensor(), reference[value]) for value, layout in step.live if value in reference]
-        pairs += list(zip(mutated, eager_mutated))
-        worst = _worst(pairs, exact)
+    before.put_back()
+    if not step.launch(program):
+        return None  # something else ran, and said so
+    try:
+        worst = _worst(
+            _compared(step, reference, eager), is_exact(step.tape.entries) if step.tape.is_complete else True
+        )
+    except torch.OutOfMemoryError as error:  # the replay is done; only looking at it needs more
+        _skipped(step, error)
+        return None
     if worst.is_match:
         return True
-    put_back()
+    before.put_back()
     culprit = _first_difference(program, step, worst)
     with torch.inference_mode():
         for value, layout in step.live:
             if value in reference:
                 layout.tensor().copy_(reference[value])
-        for tensor, eager in zip(mutated, eager_mutated):
-            tensor.copy_(eager)
-    for generator, saved_state in zip(generators, rng_after):
-        generator.set_state(saved_state)
+    eager.put_back()
     state.counters.add("validation_failed")
     mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
-    process.log.error("%s", mismatch)
+    process.log.error("%s", str(mismatch))
     note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
     return False
+
+
+def _skipped(step: SegmentStep, error: Exception) -> None:
+    reason = f"the reference could not be computed or compared: {_line(error)}"
+    process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
+
+
+def _compared(step: SegmentStep, reference: Env, eager: Effects) -> list[tuple[Tensor, Tensor]]:
+    """What the replay left, and what the reference gave: results that were written, and external tensors."""
+    garbage = _never_written(step.tape.entries)
+    with torch.inference_mode():
+        results = [
+            (layout.tensor(), reference[value])
+            for value, layout in step.live
+            if value in reference and (value.root or value) not in garbage
+        ]
+    return results + eager.pairs()
 
 
 def _by_tape(program: Program, step: SegmentStep) -> Env:
@@ -207,10 +212,11 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
 
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
-    for replayed, eager in pairs:
-        found = compare(replayed, eager, exact)
-        if not found.is_match and (worst.is_match or found.largest > worst.largest):
-            worst = found
+    with torch.inference_mode():
+        for replayed, eager in pairs:
+            found = compare(replayed, eager, exact)
+            if not found.is_match and (worst.is_match or found.largest > worst.largest):
+                worst = found
     return worst
 
 
@@ -236,13 +242,12 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     state = process.require()
     driver = state.driver
     assert driver is not None
-    generators = program.generators
-    rng = [g.get_state() for g in generators]
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = [tensor_of(place) for place in step.mutated]
-    before = [t.clone() for t in mutated]
+    before = Effects(step.mutated, program.generators)
 
     def keep(position: int, entry: Entry, env: Env) -> None:
+        if entry.name.startswith(("aten::empty", "aten::new_empty")):
+            return
         for value in (*leaves(entry.outputs), *_written(entry)):
             made = env.get(value)
             if made is None:
@@ -252,12 +257,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
                 eager[position].append((layout, made.clone()))
 
     run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
-    with torch.inference_mode():
-        for tensor, saved in zip(reversed(mutated), reversed(before)):
-            tensor.copy_(saved)
-    for generator, saved_state in zip(generators, rng):
-        generator.set_state(saved_state)
-
+    before.put_back()
     position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
     ends = [max((position_of.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
     at_node: dict[int, list[int]] = {}
@@ -299,13 +299,25 @@ def _written(entry: Entry) -> list[Value]:
     return found
 
 
+def _never_written(entries: list[Entry]) -> set[Value]:
+    """Memory that the segment took and never wrote: it holds whatever was there, alike in no two runs."""
+    garbage: set[Value] = set()
+    for entry in entries:
+        if entry.name.startswith(("aten::empty", "aten::new_empty")):
+            garbage.update(leaves(entry.outputs))
+        else:
+            garbage.difference_update(value.root or value for value in _written(entry))
+    return garbage
+
+
 def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     """Without a walk: the first operation, in order, whose surviving result differs."""
     reference = _by_tape(program, step) if step.tape.is_complete else {}
     by_position: dict[int, Difference] = {}
+    garbage = _never_written(step.tape.entries)
     with torch.inference_mode():
         for value, layout in step.live:
-            if value in reference and value.made_by < len(step.tape.entries):
+            if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
                 difference = compare(
                     layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
                 )

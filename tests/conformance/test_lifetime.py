@@ -393,7 +393,7 @@ def test_use_mem_pool_around_and_inside(surface):
     inside.replay()
     around.replay()
     assert torch.equal(c, (x * weight + 1) * 2) and torch.equal(d, x + weight)
-    del a, b, c, d, around, inside, weight
+    del a, b, c, d, around, inside
 
 
 def test_throw_away_pools(surface):

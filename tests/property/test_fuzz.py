@@ -6,7 +6,12 @@ GPU. A failure is shrunk and printed as a script that runs as it stands.
 
 from __future__ import annotations
 
-import fuzz_check
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fuzz_check  # noqa: E402
 import fuzz_grammar
 import fuzz_statements  # noqa: F401  (registers the kinds of statements)
 import pytest

@@ -93,6 +93,9 @@ class SimStreamBase(torch.Stream):
     def priority(self) -> int:
         return self._stream.priority
 
+    def is_capturing(self) -> bool:
+        return self._stream.status is not CaptureStatus.NONE
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return (0, -1)

@@ -179,6 +179,8 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_accelerator_synchronizeDevice": lambda index: sim.call(sim.device.synchronize),
         "_construct_storage_from_data_pointer": storage_from_pointer,
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_from_storage,
+        # torch._inductor.cudagraph_trees imports it wherever there is a device.
+        "_cuda_CUDAAllocator_AllocatorState": getattr(torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
     }
 
 

@@ -14,6 +14,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 HAS_GPU = torch.cuda.is_available()
 
@@ -360,6 +361,55 @@ def assert_no_mode_is_left():
     assert dispatch._len_torch_dispatch_stack() == 0
     assert not dispatch.is_in_torch_dispatch_mode()
     assert not dispatch.is_in_any_mode_without_ignore_compile_internals()
+
+
+class Passing(TorchDispatchMode):
+    """A program's own mode; changes nothing."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_mode_across_the_end_of_a_capture(surface):
+    """A mode entered inside a capture and left after it leaves no trace."""
+    x, graph, mode = arange(), torch.cuda.CUDAGraph(), Passing()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        mode.__enter__()
+        z = y * 2
+    mode.__exit__(None, None, None)
+    assert_no_mode_is_left()
+    graph.replay()
+    assert torch.equal(z, (x + 1) * 2)
+
+
+def test_modes_of_captures_in_two_threads(surface):
+    """Two captures that overlap in time and end in the order they began leave no trace."""
+    begun, ended = threading.Event(), threading.Event()
+    x = arange()
+
+    def first():
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+            x + 1
+            begun.set()
+            second_begun.wait(20)
+
+    second_begun = threading.Event()
+
+    def second():
+        begun.wait(20)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+            x + 2
+            second_begun.set()
+            ended.wait(20)
+
+    one, two = threading.Thread(target=first), threading.Thread(target=second)
+    one.start()
+    two.start()
+    one.join()
+    ended.set()
+    two.join()
+    assert_no_mode_is_left()
 
 
 @since(2, 13)

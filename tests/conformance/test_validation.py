@@ -54,7 +54,7 @@ def test_wrong_node(bench, program, node):
     """The first operation that differs is named; outputs, external state and generator are eager's; it retires."""
     body = getattr(bench, program)
     graph, outputs = captured(bench, body)
-    bench.x.copy_(torch.randn(8))
+    bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(body)
     state = ProcessState()
     lie(bench, node)
@@ -66,7 +66,7 @@ def test_wrong_node(bench, program, node):
     assert (stats["validation_failures"], stats["validations"], stats["graphs_retired"]) == (1, 0, 1)
     # Retired: the lie is still planted, and the replays are right.
     for n in range(3):
-        bench.x.copy_(torch.randn(8))
+        bench.x.copy_(torch.rand(8) + 1)
         want = bench.eager(body)
         graph.replay()
         same(bench.observe(outputs), want)
@@ -79,6 +79,7 @@ def test_the_message_names_op_and_line(bench, caplog):
     import logging
 
     graph, _ = captured(bench, bench.plain)
+    bench.x.fill_(2)  # not hidden by the relu
     lie(bench, 1)
     logging.getLogger("gfxgraph").propagate = True
     with caplog.at_level(logging.ERROR, logger="gfxgraph"):
@@ -92,7 +93,7 @@ def test_the_message_names_op_and_line(bench, caplog):
 def test_program_of_several_segments(bench, segment):
     """The segment that lies is found, whichever it is, and the result is eager's."""
     graph, outputs = captured(bench, bench.split)
-    bench.x.copy_(torch.randn(8))
+    bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.split)
     executables = [walk.raw_exec(step.graph) for step in graph._program.segments]
     index = bench.sim.device.handles.execs[executables[segment]].index
@@ -108,7 +109,8 @@ def test_redirected_input(bench):
     graph, outputs = captured(bench, bench.plain)
     driver = process.require().driver
     nodes = driver.nodes(walk.raw_graph(graph))
-    driver.redirect_input(nodes[0], 0, torch.randn(8, device="cuda"))
+    bench.x.fill_(2)
+    driver.redirect_input(nodes[0], 0, torch.rand(8, device="cuda") + 3)
     want = bench.eager(bench.plain)
     assert graph.validate() is False
     same(bench.observe(outputs), want)
@@ -122,7 +124,7 @@ def test_redirected_output(bench):
     driver = process.require().driver
     nodes = driver.nodes(walk.raw_graph(graph))
     driver.redirect_output(nodes[2], 0, elsewhere)
-    bench.x.copy_(torch.randn(8))
+    bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.plain)
     assert graph.validate() is False
     same(bench.observe(outputs), want)
@@ -151,13 +153,14 @@ def test_opaque_launches_are_compared_with_the_node_walk(bench, program):
     """A whole launch that differs from its own nodes one by one: the walk's result is returned."""
     body = getattr(bench, program)
     graph, outputs = captured(bench, body)
-    bench.x.copy_(torch.randn(8))
+    bench.x.copy_(torch.rand(8) + 1)
     assert graph.validate() is True
     assert gfxgraph.stats()["validations"] == 1
     want = bench.eager(body)
     index = bench.sim.device.handles.execs[walk.raw_exec(graph)]
     n_nodes = len(index.nodes)
-    lie(bench, -1, replay=index.launches + n_nodes + 2)  # the launch after the walk's own
+    # The launch after the walk's own; in opaque_last the opaque node, which has no output to corrupt, is the last.
+    lie(bench, {"opaque_first": -1, "opaque_last": -2}[program], replay=index.launches + n_nodes + 2)
     assert graph.validate() is False
     same(bench.observe(outputs), want)
     assert gfxgraph.stats()["validation_failures"] == 1
@@ -171,7 +174,7 @@ def test_what_cannot_be_compared_is_skipped(bench, monkeypatch):
     graph, outputs = captured(bench, bench.opaque_first)
     driver = process.require().driver
     monkeypatch.setattr(driver, "missing", frozenset({"set_node_enabled"}))
-    bench.x.copy_(torch.randn(8))
+    bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.opaque_first)
     graph.validate()
     same(bench.observe(outputs), want)
@@ -181,17 +184,26 @@ def test_what_cannot_be_compared_is_skipped(bench, monkeypatch):
     assert "bench.py" in event["where"] and "1 launches" in event["reason"]
 
 
-def test_out_of_memory_for_the_reference(bench):
-    """No memory to compute the reference: skipped, the replay is right, and state is as one replay leaves it."""
-    graph, outputs = captured(bench, bench.in_place)
-    want = bench.eager(bench.in_place)
-    bench.sim.faults = faults = Faults()
-    faults.oom_nth(4)
-    graph.validate()
-    bench.sim.faults = Faults()
-    same(bench.observe(outputs), want)
-    stats = gfxgraph.stats()
-    assert (stats["validations"], stats["validations_skipped"]) == (0, 1)
+@pytest.mark.parametrize("program", ["in_place", "rng", "opaque_first"])
+def test_out_of_memory_for_the_reference(bench, program):
+    """Wherever memory runs out: skipped, the replay is right, and state is as one replay leaves it."""
+    body = getattr(bench, program)
+    graph, outputs = captured(bench, body)
+    for n in range(1, 40):
+        gfxgraph.reset_stats()
+        bench.x.copy_(torch.rand(8) + 1)
+        want = bench.eager(body)
+        bench.sim.faults = faults = Faults()
+        faults.oom_nth(n)
+        graph.validate()
+        struck = faults.calls["allocate"] >= n
+        bench.sim.faults = Faults()
+        same(bench.observe(outputs), want)
+        stats = gfxgraph.stats()
+        assert (stats["validations"], stats["validations_skipped"]) == ((0, 1) if struck else (1, 0))
+        if not struck:
+            break
+    assert n > 3
 
 
 def test_a_program_without_graphs_is_not_validated(bench):
@@ -212,7 +224,7 @@ def test_launch_fails_during_validation(bench):
         gfxgraph.reset_stats()
         body = getattr(bench, program)
         graph, outputs = captured(bench, body)
-        bench.x.copy_(torch.randn(8))
+        bench.x.copy_(torch.rand(8) + 1)
         want = bench.eager(body)
         bench.sim.faults = faults = Faults()
         faults.fail_nth("launch", 1, 1)
@@ -274,7 +286,7 @@ def test_which_replays_are_validated(monkeypatch, profile, environment, argument
             gfxgraph.reset_stats()
             graph, outputs = captured(bench, bench.in_place)
             for _ in range(6):
-                bench.x.copy_(torch.randn(8))
+                bench.x.copy_(torch.rand(8) + 1)
                 want = bench.eager(bench.in_place)
                 graph.replay()
                 same(bench.observe(outputs), want)
@@ -294,7 +306,7 @@ def test_wrong_from_the_second_replay(bench, monkeypatch):
     graph, outputs = captured(again, again.plain)
     again.sim.faults = Faults(wrong_replays=[WrongReplay(node=2, replay=2)])
     for _ in range(4):
-        again.x.copy_(torch.randn(8))
+        again.x.copy_(torch.rand(8) + 1)
         want = again.eager(again.plain)
         graph.replay()
         same(again.observe(outputs), want)

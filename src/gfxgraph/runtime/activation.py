@@ -38,7 +38,7 @@ def enable(
     """Put gfxgraph under ``torch.cuda.CUDAGraph`` in this process.
 
     Arguments left out come from the environment. Calling it again with the same meaning does
-    nothing.
+    nothing; ``validate`` and ``debug``, where given, hold for graphs captured from then on.
 
     Args:
         allow_cuda: also on a CUDA build of torch, with an NVIDIA GPU.
@@ -60,6 +60,7 @@ def enable(
         state = process.current()
         if state is not None and _undo:
             _refuse_other_settings(state.settings, settings)
+            _take_up(state, settings, validate, debug)
             return
         _enable(settings)
 
@@ -122,6 +123,15 @@ def _refuse_other_settings(current: Config, asked: Config) -> None:
                 current=str(getattr(current, name)) or "off",
                 requested=str(getattr(asked, name)) or "off",
             )
+
+
+def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | None) -> None:
+    if validate is not None:
+        state.validate_replays = _validate_replays(settings, state.platform, state.decisions.validate_replays)
+        state.settings = replace(state.settings, validate_replays=settings.validate_replays)
+    if debug:
+        state.settings = replace(state.settings, log_level=settings.log_level)
+        _set_log_level(settings)
 
 
 def _enable(settings: Config) -> None:

@@ -25,9 +25,10 @@ import torch
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch, one_replay
+from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session, leave_modes, shown
+from gfxgraph.runtime.session import Session, shown
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (

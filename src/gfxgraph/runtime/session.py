@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -34,6 +33,7 @@ from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_ranges, tensor_of
+from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -121,7 +121,7 @@ class Session:
         process.sessions().append(self)
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
-        self.recorder.__enter__()
+        enter_mode(self.recorder)
         self._has_entered = True
 
     def end(self) -> Program:
@@ -875,29 +875,6 @@ _NO_NODE = frozenset(
     "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
 )
-
-
-def leave_modes() -> None:
-    """Pop the recorders whose sessions are over, wherever they are on the stack of modes.
-
-    Modes pushed after them stay. One that ended its session while it handled an operation is off
-    the stack just then and comes back when the operation returns; it stays on the list, passes
-    everything through, and goes with the next call.
-    """
-    over = process.leftover_modes()
-    if not over:
-        return
-    others = []
-    while (top := _get_current_dispatch_mode()) is not None:
-        if top in over:
-            over.remove(top)
-            top.__exit__(None, None, None)
-            if not over:
-                break
-        else:
-            others.append(_pop_mode())
-    for mode in reversed(others):
-        _push_mode(mode)
 
 
 def flat(*items: Any) -> list[Tensor]:

@@ -145,21 +145,49 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         step.run(program)
         return None
     # A segment after a split may write over what it reads from earlier ones, once that is used up.
-    before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
+    places = [*step.mutated, *program.pool_inputs(step)]
+    before: Effects | None = None
     try:
+        before = Effects(places, program.generators)
         reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
         eager = Effects(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
-        before.put_back()
-        state.report(
-            "validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO
-        )
+        if before is not None:
+            before.put_back()
+        _skipped(step, error)
         step.run(program)
         return None
     before.put_back()
-    step.run(program)
-    if step.graph is None:
+    if not step.launch(program):
+        return None  # something else ran, and said so
+    try:
+        worst = _compared(program, step, reference, eager, before)
+    except torch.OutOfMemoryError as error:  # the replay is done; only looking at it needs more
+        _skipped(step, error)
+        return None
+    if worst.is_match:
         return True
+    before.put_back()
+    culprit = _first_difference(program, step, worst)
+    with torch.inference_mode():
+        for value, layout in step.live:
+            if value in reference:
+                overwrite(layout.tensor(), reference[value])
+    eager.put_back()
+    state.counters.add("validation_failed")
+    mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
+    process.log.error("%s", str(mismatch))
+    note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
+    return False
+
+
+def _skipped(step: SegmentStep, error: Exception) -> None:
+    reason = f"the reference could not be computed or compared: {_line(error)}"
+    process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
+
+
+def _compared(program: Program, step: SegmentStep, reference: Env, eager: Effects, before: Effects) -> Difference:
+    """How far the replay's results and effects are from the reference's."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     with torch.inference_mode():
         live = [(value, layout.tensor()) for value, layout in step.live if value in reference]
@@ -167,22 +195,12 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         pairs = [(tensor, reference[value]) for value, tensor in live]
         pairs += list(zip(replayed.contents, eager.contents))
         worst = _worst(pairs, exact)
-        if not worst.is_match and any(_is_undefined(entry) for entry in step.tape.entries):
-            worst = _worst(_defined(program, step, [value for value, _ in live], before, pairs), exact)
-            replayed.put_back()
-    if worst.is_match:
-        return True
-    before.put_back()
-    culprit = _first_difference(program, step, worst)
-    with torch.inference_mode():
-        for value, tensor in live:
-            overwrite(tensor, reference[value])
-    eager.put_back()
-    state.counters.add("validation_failed")
-    mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
-    process.log.error("%s", mismatch)
-    note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
-    return False
+        if not worst.is_match and step.tape.is_complete and any(map(_is_undefined, step.tape.entries)):
+            try:
+                worst = _worst(_defined(program, step, [value for value, _ in live], before, pairs), exact)
+            finally:
+                replayed.put_back()
+    return worst
 
 
 def _is_undefined(entry: Entry) -> bool:
@@ -229,10 +247,11 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
 
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
-    for replayed, eager in pairs:
-        found = compare(replayed, eager, exact)
-        if not found.is_match and (worst.is_match or found.largest > worst.largest):
-            worst = found
+    with torch.inference_mode():
+        for replayed, eager in pairs:
+            found = compare(replayed, eager, exact)
+            if not found.is_match and (worst.is_match or found.largest > worst.largest):
+                worst = found
     return worst
 
 

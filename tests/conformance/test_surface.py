@@ -383,35 +383,6 @@ def test_mode_across_the_end_of_a_capture(surface):
     assert torch.equal(z, (x + 1) * 2)
 
 
-def test_modes_of_captures_in_two_threads(surface):
-    """Two captures that overlap in time and end in the order they began leave no trace."""
-    begun, ended = threading.Event(), threading.Event()
-    x = arange()
-
-    def first():
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
-            x + 1
-            begun.set()
-            second_begun.wait(20)
-
-    second_begun = threading.Event()
-
-    def second():
-        begun.wait(20)
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
-            x + 2
-            second_begun.set()
-            ended.wait(20)
-
-    one, two = threading.Thread(target=first), threading.Thread(target=second)
-    one.start()
-    two.start()
-    one.join()
-    ended.set()
-    two.join()
-    assert_no_mode_is_left()
-
-
 @since(2, 13)
 def test_check_input_liveness(surface):
     """check_input_liveness=True captures and replays; a live input raises nothing."""
@@ -711,8 +682,9 @@ def test_replay_on_any_stream(surface):
 
 
 def test_captures_in_two_threads(surface):
-    """Two threads capture at the same time in thread_local mode; each gets its own graph."""
+    """Two captures that overlap, in two threads in thread_local mode: each gets its own graph, no mode stays."""
     both_capture = threading.Barrier(2, timeout=60)
+    first_is_begun, first_is_ended = threading.Event(), threading.Event()
     results, errors = {}, []
 
     def work(number):
@@ -722,12 +694,18 @@ def test_captures_in_two_threads(surface):
             both_capture.wait()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):
+                if number == 2:
+                    first_is_begun.wait(60)
                 graph.capture_begin(capture_error_mode="thread_local")
+                first_is_begun.set()
                 both_capture.wait()
                 y = x + number
                 both_capture.wait()
                 y = y * 2
+                if number == 2:
+                    first_is_ended.wait(60)
                 graph.capture_end()
+                first_is_ended.set()
             both_capture.wait()
             x.fill_(10.0)
             torch.cuda.synchronize()
@@ -746,6 +724,7 @@ def test_captures_in_two_threads(surface):
     assert not errors
     for number in (1, 2):
         assert torch.equal(results[number], torch.full((8,), (10.0 + number) * 2, device="cuda"))
+    assert_no_mode_is_left()
 
 
 def test_another_thread_runs_eagerly_meanwhile(surface):

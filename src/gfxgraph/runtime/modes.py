@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils import _python_dispatch as dispatch
@@ -25,7 +26,7 @@ from gfxgraph.runtime import process
 
 # Where torch keeps a flag, where each mode keeps what it was when the mode came, and what a mode adds to it.
 # A recorder ignores what happens inside compiled code, so torch's third flag does not concern it.
-_FLAGS = (
+_FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("_is_in_torch_dispatch_mode", "old_dispatch_mode_flags", lambda mode: True),
     (
         "_is_in_non_infra_torch_dispatch_mode",

@@ -1,0 +1,206 @@
+"""One function captured over inputs that stay in place: a graph, with eager execution behind it.
+
+Problem: conditionals, loops and compositions all need the same small thing, a function whose inputs
+and outputs keep their addresses and that can be run again by one launch. Idea: the inputs are given,
+already in place; the outputs are written to buffers that are given too, or stay where the capture put
+them. Whatever goes wrong at capture or replay, the function itself runs on the same inputs, into the
+same outputs, and that is counted.
+
+Invariant: a run that failed half-way is undone before the function runs instead, so that nothing
+happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.runtime import process
+from gfxgraph.runtime.effects import Effects
+from gfxgraph.runtime.session import first_line
+
+# By activation: a stream of a simulator that is gone is none of the next one's.
+_streams: dict[tuple[float, int], Any] = {}
+
+
+def capture_stream() -> Any:
+    """The stream on which functions of this device are warmed up and captured.
+
+    One for all: the allocator keeps its memory by stream, so captures on different streams would
+    share a pool's name and none of its memory; and some libraries make a handle for each stream,
+    which must exist before the capture.
+    """
+    key = process.require().enabled_at, torch.cuda.current_device()
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream()
+    return _streams[key]
+
+
+@contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """Work between on ``stream``, in order with the current stream before and after."""
+    current = torch.cuda.current_stream()
+    if current == stream:
+        yield
+        return
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
+def beside(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function on the capture stream, as part of the current stream's work."""
+    current = torch.cuda.current_stream()
+    with on_stream(capture_stream()):
+        made = fn(*args, **kwargs)
+    for tensor in tensors_of(made):
+        if tensor.is_cuda:
+            tensor.record_stream(current)  # made there, used here: not to be reused there meanwhile
+    return made
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def key_of(*trees: Any) -> tuple[Any, ...]:
+    """What a capture of a call with these arguments holds for: shapes, dtypes, devices, constants, modes."""
+    leaves_, spec = pytree.tree_flatten(trees)
+    parts = tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.layout)
+        if isinstance(leaf, Tensor)
+        else (type(leaf), leaf if _is_plain(leaf) else id(leaf))
+        for leaf in leaves_
+    )
+    autocast = (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
+    return parts, spec, autocast, torch.is_inference_mode_enabled()
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device))
+
+
+def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy what is not in place already; all in one launch where torch can."""
+    pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
+    if pairs:
+        # Below autograd: a buffer is memory, whoever it belonged to when it was made.
+        with torch.no_grad():
+            torch._foreach_copy_([b for b, _ in pairs], [g.detach() for _, g in pairs])
+
+
+def like(tensor: Tensor) -> Tensor:
+    """Fresh memory of the tensor's layout; dense where the tensor's elements overlap or have gaps."""
+    return torch.empty_like(tensor, requires_grad=False)
+
+
+class Piece:
+    """A function over inputs in place.
+
+    Args:
+        fn: what is captured.
+        args, kwargs: its arguments; their tensors are the static inputs.
+        pool: memory shared with other captures, as ``graph_pool_handle()`` gives it.
+        into: buffers for the tensors among the results, in order; None leaves them in the pool.
+        name: what messages call it.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        pool: Any = None,
+        into: Sequence[Tensor] | None = None,
+        name: str = "",
+    ) -> None:
+        self.fn = fn
+        self.args = tuple(args)
+        self.kwargs = kwargs or {}
+        self.pool = pool
+        self.into = into
+        self.name = name or getattr(fn, "__qualname__", type(fn).__name__)
+        self.graph: Any = None
+        self.why_eager = ""
+        self.outputs: Any = None
+
+    def capture(self) -> bool:
+        """Record the function; False where that failed and it will run eagerly."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=capture_stream(), capture_error_mode="thread_local"
+            ):
+                with torch.no_grad():
+                    self.outputs = self._store(self.fn(*self.args, **self.kwargs))
+        except RuntimeError as error:  # out of memory too
+            self._give_up("its capture failed", error)
+            return False
+        self.graph = graph
+        if self.pool is None:
+            self.pool = graph.pool()
+        return True
+
+    def run(self) -> Any:
+        """Run once, by the graph or else eagerly; the results are where ``outputs`` says."""
+        graph = self.graph
+        if graph is None:
+            self.run_eagerly()
+            return self.outputs
+        program = getattr(graph, "_program", None)
+        before = None
+        if program is not None and not program.is_plain:
+            # It may stop half-way, at a guard.
+            before = Effects(program.writes(), program.random_states())
+        try:
+            graph.replay()
+        except GuardMismatch as changed:
+            if before is not None:
+                before.put_back()
+            self._note("a value that steered its capture has changed", changed)
+            self.run_eagerly()
+        except ReplayError as error:
+            if before is not None:
+                before.put_back()
+            self._give_up("its replay failed", error)
+            self.run_eagerly()
+        return self.outputs
+
+    def run_eagerly(self) -> None:
+        """Run the function itself, into the same outputs."""
+        with torch.no_grad():
+            made = self.fn(*self.args, **self.kwargs)
+            if self.outputs is None or self.into is not None:
+                self.outputs = self._store(made)
+            else:
+                copy_in(tensors_of(self.outputs), tensors_of(made))
+
+    def upload(self) -> None:
+        """Move the graph to the device before its first launch, where the runtime can."""
+        driver = process.require().driver
+        if self.graph is not None and driver is not None and "upload" not in driver.missing:
+            driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
+
+    def _store(self, made: Any) -> Any:
+        if self.into is None:
+            return made
+        flat, spec = pytree.tree_flatten(made)
+        copy_in(self.into, [leaf for leaf in flat if isinstance(leaf, Tensor)])
+        buffers = iter(self.into)
+        return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
+
+    def _give_up(self, reason: str, error: BaseException) -> None:
+        self.graph = None
+        self.why_eager = f"{reason}: {first_line(error)}"
+        self._note(reason, error)
+
+    def _note(self, reason: str, error: BaseException) -> None:
+        process.require().report("fallback", f"{reason}; it runs eagerly ({first_line(error)})", self.name)

@@ -1,8 +1,9 @@
 """Switching the bridge on and off: which platform this is, what is patched, and how it is put back.
 
 Nothing is patched until every check has passed. What is patched: the two names of CUDAGraph
-(``torch.cuda`` and ``torch.cuda.graphs``) and the entry and exit of ``torch.cuda.graph``, which in
-torch up to 2.14 leave the capture stream current when the capture could not be begun or ended.
+(``torch.cuda`` and ``torch.cuda.graphs``), those of make_graphed_callables, and the entry and exit of
+``torch.cuda.graph``, which in torch up to 2.14 leave the capture stream current when the capture could
+not be begun or ended.
 """
 
 from __future__ import annotations
@@ -197,6 +198,9 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     _replace(torch.cuda, "CUDAGraph", bridged)
     _replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
     _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    from gfxgraph.runtime.callables import training
+
+    _undo.append(training.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))

@@ -20,7 +20,8 @@ from torch import Tensor
 from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
-from gfxgraph.runtime.callables.outputs import Outputs
+from gfxgraph.runtime.callables.outputs import Outputs, Result
+from gfxgraph.runtime.callables.proof import Verdict
 from gfxgraph.runtime.callables.signature import replace
 from gfxgraph.runtime.effects import Effects
 
@@ -74,6 +75,8 @@ class Entry:
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
+        self.verdicts: dict[frozenset[str], Verdict] = {}
+        """By the dims that are padded: whether padding changes what the caller sees."""
         arena.entries.add(self)
 
     @property
@@ -145,14 +148,22 @@ class Entry:
 
     # -- replay -----------------------------------------------------------------------------------
 
-    def fill(self, tensors: Sequence[Tensor], values: Sequence[float]) -> None:
-        """Copy a call's tensors into the static inputs; ``values`` fill the padding."""
+    @property
+    def results(self) -> list[Result]:
+        return self.ring[0].outputs.results if self.ring else []
+
+    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], *, pad_again: bool = False) -> None:
+        """Copy a call's tensors into the static inputs; ``values`` fill the padding.
+
+        Args:
+            pad_again: fill the padding though nothing else has been there since the last call of this size.
+        """
         targets, sources = [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
             if given.data_ptr() == static.tensor.data_ptr() and given.size() == static.tensor.size():
                 continue
             size = tuple(given.size())
-            if size != self.filled[i]:
+            if size != self.filled[i] or (pad_again and size != static.tensor.size()):
                 pad(static.tensor, size, values[i])
                 self.filled[i] = size
             target, source = static.target(given)

@@ -16,19 +16,21 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph import config
-from gfxgraph.core.counters import Counters
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
+from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import ReplayMode
 
 MAX_ROUTES = 4096
@@ -39,12 +41,12 @@ HOST_CONSTANT_NUMEL = 16
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("entry", "n_seen", "result_sizes", "why_eager")
+    __slots__ = ("bucketed", "entry", "result_sizes", "why_eager")
 
-    def __init__(self) -> None:
-        self.entry: Entry | None = None
-        self.n_seen = 0
-        self.why_eager = ""
+    def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
+        self.entry = entry
+        self.bucketed = bucketed
+        self.why_eager = why_eager
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
 
 
@@ -55,6 +57,7 @@ class Graphed:
         self,
         fn: Callable[..., Any],
         *,
+        dims: Dims | None,
         mode: ReplayMode,
         warmup: int,
         max_graphs: int,
@@ -71,6 +74,8 @@ class Graphed:
         self._n_captures = 0
         self._is_clean: bool | None = None
         """Whether the first recorded capture was one plain segment."""
+        self._writes_outside = False
+        self._dims = dims
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -94,37 +99,111 @@ class Graphed:
         if problem:
             return self._run_eagerly(problem, args, kwargs)
         host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
-        key = (structure, *[tensor_key(t) for t in tensors], host, mode_key(), _aliases(tensors))
-        route = self._routes.get(key)
-        if route is None:
-            if len(self._routes) >= MAX_ROUTES:
-                self._routes.clear()
-            route = self._routes[key] = Route()
+        rest = (host, mode_key(), _aliases(tensors))
+        key = (structure, *[tensor_key(t) for t in tensors], *rest)
         arena = arena_of(state, device)
         with arena.lock:
+            route = self._routes.get(key)
+            if route is None:
+                route = self._route(arena, key, structure, rest, args, kwargs, tensors)
             return self._routed(arena, route, key, args, kwargs, tensors)
+
+    def _route(
+        self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Route:
+        """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        bucketed = None
+        if self._dims is not None:
+            try:
+                bucketed = self._dims.bucketed(
+                    structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
+                )
+            except TooLarge as error:
+                name, n = error.args
+                self._routes[key] = route = Route(None, why_eager=f"{name}={n} is larger than every bucket")
+                return route
+        if bucketed is None:
+            route = Route(self._entry_for(arena, key, _label(tensors)))
+        else:
+            shapes = [
+                tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
+                for t, size in zip(tensors, bucketed.sizes)
+            ]
+            label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+            route = Route(self._entry_for(arena, (structure, *shapes, *rest), label), bucketed)
+        self._routes[key] = route
+        return route
 
     def _routed(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
     ) -> Any:
-        if route.why_eager:
-            return self._run_eagerly(route.why_eager, args, kwargs)
-        entry = route.entry
+        entry, bucketed = route.entry, route.bucketed
         if entry is None:
-            entry = self._entry_for(arena, key, tensors)
-            route.entry = entry
+            return self._run_eagerly(route.why_eager, args, kwargs)
         if entry.why_eager:
             return self._run_eagerly(entry.why_eager, args, kwargs)
+        if bucketed is not None and bucketed.is_padded and route.result_sizes is None:
+            verdict = entry.verdicts.get(bucketed.padded_names)
+            if verdict is None:
+                return self._prove(arena, route, key, args, kwargs, tensors)
+            if verdict.refused:
+                entry = route.entry = self._entry_for(arena, key, _label(tensors))
+                route.bucketed = None
+            else:
+                route.result_sizes = [
+                    size_after(r.made, rules, bucketed.actual) if r.made is not None else None
+                    for r, rules in zip(entry.results, verdict.rules)
+                ]
         if not entry.is_captured:
             if entry.n_seen < self._warmup:
                 entry.n_seen += 1
                 return self._warm_up(arena, entry, args, kwargs)
-            if not self._capture(arena, entry, args, kwargs, tensors):
+            if not self._capture(arena, entry, args, kwargs, tensors, route.bucketed):
                 return self._run_eagerly(entry.why_eager or "no memory for a capture", args, kwargs)
         try:
             return self._replay(arena, entry, route, tensors)
         except RunEagerly as why:
             return self._run_eagerly(str(why), args, kwargs)
+
+    def _prove(
+        self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        """The call itself, eagerly; then whether its bucket would have given the same."""
+        entry, bucketed = route.entry, route.bucketed
+        assert entry is not None and bucketed is not None
+        result = self._warm_up(arena, entry, args, kwargs)
+        if entry.why_eager:
+            return result
+        if not entry.is_captured and not self._capture(arena, entry, args, kwargs, tensors, bucketed):
+            return result
+        instance = entry.ring[0]
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        expected: list[Tensor] = []
+        flatten(result, expected)
+        if self._writes_outside or entry.mutates:
+            verdict = Verdict("the function writes to tensors that are not its own")
+        else:
+            before = Effects((), instance.generators)
+
+            def run(content: float) -> list[Tensor]:
+                entry.fill(tensors, [content] * len(tensors), pad_again=True)
+                entry.replay(instance)
+                given: list[Tensor] = []
+                flatten(instance.outputs.give(tensors, None, own=True), given)
+                return given
+
+            try:
+                verdict = prove(run, expected, bucketed.actual, bucketed.bucket)
+            except RunEagerly as why:
+                return result if why else result
+            finally:
+                before.put_back()
+        entry.verdicts[bucketed.padded_names] = verdict
+        if verdict.refused:
+            arena.state.report("padding_refused", verdict.refused, self._name, entry.label)
+        return result
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         arena.follow(torch.cuda.current_stream(arena.device_index))
@@ -169,10 +248,10 @@ class Graphed:
         self._entries.clear()
         self._is_clean = None
 
-    def _entry_for(self, arena: Arena, key: Any, tensors: list[Tensor]) -> Entry:
+    def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(arena, self._fn, _label(tensors), self._name)
+            entry = self._entries[key] = Entry(arena, self._fn, label, self._name)
         return entry
 
     def _warm_up(self, arena: Arena, entry: Entry, args: Any, kwargs: Any) -> Any:
@@ -195,7 +274,9 @@ class Graphed:
             entry.why_eager = "its result needs gradients"
         return result
 
-    def _capture(self, arena: Arena, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> bool:
+    def _capture(
+        self, arena: Arena, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor], bucketed: Bucketed | None
+    ) -> bool:
         """Capture the entry; False where it stays eager, for now or for good."""
         captured = [e for e in self._entries.values() if e.is_captured]
         if len(captured) >= self._max_graphs:
@@ -207,7 +288,7 @@ class Graphed:
         arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
         for attempt in range(2):
             try:
-                entry.prepare(args, kwargs, tensors, [None] * len(tensors))
+                entry.prepare(args, kwargs, tensors, bucketed.sizes if bucketed else [None] * len(tensors))
                 entry.fill(tensors, [0.0] * len(tensors))
                 recorded = not self._may_go_unrecorded()
                 entry.ring.append(entry.capture(recorded=recorded))
@@ -231,7 +312,9 @@ class Graphed:
         self._n_captures += 1
         instance = entry.ring[0]
         if self._is_clean is None and instance.is_recorded:
-            self._is_clean = instance.graph._program.is_plain and not instance.has_guards
+            program = instance.graph._program
+            self._is_clean = program.is_plain and not instance.has_guards
+            self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
         torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
         return True
 
@@ -267,6 +350,8 @@ class Graphed:
 def graphed(
     fn: Callable[..., Any] | None = None,
     *,
+    dynamic: Mapping[str, Any] | str | None = None,
+    buckets: Any = None,
     mode: ReplayMode | str | None = None,
     warmup: int = 1,
     max_graphs: int = 64,
@@ -275,14 +360,23 @@ def graphed(
 
     Args:
         fn: a function, method or module.
+        dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
+            calls (the default where ``buckets`` is given).
+        buckets: sizes that dynamic dims are rounded up to: a list, "powers_of_two", something with
+            ``pick(n)``, or one of these by dim name.
         mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE.
         warmup: eager calls of a signature before it is captured.
         max_graphs: captured signatures of this callable; the least recently used goes first.
     """
     if fn is None:
-        return functools.partial(graphed, mode=mode, warmup=warmup, max_graphs=max_graphs)
+        return functools.partial(
+            graphed, dynamic=dynamic, buckets=buckets, mode=mode, warmup=warmup, max_graphs=max_graphs
+        )
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
-    return Graphed(fn, mode=chosen, warmup=warmup, max_graphs=max_graphs)
+    dims = None
+    if dynamic is not None or buckets is not None:
+        dims = Dims(None if dynamic in (None, "infer") else dict(dynamic), buckets_of(buckets))
+    return Graphed(fn, dims=dims, mode=chosen, warmup=warmup, max_graphs=max_graphs)
 
 
 def _device_of(tensors: list[Tensor]) -> tuple[int, str]:
@@ -313,6 +407,3 @@ def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
 
 def _label(tensors: list[Tensor]) -> str:
     return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in tensors) or "no tensors"
-
-
-__all__ = ["Counters", "Graphed", "graphed"]

@@ -80,7 +80,7 @@ class Dims:
         buckets: by dim name, or one for all.
     """
 
-    def __init__(self, declared: Mapping[str, Mapping[int, Any]] | None, buckets: Mapping[str, Picks] | Picks) -> None:
+    def __init__(self, declared: Mapping[str, Any] | None, buckets: Mapping[str, Picks] | Picks) -> None:
         self.declared = None if declared is None else {p: _names(d) for p, d in declared.items()}
         self.buckets = buckets
         self._first: dict[Any, list[tuple[int, ...]]] = {}
@@ -118,14 +118,10 @@ class Dims:
             bucket[name] = picked
         sizes: list[tuple[int, ...] | None] = []
         for i, tensor in enumerate(tensors):
-            dims = by_tensor.get(i)
-            if dims is None:
-                sizes.append(None)
-                continue
             size = list(tensor.size())
-            for dim, name in dims.items():
+            for dim, name in by_tensor.get(i, {}).items():
                 size[dim] = bucket[name]
-            sizes.append(tuple(size))
+            sizes.append(tuple(size) if i in by_tensor else None)
         return Bucketed(tuple(sizes), actual, bucket)
 
     def _dims_of(

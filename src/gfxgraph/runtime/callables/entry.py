@@ -188,7 +188,8 @@ class Entry:
             instance.graph.replay()
         except GuardMismatch as error:
             before.put_back()
-            raise RunEagerly(f"a value that steered the capture changed: {error.fields.get('question', '')}") from error
+            question = error.fields.get("question", "")
+            raise RunEagerly(f"a value that steered the capture changed: {question}") from error
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments to the caller's own."""

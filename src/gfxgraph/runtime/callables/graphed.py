@@ -375,7 +375,8 @@ def graphed(
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
     dims = None
     if dynamic is not None or buckets is not None:
-        dims = Dims(None if dynamic in (None, "infer") else dict(dynamic), buckets_of(buckets))
+        declared = dict(dynamic) if isinstance(dynamic, Mapping) else None
+        dims = Dims(declared, buckets_of(buckets))
     return Graphed(fn, dims=dims, mode=chosen, warmup=warmup, max_graphs=max_graphs)
 
 

@@ -47,6 +47,8 @@ class Instance:
         self.has_guards = program.n_guards > 0
         self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
         self.generators = program.generators
+        self.n_trials = 0
+        """Replays whose result nobody was given."""
 
 
 class Entry:
@@ -68,10 +70,12 @@ class Entry:
         self.spare: Instance | None = None
         self.why_eager = ""
         self.n_seen = 0
-        self.n_calls = 0
         self.used_at = 0
         self.pool_nbytes = 0
         self.filled: list[tuple[int, ...]] = []
+        self.filled_for: Any = None
+        """The route of the last call: its size is what is not padding."""
+        self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
@@ -96,9 +100,14 @@ class Entry:
             "output_bytes": sum(i.outputs.nbytes for i in instances),
             "pool_bytes": self.pool_nbytes,
             "n_graphs": len(instances),
-            "n_calls": self.n_calls,
+            "n_calls": self.n_replays(),
             "why_eager": self.why_eager,
         }
+
+    def n_replays(self) -> int:
+        """Replays that gave a caller's result."""
+        graphs = [*self.ring, *([self.spare] if self.spare else [])]
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in graphs)
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -140,6 +149,8 @@ class Entry:
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.state.report("eviction", why, self.function, self.label)
+        self.n_gone = self.n_replays()
+        self.filled_for = None
         self.ring.clear()
         self.spare = None
         self.statics = []
@@ -188,6 +199,7 @@ class Entry:
             instance.graph.replay()
         except GuardMismatch as error:
             before.put_back()
+            instance.n_trials += 1
             question = error.fields.get("question", "")
             raise RunEagerly(f"a value that steered the capture changed: {question}") from error
 

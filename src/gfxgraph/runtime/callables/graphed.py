@@ -27,6 +27,7 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
+from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
@@ -41,12 +42,14 @@ HOST_CONSTANT_NUMEL = 16
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("bucketed", "entry", "result_sizes", "why_eager")
+    __slots__ = ("bucketed", "entry", "fast", "fast_of", "result_sizes", "why_eager")
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
         self.bucketed = bucketed
         self.why_eager = why_eager
+        self.fast: Fast | None = None
+        self.fast_of: tuple[Instance, ...] = ()
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
 
 
@@ -67,10 +70,10 @@ class Graphed:
         self._warmup = warmup
         self._max_graphs = max_graphs
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._fast: Fast = never
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Entry] = {}
         self._eager: Counter[str] = Counter()
-        self._n_replays = 0
         self._n_captures = 0
         self._is_clean: bool | None = None
         """Whether the first recorded capture was one plain segment."""
@@ -83,6 +86,13 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            result = self._fast(args)
+            if result is not MISS:
+                return result
+        return self._slow(args, kwargs)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = activation.process_for_callables()
         if state is None:
             return self._run_eagerly("there is no GPU", args, kwargs)
@@ -163,9 +173,22 @@ class Graphed:
             if not self._capture(arena, entry, args, kwargs, tensors, route.bucketed):
                 return self._run_eagerly(entry.why_eager or "no memory for a capture", args, kwargs)
         try:
-            return self._replay(arena, entry, route, tensors)
+            result = self._replay(arena, entry, route, tensors)
         except RunEagerly as why:
             return self._run_eagerly(str(why), args, kwargs)
+        self._fast = self._fast_for(route, entry, args, kwargs, tensors)
+        return result
+
+    def _fast_for(self, route: Route, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> Fast:
+        """The fast path of calls like this one; made once, and again when the entry was captured again."""
+        graphs = tuple(entry.ring)
+        if route.fast is None or route.fast_of != graphs:
+            made = None
+            if can_be_fast(args, kwargs, tensors):
+                hot = self._mode is ReplayMode.HOT
+                made = make_fast(entry, route, tensors, route.result_sizes, hot, None)
+            route.fast, route.fast_of = made or never, graphs
+        return route.fast
 
     def _prove(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -190,6 +213,7 @@ class Graphed:
             def run(content: float) -> list[Tensor]:
                 entry.fill(tensors, [content] * len(tensors), pad_again=True)
                 entry.replay(instance)
+                instance.n_trials += 1
                 given: list[Tensor] = []
                 flatten(instance.outputs.give(tensors, None, own=True), given)
                 return given
@@ -209,13 +233,12 @@ class Graphed:
         arena.follow(torch.cuda.current_stream(arena.device_index))
         instance, own = self._instance(entry)
         entry.fill(tensors, [0.0] * len(tensors))
+        entry.filled_for = route
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.n_uses += 1
         entry.used_at = arena.n_uses
-        entry.n_calls += 1
-        self._n_replays += 1
         return instance.outputs.give(tensors, route.result_sizes, own)
 
     def _instance(self, entry: Entry) -> tuple[Instance, bool]:
@@ -244,6 +267,7 @@ class Graphed:
     def _start(self, state: process.Process) -> None:
         """The bridge was switched on, off, or this is the first call."""
         self._state = state
+        self._fast = never
         self._routes.clear()
         self._entries.clear()
         self._is_clean = None
@@ -333,10 +357,13 @@ class Graphed:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``."""
         return {
             "captures": self._n_captures,
-            "replays": self._n_replays,
+            "replays": self._n_replays(),
             "eager": dict(self._eager),
             "signatures": len(self._entries),
         }
+
+    def _n_replays(self) -> int:
+        return sum(entry.n_replays() for entry in self._entries.values())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name != "__wrapped__":
@@ -344,7 +371,7 @@ class Graphed:
         return getattr(self._fn, name)
 
     def __repr__(self) -> str:
-        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays} replays>"
+        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
 
 
 def graphed(

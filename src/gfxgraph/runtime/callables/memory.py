@@ -146,6 +146,8 @@ def memory_report() -> dict[str, Any]:
     """
     devices = []
     for arena in list(_arenas.values()):
+        if arena.state is not process.current():
+            continue  # the bridge has been switched off or on since
         captures = sorted((entry.report() for entry in list(arena.entries)), key=lambda row: -row["pool_bytes"])
         if captures:
             devices.append(

@@ -16,7 +16,6 @@ gradients run eagerly too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +25,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.errors import ReplayError
-from gfxgraph.runtime import process
 from gfxgraph.runtime.callables import flags
 from gfxgraph.runtime.callables.facts import writes_of
+from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import (
     Piece,
+    arena,
     beside,
     copy_in,
     key_of,
@@ -92,8 +92,7 @@ class Conditional:
         self.hands_out_static = outputs == "static"
         self._pool = pool
         self._signatures: dict[Any, _Signature] = {}
-        self._lock = threading.RLock()
-        self._last_stream: Any = None
+        self._place: Arena | None = None
 
     # -- choosing -------------------------------------------------------------------------------------
 
@@ -131,13 +130,16 @@ class Conditional:
         if torch.is_grad_enabled() and self._needs_grad(name, args, kwargs):
             self._note("gradients are needed", name)
             return self.branches[name](*args, **kwargs)
-        with self._lock:
-            self._in_order()
+        place = self._at()
+        if place is None:
+            return self.branches[name](*args, **kwargs)
+        with place.lock:
+            place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
                 self._note(f"a tensor on the host, or more than {MAX_SIGNATURES} kinds of arguments", name)
                 return self.branches[name](*args, **kwargs)
-            return self._run(known, name, args, kwargs)
+            return self._run(place, known, name, args, kwargs)
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
         """Capture every branch for arguments like these, ahead of the first call.
@@ -145,8 +147,11 @@ class Conditional:
         Each runs once before, for its libraries to settle; what that changed is put back, except by
         kernels launched beside torch.
         """
-        with self._lock, torch.no_grad():
-            self._in_order()
+        place = self._at()
+        if place is None:
+            return
+        with place.lock, torch.no_grad():
+            place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
                 return
@@ -155,8 +160,8 @@ class Conditional:
                     continue
                 static_args, static_kwargs = known.args
                 with rehearsal():
-                    made = beside(self.branches[name], static_args, static_kwargs)
-                self._capture(known, name, made)
+                    made = beside(place, self.branches[name], static_args, static_kwargs)
+                self._capture(place, known, name, made)
 
     def upload(self) -> None:
         """Move every captured branch to the device before its first launch, where the runtime can."""
@@ -179,13 +184,13 @@ class Conditional:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _run(self, known: _Signature, name: Any, args: Any, kwargs: Any) -> Any:
+    def _run(self, place: Arena, known: _Signature, name: Any, args: Any, kwargs: Any) -> Any:
         piece = known.pieces.get(name)
         if piece is None:
             known.n_calls[name] = known.n_calls.get(name, 0) + 1
-            made = beside(self.branches[name], args, kwargs)
+            made = beside(place, self.branches[name], args, kwargs)
             if known.n_calls[name] >= self.warmup:
-                self._capture(known, name, made)
+                self._capture(place, known, name, made)
             return made
         given = tensors_of((args, kwargs))
         copy_in(known.inputs, given)
@@ -194,7 +199,7 @@ class Conditional:
             copy_in([given[at]], [known.inputs[at]])
         return made if self.hands_out_static else _owned(made)
 
-    def _capture(self, known: _Signature, name: Any, made: Any) -> None:
+    def _capture(self, place: Arena, known: _Signature, name: Any, made: Any) -> None:
         """Capture a branch that has just run and gave ``made``."""
         results = tensors_of(made)
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
@@ -203,11 +208,13 @@ class Conditional:
         if into is not None and [_meta(t) for t in into] != [_meta(t) for t in results]:
             into = None  # it gives something else than the others, so it has outputs of its own
         static_args, static_kwargs = known.args
+        branch = self.branches[name]
         piece = Piece(
-            self.branches[name], static_args, static_kwargs, pool=self._pool, into=into, name=f"branch {name!r}"
+            place, branch, static_args, static_kwargs, pool=self._pool, into=into, name=f"branch {name!r}"
         )
-        if piece.capture():
-            self._pool = piece.pool
+        captured = piece.capture()
+        self._pool = piece.pool
+        if captured:
             known.written[name] = _written_inputs(piece.graph, known.inputs)
         known.pieces[name] = piece
 
@@ -243,19 +250,21 @@ class Conditional:
                 return self.branch_of(name)
         return self.branch_of(float(value))
 
-    def _in_order(self) -> None:
-        """Let this call's stream wait for the last call's: they use the same memory."""
-        current = torch.cuda.current_stream()
-        if self._last_stream is not None and self._last_stream != current:
-            current.wait_stream(self._last_stream)
-        self._last_stream = current
+    def _at(self) -> Arena | None:
+        """The arena of the current device; another one after the bridge was switched off and on."""
+        place = arena()
+        if place is not self._place:
+            self._place = place
+            self._signatures.clear()
+        return place
 
     def _pieces(self) -> Iterator[Piece]:
         for known in self._signatures.values():
             yield from known.pieces.values()
 
     def _note(self, reason: str, name: Any) -> None:
-        process.require().report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
+        if self._place is not None:
+            self._place.state.report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
 
 
 def _owned(made: Any) -> Any:

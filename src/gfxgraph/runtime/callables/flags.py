@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.runtime import process
+from gfxgraph.runtime.callables.piece import arena
 
-_streams: dict[tuple[float, int], Any] = {}
+_streams: dict[tuple[int, int], Any] = {}
 
 
 class Answer:
@@ -72,7 +72,8 @@ class _Known(Answer):
 
 
 def _stream() -> Any:
-    key = process.require().enabled_at, torch.cuda.current_device()
+    place = arena()
+    key = id(place), torch.cuda.current_device()
     if key not in _streams:
         _streams[key] = torch.cuda.Stream()
     return _streams[key]

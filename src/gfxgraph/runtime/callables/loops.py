@@ -19,9 +19,9 @@ it is seen from the tape of the capture, and then each step waits for the flag o
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from torch import Tensor
 from gfxgraph.errors import CaptureError
 from gfxgraph.runtime.callables import flags
 from gfxgraph.runtime.callables.facts import draws, is_opaque, overlap, span, writes_of
-from gfxgraph.runtime.callables.piece import Piece, beside, copy_in, key_of, like
+from gfxgraph.runtime.callables.memory import Arena
+from gfxgraph.runtime.callables.piece import Piece, arena, beside, copy_in, key_of, like
 
 # So many launches may be queued whose flags have not arrived.
 AHEAD = 3
@@ -94,7 +95,7 @@ class WhileLoop:
         self.run_ahead = run_ahead
         self._pool = pool
         self._known: dict[Any, tuple[_Memory, Piece, bool]] = {}
-        self._lock = threading.RLock()
+        self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self.n_launches = 0
         """Graph launches of the last call; 0 where it ran eagerly."""
@@ -102,14 +103,16 @@ class WhileLoop:
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Run the loop from ``state``; returns the final state, as tensors of the caller's own."""
         _check_state(state, state)
-        with self._lock, torch.no_grad():
-            if torch.cuda.is_current_stream_capturing():
+        place = _place_of(self)
+        with place.lock if place is not None else nullcontext(), torch.no_grad():
+            if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(*state)
+            place.follow(torch.cuda.current_stream())
             key = key_of(state)
             known = self._known.get(key)
             if known is None:
-                made = beside(self._eagerly, state, {})
-                self._known[key] = self._capture(state)
+                made = beside(place, self._eagerly, state, {})
+                self._known[key] = self._capture(place, state)
                 return made  # type: ignore[no-any-return]
             memory, piece, may_lead = known
             if piece.graph is None:
@@ -168,25 +171,25 @@ class WhileLoop:
         self._last = n_steps, holds
         return tuple(t.clone() for t in state)
 
-    def _capture(self, state: Sequence[Tensor]) -> tuple[_Memory, Piece, bool]:
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, Piece, bool]:
         memory = _Memory(state)
         memory.begin(state, self.condition(*state))
         if self.run_ahead is False:
-            return memory, self._piece(memory, 1), False
-        piece = self._piece(memory, self.steps_per_launch)
+            return memory, self._piece(place, memory, 1), False
+        piece = self._piece(place, memory, self.steps_per_launch)
         may_lead = piece.graph is not None and (self.run_ahead is True or _changes_nothing_else(piece.graph, memory))
         if not may_lead and self.steps_per_launch > 1:
-            piece = self._piece(memory, 1)
+            piece = self._piece(place, memory, 1)
         return memory, piece, may_lead
 
-    def _piece(self, memory: _Memory, n_steps: int) -> Piece:
+    def _piece(self, place: Arena, memory: _Memory, n_steps: int) -> Piece:
         def steps() -> None:
             for _ in range(n_steps):
                 self._step(memory)
 
-        piece = Piece(steps, pool=self._pool, name="while loop")
-        if piece.capture():
-            self._pool = piece.pool
+        piece = Piece(place, steps, pool=self._pool, name="while loop")
+        piece.capture()
+        self._pool = piece.pool
         return piece
 
     def _step(self, memory: _Memory) -> None:
@@ -216,22 +219,24 @@ class Unrolled:
         self.k = k
         self._pool = pool
         self._known: dict[Any, tuple[list[Tensor], dict[int, Piece]]] = {}
-        self._lock = threading.RLock()
+        self._place: Arena | None = None
         self.n_launches = 0
         """Graph launches of the last call."""
 
     def __call__(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         """The state after ``n`` steps from ``state``, as tensors of the caller's own."""
         _check_state(state, state)
-        with self._lock, torch.no_grad():
+        place = _place_of(self)
+        with place.lock if place is not None else nullcontext(), torch.no_grad():
             self.n_launches = 0
-            if torch.cuda.is_current_stream_capturing():
+            if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(n, *state)
+            place.follow(torch.cuda.current_stream())
             key = key_of(state)
             known = self._known.get(key)
             if known is None:
-                made = beside(self._eagerly, (n, *state), {})
-                self._known[key] = self._capture(state)
+                made = beside(place, self._eagerly, (n, *state), {})
+                self._known[key] = self._capture(place, state)
                 return made  # type: ignore[no-any-return]
             memory, pieces = known
             copy_in(memory, state)
@@ -252,14 +257,14 @@ class Unrolled:
             state = _checked(self.step(*state), state)
         return tuple(t.clone() for t in state)
 
-    def _capture(self, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Piece]]:
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Piece]]:
         memory = [like(t) for t in state]
         copy_in(memory, state)
         pieces: dict[int, Piece] = {}
         for k in sorted({self.k, 1}, reverse=True):  # the larger first: the smaller one fits into its memory
-            pieces[k] = Piece(self._steps(memory, k), pool=self._pool, name=f"{k} steps")
-            if pieces[k].capture():
-                self._pool = pieces[k].pool
+            pieces[k] = Piece(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
+            pieces[k].capture()
+            self._pool = pieces[k].pool
         return memory, pieces
 
     def _steps(self, memory: list[Tensor], k: int) -> Callable[[], None]:
@@ -272,6 +277,15 @@ class Unrolled:
             copy_in(memory, made)
 
         return steps
+
+
+def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
+    """The arena of the current device; graphs of another one, or of a bridge since switched off, are forgotten."""
+    place = arena()
+    if place is not loop._place:
+        loop._place = place
+        loop._known.clear()
+    return place
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:

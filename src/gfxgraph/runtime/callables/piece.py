@@ -13,7 +13,7 @@ happens twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -21,25 +21,39 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.errors import GuardMismatch, ReplayError
-from gfxgraph.runtime import process
+from gfxgraph.runtime import activation
+from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.session import first_line
 
-# By activation: a stream of a simulator that is gone is none of the next one's.
-_streams: dict[tuple[float, int], Any] = {}
+
+def arena() -> Arena | None:
+    """The arena of the current device; None where there is no GPU, and functions just run."""
+    state = activation.process_for_callables()
+    return None if state is None else arena_of(state, torch.cuda.current_device())
 
 
-def capture_stream() -> Any:
-    """The stream on which functions of this device are warmed up and captured.
+def record(place: Arena, pool: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
+    """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
 
-    One for all: the allocator keeps its memory by stream, so captures on different streams would
-    share a pool's name and none of its memory; and some libraries make a handle for each stream,
-    which must exist before the capture.
+    Raises:
+        RuntimeError: the capture failed; the process is as before, the pool not to be captured into again.
     """
-    key = process.require().enabled_at, torch.cuda.current_device()
-    if key not in _streams:
-        _streams[key] = torch.cuda.Stream()
-    return _streams[key]
+    graph = engine.graph_class(place.state)()
+    place.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(place.stream):
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            result = call()
+            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):
+                graph.reset()
+            if place.stream.cuda_stream in place.state.lost_streams:
+                place.renew()
+            raise
+    return graph, result
 
 
 @contextmanager
@@ -55,10 +69,13 @@ def on_stream(stream: Any) -> Iterator[None]:
     current.wait_stream(stream)
 
 
-def beside(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run a function on the capture stream, as part of the current stream's work."""
+def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function on the stream that captures, as part of the current stream's work.
+
+    Some libraries make a handle for each stream, which must exist before the capture.
+    """
     current = torch.cuda.current_stream()
-    with on_stream(capture_stream()):
+    with on_stream(place.stream):
         made = fn(*args, **kwargs)
     for tensor in tensors_of(made):
         if tensor.is_cuda:
@@ -105,6 +122,7 @@ class Piece:
     """A function over inputs in place.
 
     Args:
+        place: the arena whose stream captures; its lock is held by whoever calls.
         fn: what is captured.
         args, kwargs: its arguments; their tensors are the static inputs.
         pool: memory shared with other captures, as ``graph_pool_handle()`` gives it.
@@ -114,6 +132,7 @@ class Piece:
 
     def __init__(
         self,
+        place: Arena,
         fn: Callable[..., Any],
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
@@ -122,6 +141,7 @@ class Piece:
         into: Sequence[Tensor] | None = None,
         name: str = "",
     ) -> None:
+        self.place = place
         self.fn = fn
         self.args = tuple(args)
         self.kwargs = kwargs or {}
@@ -134,19 +154,19 @@ class Piece:
 
     def capture(self) -> bool:
         """Record the function; False where that failed and it will run eagerly."""
-        graph = torch.cuda.CUDAGraph()
+
+        def call() -> Any:
+            with torch.no_grad():
+                return self._store(self.fn(*self.args, **self.kwargs))
+
         try:
-            with torch.cuda.graph(
-                graph, pool=self.pool, stream=capture_stream(), capture_error_mode="thread_local"
-            ):
-                with torch.no_grad():
-                    self.outputs = self._store(self.fn(*self.args, **self.kwargs))
+            self.graph, self.outputs = record(self.place, self.pool, call)
         except RuntimeError as error:  # out of memory too
+            self.pool = None
             self._give_up("its capture failed", error)
             return False
-        self.graph = graph
         if self.pool is None:
-            self.pool = graph.pool()
+            self.pool = self.graph.pool()
         return True
 
     def run(self) -> Any:
@@ -185,7 +205,7 @@ class Piece:
 
     def upload(self) -> None:
         """Move the graph to the device before its first launch, where the runtime can."""
-        driver = process.require().driver
+        driver = self.place.state.driver
         if self.graph is not None and driver is not None and "upload" not in driver.missing:
             driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
 
@@ -203,4 +223,4 @@ class Piece:
         self._note(reason, error)
 
     def _note(self, reason: str, error: BaseException) -> None:
-        process.require().report("fallback", f"{reason}; it runs eagerly ({first_line(error)})", self.name)
+        self.place.state.report("fallback", f"{reason}; it runs eagerly ({first_line(error)})", self.name)

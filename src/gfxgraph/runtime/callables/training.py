@@ -28,7 +28,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,9 +38,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.errors import GuardMismatch, ReplayError
-from gfxgraph.runtime import process
 from gfxgraph.runtime.callables.facts import overlap, span, writes_of
-from gfxgraph.runtime.callables.piece import beside, capture_stream, copy_in, key_of, like, tensors_of
+from gfxgraph.runtime.callables.memory import Arena
+from gfxgraph.runtime.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.graph import TORCH_VERSION
 from gfxgraph.runtime.session import first_line
@@ -105,13 +104,21 @@ class TrainingStep:
         self._pool = pool
         self._captured: dict[Any, _Captured] = {}
         self._n_calls = 0
-        self._lock = threading.RLock()
+        self._place: Arena | None = None
         self._in_force: _Captured | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do one step."""
         given = tensors_of((args, kwargs))
-        with self._lock:
+        place = arena()
+        if place is None:
+            return self.step(*args, **kwargs)
+        with place.lock:
+            if place is not self._place:
+                self._place = place
+                self._captured.clear()
+                self._n_calls = 0
+            place.follow(torch.cuda.current_stream())
             if self.why_eager or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(args, kwargs)
             if any(t.requires_grad or not t.is_cuda for t in given):
@@ -136,7 +143,12 @@ class TrainingStep:
         self._in_force = None
         if torch.cuda.is_current_stream_capturing():
             return self.step(*args, **kwargs)
-        return pytree.tree_map_only(Tensor, Tensor.detach, beside(self.step, args, kwargs))
+        return pytree.tree_map_only(Tensor, Tensor.detach, beside(self._arena, self.step, args, kwargs))
+
+    @property
+    def _arena(self) -> Arena:
+        assert self._place is not None
+        return self._place
 
     def _replay(self, known: _Captured, args: Any, kwargs: Any) -> Any:
         program = getattr(known.graph, "_program", None)
@@ -175,17 +187,14 @@ class TrainingStep:
         steering = self._steering()
         # Weights that an autocast around the step has cast and kept belong to no graph.
         torch.clear_autocast_cache()
-        graph = torch.cuda.CUDAGraph()
         try:
             with _skipping_on_the_device(self.scalers):
-                with torch.cuda.graph(
-                    graph, pool=self._pool, stream=capture_stream(), capture_error_mode="thread_local"
-                ):
-                    made = self.step(*known.args[0], **known.args[1])
-                    known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
+                graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
+            known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
             problem = "" if self._steering() == steering and not self._sets_numbers(graph) else _SETS_NUMBERS
         except RuntimeError as error:
             problem = first_line(error)
+            self._pool = None
         finally:
             torch.clear_autocast_cache()
         if problem:
@@ -258,7 +267,7 @@ class TrainingStep:
         self._note(reason)
 
     def _note(self, reason: str) -> None:
-        process.require().report("fallback", f"a training step runs eagerly: {reason}", self._name)
+        self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
 
 
 # -- gradient scalers -----------------------------------------------------------------------------------------

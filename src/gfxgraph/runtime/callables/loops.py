@@ -279,6 +279,19 @@ class Unrolled:
         return steps
 
 
+def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **options: Any) -> WhileLoop:
+    """A loop to be called with its initial state; see `WhileLoop`, whose options these are.
+
+    Made once and called often: the graphs belong to the object.
+    """
+    return WhileLoop(condition, body, **options)
+
+
+def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
+    """``step`` with ``k`` of it in one launch; see `Unrolled`."""
+    return Unrolled(step, k, pool=pool)
+
+
 def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
     """The arena of the current device; graphs of another one, or of a bridge since switched off, are forgotten."""
     place = arena()

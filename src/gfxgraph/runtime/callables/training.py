@@ -94,11 +94,10 @@ class TrainingStep:
         self._name = getattr(step, "__qualname__", type(step).__name__)
         self.warmup = max(1, warmup)
         named = list(_named_by(step))
-        found = lambda given, kind: list(given) if given is not None else _of_kind(named, kind)  # noqa: E731
-        self.optimizers = found(optimizers, torch.optim.Optimizer)
-        self.scalers = found(scalers, torch.amp.GradScaler)
+        self.optimizers = list(optimizers) if optimizers is not None else _of_kind(named, torch.optim.Optimizer)
+        self.scalers = list(scalers) if scalers is not None else _of_kind(named, torch.amp.GradScaler)
         self.schedulers = _of_kind(named, torch.optim.lr_scheduler.LRScheduler)
-        self.modules = found(modules, torch.nn.Module)
+        self.modules = list(modules) if modules is not None else _of_kind(named, torch.nn.Module)
         self.n_captures = 0
         self.why_eager = ""
         self._pool = pool

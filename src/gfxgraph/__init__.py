@@ -35,6 +35,7 @@ _EXPORTS: dict[str, str] = {
     "compose": "gfxgraph.runtime.callables.compose:compose",
     "TrainingStep": "gfxgraph.runtime.callables.training:TrainingStep",
     "make_graphed_callables": "gfxgraph.runtime.callables.training:make_graphed_callables",
+    "Agreed": "gfxgraph.runtime.callables.agreed:Agreed",
     "Ranks": "gfxgraph.runtime.callables.ranks:Ranks",
     "ShapeBucketPool": "gfxgraph.runtime.callables.older:ShapeBucketPool",
     "ConditionalGraph": "gfxgraph.runtime.callables.older:ConditionalGraph",

@@ -24,5 +24,6 @@ and what is built beside and from them:
     compose.py      captured graphs joined into one launch
     training.py     whole training steps; make_graphed_callables warmed up where it captures
     ranks.py        what several processes decide together
+    agreed.py       a function that is captured on every rank or on none
     older.py        the names of gfxgraph 1.x
 """

@@ -26,6 +26,7 @@ from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.session import first_line
+from gfxgraph.types import OnUnsafe
 
 
 def arena() -> Arena | None:
@@ -34,13 +35,15 @@ def arena() -> Arena | None:
     return None if state is None else arena_of(state, torch.cuda.current_device())
 
 
-def record(place: Arena, pool: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
+def record(
+    place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None
+) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
 
     Raises:
         RuntimeError: the capture failed; the process is as before, the pool not to be captured into again.
     """
-    graph = engine.graph_class(place.state)()
+    graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(place.stream):
         try:
@@ -128,6 +131,7 @@ class Piece:
         pool: memory shared with other captures, as ``graph_pool_handle()`` gives it.
         into: buffers for the tensors among the results, in order; None leaves them in the pool.
         name: what messages call it.
+        on_unsafe: what its capture does with operations that no graph records; None as everywhere.
     """
 
     def __init__(
@@ -140,6 +144,7 @@ class Piece:
         pool: Any = None,
         into: Sequence[Tensor] | None = None,
         name: str = "",
+        on_unsafe: OnUnsafe | None = None,
     ) -> None:
         self.place = place
         self.fn = fn
@@ -148,6 +153,7 @@ class Piece:
         self.pool = pool
         self.into = into
         self.name = name or getattr(fn, "__qualname__", type(fn).__name__)
+        self.on_unsafe = on_unsafe
         self.graph: Any = None
         self.why_eager = ""
         self.outputs: Any = None
@@ -160,7 +166,7 @@ class Piece:
                 return self._store(self.fn(*self.args, **self.kwargs))
 
         try:
-            self.graph, self.outputs = record(self.place, self.pool, call)
+            self.graph, self.outputs = record(self.place, self.pool, call, self.on_unsafe)
         except RuntimeError as error:  # out of memory too
             self.pool = None
             self._give_up("its capture failed", error)

@@ -119,8 +119,17 @@ class Entry:
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
         self.filled = [tuple(s.tensor.size()) for s in self.statics]
 
-    def capture(self, *, recorded: bool) -> Instance:
+    def run_once(self, times: int) -> None:
+        """Run the function eagerly on the static inputs, on the stream that will capture."""
+        with torch.cuda.stream(self.arena.stream):
+            for _ in range(times):
+                self.fn(*self.args, **self.kwargs)
+
+    def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
         """Capture the function once more on the static inputs.
+
+        Args:
+            pool: another one than the arena's.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -132,7 +141,7 @@ class Entry:
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         try:
             made = engine.capture(
-                lambda: self.fn(*self.args, **self.kwargs), arena.stream, arena.pool, recorded=recorded
+                lambda: self.fn(*self.args, **self.kwargs), arena.stream, pool or arena.pool, recorded=recorded
             )
         except engine.CaptureDied:
             arena.renew()
@@ -143,19 +152,24 @@ class Entry:
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
         else:
             self.mutates = tuple(range(len(self.statics)))
-        self.pool_nbytes += max(0, arena.reserved() - before)
+        if pool is None:
+            self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.state.report("eviction", why, self.function, self.label)
         self.n_gone = self.n_replays()
-        self.filled_for = None
         self.ring.clear()
         self.spare = None
+        self.pool_nbytes = 0
+        self.evict_buffers()
+
+    def evict_buffers(self) -> None:
+        """Drop the static inputs."""
+        self.filled_for = None
         self.statics = []
         self.args, self.kwargs = (), {}
-        self.pool_nbytes = 0
 
     # -- replay -----------------------------------------------------------------------------------
 

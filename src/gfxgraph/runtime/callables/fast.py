@@ -43,7 +43,7 @@ def can_be_fast(args: Sequence[Any], kwargs: Any, tensors: Sequence[Tensor]) -> 
     guards = torch._C._dynamo.guards
     return (
         not kwargs
-        and 0 < len(args) == len(tensors)
+        and len(args) == len(tensors)
         and all(a is t and t.is_cuda and is_dense(t) for a, t in zip(args, tensors))
         and hasattr(guards, "TensorGuards")
         and hasattr(guards, "GlobalStateGuard")
@@ -107,7 +107,6 @@ class _Writer:
             "entry": entry,
             "route": route,
             "lock": arena.lock,
-            "check": guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check,
             "settings": guards.GlobalStateGuard().check,
             "raw_stream": torch._C._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
@@ -124,7 +123,16 @@ class _Writer:
 
     def guards(self, watch: Callable[[], bool] | None) -> None:
         n = len(self.tensors)
-        self.line(f"if len(args) != {n} or not check(*args) or not settings(): return MISS")
+        if n:
+            guards = torch._C._dynamo.guards
+            self.names["check"] = guards.TensorGuards(
+                *self.tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
+            self.line(f"if len(args) != {n} or not check(*args) or not settings(): return MISS")
+        else:  # the tensors' check tells inference mode too
+            self.names["inference"] = torch.is_inference_mode_enabled
+            is_on = torch.is_inference_mode_enabled()
+            self.line(f"if args or not settings() or inference() is not {is_on}: return MISS")
         self.line("stream = raw_stream(device)")
         # The default stream, 0, is never captured.
         self.line("if stream != arena.last_raw or entry.filled_for is not route or (stream and is_capturing()):")
@@ -140,8 +148,7 @@ class _Writer:
         self.names["statics"] = statics
         if not one_by_one:
             self.line("foreach_copy(statics, args)")
-            return
-        for i, static in enumerate(statics):
+        for i, static in enumerate(statics if one_by_one else ()):
             nbytes = static.numel() * static.element_size()
             if not nbytes:
                 continue

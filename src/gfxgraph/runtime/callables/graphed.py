@@ -137,14 +137,97 @@ class Graphed:
         if bucketed is None:
             route = Route(self._entry_for(arena, key, _label(tensors)))
         else:
-            shapes = [
-                tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
-                for t, size in zip(tensors, bucketed.sizes)
-            ]
-            label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-            route = Route(self._entry_for(arena, (structure, *shapes, *rest), label), bucketed)
+            route = Route(self._entry_in_bucket(arena, structure, rest, tensors, bucketed), bucketed)
         self._routes[key] = route
         return route
+
+    def _entry_in_bucket(
+        self, arena: Arena, structure: Any, rest: Any, tensors: list[Tensor], bucketed: Bucketed
+    ) -> Entry:
+        shapes = [
+            tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
+            for t, size in zip(tensors, bucketed.sizes)
+        ]
+        label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+        return self._entry_for(arena, (structure, *shapes, *rest), label)
+
+    def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Capture every bucket now, largest first, with arguments of any size as an example.
+
+        The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
+        What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
+        would go over the limit are left to be captured when they are called for.
+
+        Returns:
+            ``n_captured``, ``n_left``, ``predicted_bytes``.
+        """
+        state = activation.process_for_callables()
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors)
+        device, problem = _device_of(tensors)
+        if state is None or problem or self._dims is None:
+            return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+        if state is not self._state:
+            self._start(state)
+        arena = arena_of(state, device)
+        rest = (tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda), mode_key(), _aliases(tensors))
+        with arena.lock:
+            todo: list[tuple[Entry, Bucketed]] = []
+            for bucketed in self._dims.all_buckets(
+                structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
+            ):
+                entry = self._entry_in_bucket(arena, structure, rest, tensors, bucketed)
+                if not entry.is_captured and not entry.why_eager:
+                    todo.append((entry, bucketed))
+            return self._capture_ahead(arena, todo, args, kwargs, tensors)
+
+    def _capture_ahead(
+        self, arena: Arena, todo: list[tuple[Entry, Bucketed]], args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> dict[str, int]:
+        arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
+
+        def trial(entry: Entry, bucketed: Bucketed) -> Callable[[Any], Any]:
+            def make(pool: Any) -> Any:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+                instance = entry.capture(recorded=not self._may_go_unrecorded(), pool=pool)
+                self._learn(entry, instance)
+                return instance
+
+            return make
+
+        def ahead(entry: Entry, bucketed: Bucketed) -> bool:
+            if not entry.statics:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+            entry.n_seen = self._warmup
+            entry.ring.append(self._one_more(entry))
+            arena.n_uses += 1
+            entry.used_at = arena.n_uses
+            return True
+
+        n_done, predicted = 0, 0
+        try:
+            prediction = arena.predict([trial(*item) for item in todo])
+            predicted = prediction.total(len(todo))
+            room = arena.cap() - arena.graph_nbytes()
+            for item in todo[: prediction.how_many(len(todo), room)]:
+                n_done += ahead(*item)
+        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            arena.state.report("fallback", "capturing ahead stopped", self._name, _first_line(error))
+        for entry, _ in todo:
+            if not entry.is_captured:
+                entry.evict_buffers()
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
+
+    def _ready(self, entry: Entry, bucketed: Bucketed, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Static inputs of the bucket's size with the example's values, and the warm-up on them."""
+        entry.prepare(args, kwargs, tensors, bucketed.sizes)
+        with torch.cuda.stream(entry.arena.stream):
+            fits = [
+                t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(tensors, entry.statics)
+            ]
+            entry.fill(fits, [0.0] * len(fits), pad_again=True)
+        entry.run_once(self._warmup)
 
     def _routed(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -334,13 +417,16 @@ class Graphed:
             arena.state.report("fallback", entry.why_eager or "no memory", self._name, entry.label)
             return False
         self._n_captures += 1
-        instance = entry.ring[0]
+        self._learn(entry, entry.ring[0])
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return True
+
+    def _learn(self, entry: Entry, instance: Instance) -> None:
+        """What the first recorded capture says of all others."""
         if self._is_clean is None and instance.is_recorded:
             program = instance.graph._program
             self._is_clean = program.is_plain and not instance.has_guards
             self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
-        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
-        return True
 
     def _may_go_unrecorded(self) -> bool:
         return bool(self._is_clean) and self._state is not None and engine.may_go_unrecorded(self._state)
@@ -431,6 +517,10 @@ def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
     seen: dict[int, int] = {}
     pattern = tuple(seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors))
     return () if len(seen) == len(tensors) else pattern
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _label(tensors: list[Tensor]) -> str:

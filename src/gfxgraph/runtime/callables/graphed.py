@@ -36,6 +36,8 @@ from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import ReplayMode
 
 MAX_ROUTES = 4096
+MAX_ENTRIES = 1024
+"""Signatures remembered; beyond, those that were never captured are forgotten."""
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
 
@@ -110,8 +112,7 @@ class Graphed:
         device, problem = _device_of(tensors)
         if problem:
             return self._run_eagerly(problem, args, kwargs)
-        host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
-        rest = (host, mode_key(), _aliases(tensors), self._watch.look())
+        rest = self._rest_of_key(tensors)
         key = (structure, *[tensor_key(t) for t in tensors], *rest)
         arena = arena_of(state, device)
         with arena.lock:
@@ -119,6 +120,11 @@ class Graphed:
             if route is None:
                 route = self._route(arena, key, structure, rest, args, kwargs, tensors)
             return self._routed(arena, route, key, args, kwargs, tensors)
+
+    def _rest_of_key(self, tensors: list[Tensor]) -> tuple[Any, ...]:
+        """What steers the function besides its tree and the kinds of its tensors."""
+        host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
+        return host, mode_key(), _aliases(tensors), self._watch.look()
 
     def _route(
         self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -172,7 +178,7 @@ class Graphed:
         if state is not self._state:
             self._start(state)
         arena = arena_of(state, device)
-        rest = (tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda), mode_key(), _aliases(tensors), self._watch.look())
+        rest = self._rest_of_key(tensors)
         with arena.lock:
             todo: list[tuple[Entry, Bucketed]] = []
             for bucketed in self._dims.all_buckets(
@@ -360,6 +366,9 @@ class Graphed:
     def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries = {k: e for k, e in self._entries.items() if e.is_captured}
+                self._routes.clear()
             entry = self._entries[key] = Entry(arena, self._fn, label, self._name)
         return entry
 

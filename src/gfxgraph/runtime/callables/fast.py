@@ -105,7 +105,6 @@ class _Writer:
             "MISS": MISS,
             "ReplayError": ReplayError,
             "arena": arena,
-            "entry": entry,
             "route": route,
             "lock": arena.lock,
             "settings": guards.GlobalStateGuard().check,
@@ -118,9 +117,10 @@ class _Writer:
             "use_count": torch._C._storage_Use_Count,
         }
         self.lines: list[str] = []
+        self.indent = ""
 
     def line(self, text: str) -> None:
-        self.lines.append(text)
+        self.lines.append(self.indent + text)
 
     def guards(self, watch: Watch) -> None:
         n = len(self.tensors)
@@ -136,14 +136,27 @@ class _Writer:
             self.line(f"if args or not settings() or inference() is not {is_on}: return MISS")
         self.line("stream = raw_stream(device)")
         # The default stream, 0, is never captured.
-        self.line("if stream != arena.last_raw or entry.filled_for is not route or (stream and is_capturing()):")
-        self.line("    return MISS")
+        self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
         if not watch.is_trivial:
             self.names["watch"], self.names["is_same"] = watch, watch.is_same
             self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
     def copy_in(self) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
+        if not self.entry.statics:
+            return
+        self.names["buffers"] = self.entry.buffers
+        if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):
+            self.names["fill"], self.names["zeros"] = self.entry.fill, [0.0] * len(self.tensors)
+            self.line("if buffers.filled_for is not route: fill(args, zeros, route)")
+            self.line("else:")
+            self.indent = "    "
+        else:
+            self.line("buffers.filled_for = route")
+        self._copies_in()
+        self.indent = ""
+
+    def _copies_in(self) -> None:
         statics = [static.target(t)[0] for static, t in zip(self.entry.statics, self.tensors)]
         one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES and all(map(is_dense, statics))
         self.names["statics"] = statics
@@ -152,6 +165,7 @@ class _Writer:
         for i, static in enumerate(statics if one_by_one else ()):
             nbytes = static.numel() * static.element_size()
             if not nbytes:
+                self.line("pass")
                 continue
             self.names[f"static{i}"] = static
             self.line(f"given = args[{i}].data_ptr()")

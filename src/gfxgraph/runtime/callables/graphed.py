@@ -28,6 +28,7 @@ from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
 from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
+from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
@@ -83,6 +84,10 @@ class Graphed:
         self._writes_outside = False
         self._dims = dims
         self._watch = Watch(fn)
+        self._seen_tensors = -1
+        self._n_gone = 0
+        """Replays of signatures that have been forgotten."""
+        self._buffers = Buffers()
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -124,7 +129,15 @@ class Graphed:
     def _rest_of_key(self, tensors: list[Tensor]) -> tuple[Any, ...]:
         """What steers the function besides its tree and the kinds of its tensors."""
         host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
-        return host, mode_key(), _aliases(tensors), self._watch.look()
+        token = self._watch.look()
+        if self._watch.tensors_token != self._seen_tensors:
+            # What was captured reads tensors that are no more, and would keep them.
+            self._seen_tensors = self._watch.tensors_token
+            for entry in self._entries.values():
+                if entry.is_captured:
+                    entry.evict("the tensors that the function reads have been replaced")
+            self._forget(lambda entry: True)
+        return host, mode_key(), _aliases(tensors), token
 
     def _route(
         self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -234,7 +247,7 @@ class Graphed:
             fits = [
                 t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(tensors, entry.statics)
             ]
-            entry.fill(fits, [0.0] * len(fits), pad_again=True)
+            entry.fill(fits, [0.0] * len(fits))
         entry.run_once(self._warmup)
 
     def _routed(
@@ -302,7 +315,7 @@ class Graphed:
             before = Effects((), instance.generators)
 
             def run(content: float) -> list[Tensor]:
-                entry.fill(tensors, [content] * len(tensors), pad_again=True)
+                entry.fill(tensors, [content] * len(tensors))
                 entry.replay(instance)
                 instance.n_trials += 1
                 given: list[Tensor] = []
@@ -323,8 +336,7 @@ class Graphed:
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         arena.follow(torch.cuda.current_stream(arena.device_index))
         instance, own = self._instance(entry)
-        entry.fill(tensors, [0.0] * len(tensors))
-        entry.filled_for = route
+        entry.fill(tensors, [0.0] * len(tensors), route)
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
@@ -358,19 +370,25 @@ class Graphed:
     def _start(self, state: process.Process) -> None:
         """The bridge was switched on, off, or this is the first call."""
         self._state = state
-        self._fast = never
-        self._routes.clear()
-        self._entries.clear()
+        self._forget(lambda entry: True)
+        self._buffers = Buffers()
         self._is_clean = None
 
     def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
-                self._entries = {k: e for k, e in self._entries.items() if e.is_captured}
-                self._routes.clear()
-            entry = self._entries[key] = Entry(arena, self._fn, label, self._name)
+                self._forget(lambda entry: not entry.is_captured)
+            entry = self._entries[key] = Entry(
+                arena, self._fn, label, self._name, self._buffers, self._mode is not ReplayMode.HOT
+            )
         return entry
+
+    def _forget(self, which: Callable[[Entry], bool]) -> None:
+        gone = [key for key, entry in self._entries.items() if which(entry)]
+        self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
+        self._routes.clear()
+        self._fast = never
 
     def _warm_up(self, arena: Arena, entry: Entry, args: Any, kwargs: Any) -> Any:
         """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream."""
@@ -460,7 +478,7 @@ class Graphed:
         }
 
     def _n_replays(self) -> int:
-        return sum(entry.n_replays() for entry in self._entries.values())
+        return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name != "__wrapped__":

@@ -80,6 +80,9 @@ class Watch:
         """Stands for what was seen last; equal surroundings have equal tokens."""
         self._tokens: dict[Any, int] = {}
         self._n_tokens = 0
+        self.tensors_token = 0
+        """Another number whenever a tensor was replaced or moved."""
+        self._last_tensors: list[Any] = []
         self._epoch = -1
         self._variables: list[tuple[Any, Any, Any]] = []
         self._far: list[tuple[Any, str, Any]] = []
@@ -151,7 +154,8 @@ class Watch:
         key = (
             tuple((name, _key(value)) for _, name, value in (*self._variables, *self._far)),
             tuple(flags),
-            tuple((id(t), a, t.dtype, t.size(), t.requires_grad) for t, a in zip(self._tensors, self._addresses)),
+            tuple(t.requires_grad for t in self._tensors),
+            self._look_at_tensors(),
         )
         if key not in self._tokens:
             if len(self._tokens) >= MAX_TOKENS:
@@ -160,6 +164,13 @@ class Watch:
             self._n_tokens += 1
         self.token = self._tokens[key]
         return self.token
+
+    def _look_at_tensors(self) -> int:
+        now = [(id(t), a, t.dtype, t.size()) for t, a in zip(self._tensors, self._addresses)]
+        if now != self._last_tensors:
+            self._last_tensors = now
+            self.tensors_token += 1
+        return self.tensors_token
 
     def _named(self) -> Iterator[tuple[Any, Any, Any]]:
         """Variables of enclosing functions and globals that the code names: place, name, value."""

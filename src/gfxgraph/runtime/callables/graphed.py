@@ -27,7 +27,7 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
-from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
+from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
@@ -75,6 +75,8 @@ class Graphed:
         self._max_graphs = max_graphs
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._fast: Fast = never
+        self._near: dict[Any, Fast] = {}
+        """The last fast path of calls with this tree and these shapes; it checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Entry] = {}
         self._eager: Counter[str] = Counter()
@@ -95,11 +97,8 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            result = self._fast(args)
-            if result is not MISS:
-                return result
-        return self._slow(args, kwargs)
+        result = self._fast(args, kwargs)
+        return result if result is not MISS else self._slow(args, kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = activation.process_for_callables()
@@ -114,6 +113,13 @@ class Graphed:
             structure = flatten((args, kwargs), tensors)
         except NotATree as error:
             return self._run_eagerly(f"an argument cannot be compared: {error}", args, kwargs)
+        near = (structure, *[t.shape for t in tensors])
+        fast = self._near.get(near)
+        if fast is not None and fast is not self._fast:
+            self._fast = fast
+            result = fast(args, kwargs)
+            if result is not MISS:
+                return result
         device, problem = _device_of(tensors)
         if problem:
             return self._run_eagerly(problem, args, kwargs)
@@ -124,7 +130,12 @@ class Graphed:
             route = self._routes.get(key)
             if route is None:
                 route = self._route(arena, key, structure, rest, args, kwargs, tensors)
-            return self._routed(arena, route, key, args, kwargs, tensors)
+            result = self._routed(arena, route, key, args, kwargs, tensors)
+            if route.fast is not None and route.fast is not never:
+                if len(self._near) >= MAX_ROUTES:
+                    self._near.clear()
+                self._near[near] = route.fast
+            return result
 
     def _rest_of_key(self, tensors: list[Tensor]) -> tuple[Any, ...]:
         """What steers the function besides its tree and the kinds of its tensors."""
@@ -145,6 +156,7 @@ class Graphed:
         """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
+            self._near.clear()
         bucketed = None
         if self._dims is not None:
             try:
@@ -287,10 +299,8 @@ class Graphed:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
         graphs = tuple(entry.ring)
         if route.fast is None or route.fast_of != graphs:
-            made = None
-            if can_be_fast(args, kwargs, tensors):
-                hot = self._mode is ReplayMode.HOT
-                made = make_fast(entry, route, tensors, route.result_sizes, hot, self._watch)
+            hot = self._mode is ReplayMode.HOT
+            made = make_fast(entry, route, args, kwargs, tensors, route.result_sizes, hot, self._watch)
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 
@@ -388,6 +398,7 @@ class Graphed:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
         self._routes.clear()
+        self._near.clear()
         self._fast = never
 
     def _warm_up(self, arena: Arena, entry: Entry, args: Any, kwargs: Any) -> Any:

@@ -328,3 +328,28 @@ def test_without_enable_and_without_a_gpu_it_is_the_function():
     g = gfxgraph.graphed(lambda x: x + 1)
     assert g(torch.ones(2)).tolist() == [2.0, 2.0]
     assert g.stats()["eager"] == {"there is no GPU": 1}
+
+
+def test_capture_all():
+    """Every bucket ahead of the first call, largest first; calls are replays from the start."""
+    g = gfxgraph.graphed(chain, dynamic={"x": {0: "n"}}, buckets=[2, 4, 8, 16])
+    done = g.capture_all(torch.ones(3, 5, device="cuda"))
+    assert done["n_captured"] == 4 and done["n_left"] == 0
+    for n in (16, 8, 4, 2):
+        x = torch.randn(n, 5, device="cuda")
+        same(g(x), chain(x))
+    assert g.stats()["replays"] == 4 and not g.stats()["eager"]
+
+
+def test_no_arguments():
+    """A function of nothing but what it closes over."""
+    x = torch.zeros(4, device="cuda")
+    g = gfxgraph.graphed(lambda: x * 2 + 1)
+    for i in range(5):
+        x.fill_(i)
+        same(g(), x * 2 + 1)
+        with torch.inference_mode():
+            same(g(), x * 2 + 1)
+            assert g().is_inference()
+        assert not g().is_inference()
+    assert g.stats()["captures"] == 2

@@ -12,6 +12,8 @@ all sizes of one bucket share a capture.
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -124,6 +126,28 @@ class Dims:
             sizes.append(tuple(size) if i in by_tensor else None)
         return Bucketed(tuple(sizes), actual, bucket)
 
+    def all_buckets(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> list[Bucketed]:
+        """Every bucket that calls of this tree can go to, largest first; none where they have no end."""
+        by_tensor = self._dims_of(structure, tensors, where)
+        names = sorted({name for dims in by_tensor.values() for name in dims.values()})
+        choices = []
+        for name in names:
+            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
+            choices.append(tuple(getattr(picks, "sizes", ())))
+        found = []
+        for chosen in itertools.product(*choices) if names else ():
+            bucket = dict(zip(names, chosen))
+            sizes = [
+                tuple(bucket[dims[d]] if (dims := by_tensor.get(i, {})).get(d) else n for d, n in enumerate(t.size()))
+                if i in by_tensor
+                else None
+                for i, t in enumerate(tensors)
+            ]
+            found.append(Bucketed(tuple(sizes), bucket, bucket))
+        return sorted(found, key=lambda b: -math.prod(b.bucket.values()))
+
     def _dims_of(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> dict[int, dict[int, str]]:
@@ -186,7 +210,7 @@ def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 def _names(dims: Any) -> dict[int, str]:
     """``{0: "batch"}``, ``{0: Dim("batch")}`` or a sequence with None for static dims."""
     items = dims.items() if isinstance(dims, Mapping) else enumerate(dims)
-    return {dim: _name(named) for dim, named in items if named is not None}
+    return {int(dim): _name(named) for dim, named in items if named is not None}
 
 
 def _name(named: Any) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
-from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
+from gfxgraph.runtime.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.runtime.callables.outputs import Outputs, Result
 from gfxgraph.runtime.callables.proof import Verdict
 from gfxgraph.runtime.callables.signature import replace
@@ -55,11 +55,18 @@ class Entry:
     """The captures of one function for one signature.
 
     Args:
-        label: for people: the function's name and the shapes.
+        label: for people: the shapes.
+        function: its name.
+        buffers: where the static inputs lie.
+        owns: results are always copied out, so that captures may share the memory they are made in.
     """
 
-    def __init__(self, arena: Arena, fn: Callable[..., Any], label: str, function: str) -> None:
+    def __init__(
+        self, arena: Arena, fn: Callable[..., Any], label: str, function: str, buffers: Buffers, owns: bool
+    ) -> None:
         self.arena = arena
+        self.buffers = buffers
+        self.owns = owns
         self.fn = fn
         self.label = label
         self.function = function
@@ -72,9 +79,7 @@ class Entry:
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
-        self.filled: list[tuple[int, ...]] = []
-        self.filled_for: Any = None
-        """The route of the last call: its size is what is not padding."""
+        self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
@@ -89,7 +94,8 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        return (sum(s.nbytes for s in self.statics) + self.pool_nbytes) if self.is_captured else 0
+        """Memory that the entry took; of what it shares with others, what it was the first to take."""
+        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
         instances = [*self.ring, *([self.spare] if self.spare else [])]
@@ -113,14 +119,25 @@ class Entry:
 
     def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
         """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
-        self.statics = [StaticInput.like(t, size) for t, size in zip(tensors, sizes)]
+        self.statics = [
+            StaticInput.like(t, size, self.buffers, i) for i, (t, size) in enumerate(zip(tensors, sizes))
+        ]
+        self.input_nbytes += sum(s.new_nbytes for s in self.statics)
         statics = iter(self.statics)
         self.args = replace(tuple(args), lambda _: next(statics).tensor)
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
-        self.filled = [tuple(s.tensor.size()) for s in self.statics]
 
-    def capture(self, *, recorded: bool) -> Instance:
+    def run_once(self, times: int) -> None:
+        """Run the function eagerly on the static inputs, on the stream that will capture."""
+        with torch.cuda.stream(self.arena.stream):
+            for _ in range(times):
+                self.fn(*self.args, **self.kwargs)
+
+    def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
         """Capture the function once more on the static inputs.
+
+        Args:
+            pool: another one than the arena's.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -132,30 +149,36 @@ class Entry:
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         try:
             made = engine.capture(
-                lambda: self.fn(*self.args, **self.kwargs), arena.stream, arena.pool, recorded=recorded
+                lambda: self.fn(*self.args, **self.kwargs), arena.stream, pool or arena.pool, recorded=recorded
             )
         except engine.CaptureDied:
             arena.renew()
             raise
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm, self.owns))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
         else:
             self.mutates = tuple(range(len(self.statics)))
-        self.pool_nbytes += max(0, arena.reserved() - before)
+        if pool is None:
+            self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.state.report("eviction", why, self.function, self.label)
         self.n_gone = self.n_replays()
-        self.filled_for = None
         self.ring.clear()
         self.spare = None
-        self.statics = []
-        self.args, self.kwargs = (), {}
         self.pool_nbytes = 0
+        self.input_nbytes = 0
+        self.evict_buffers()
+
+    def evict_buffers(self) -> None:
+        """Drop the static inputs."""
+        self.statics = []
+        self.input_nbytes = 0
+        self.args, self.kwargs = (), {}
 
     # -- replay -----------------------------------------------------------------------------------
 
@@ -163,20 +186,22 @@ class Entry:
     def results(self) -> list[Result]:
         return self.ring[0].outputs.results if self.ring else []
 
-    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], *, pad_again: bool = False) -> None:
+    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], filled_for: Any = None) -> None:
         """Copy a call's tensors into the static inputs; ``values`` fill the padding.
 
         Args:
-            pad_again: fill the padding though nothing else has been there since the last call of this size.
+            filled_for: the call's route; where the padding is still that of the same route it is left.
         """
+        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
+        self.buffers.filled_for = filled_for
         targets, sources = [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
-            if given.data_ptr() == static.tensor.data_ptr() and given.size() == static.tensor.size():
-                continue
-            size = tuple(given.size())
-            if size != self.filled[i] or (pad_again and size != static.tensor.size()):
+            size = given.size()
+            if size == static.tensor.size():
+                if given.data_ptr() == static.tensor.data_ptr():
+                    continue
+            elif pads_again:
                 pad(static.tensor, size, values[i])
-                self.filled[i] = size
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)

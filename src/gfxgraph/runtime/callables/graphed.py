@@ -27,14 +27,18 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
-from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
+from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
+from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
+from gfxgraph.runtime.callables.watch import Watch
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import ReplayMode
 
 MAX_ROUTES = 4096
+MAX_ENTRIES = 1024
+"""Signatures remembered; beyond, those that were never captured are forgotten."""
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
 
@@ -71,6 +75,8 @@ class Graphed:
         self._max_graphs = max_graphs
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._fast: Fast = never
+        self._near: dict[Any, Fast] = {}
+        """The last fast path of calls with this tree and these shapes; it checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Entry] = {}
         self._eager: Counter[str] = Counter()
@@ -79,6 +85,11 @@ class Graphed:
         """Whether the first recorded capture was one plain segment."""
         self._writes_outside = False
         self._dims = dims
+        self._watch = Watch(fn)
+        self._seen_tensors = -1
+        self._n_gone = 0
+        """Replays of signatures that have been forgotten."""
+        self._buffers = Buffers()
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -86,11 +97,8 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            result = self._fast(args)
-            if result is not MISS:
-                return result
-        return self._slow(args, kwargs)
+        result = self._fast(args, kwargs)
+        return result if result is not MISS else self._slow(args, kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = activation.process_for_callables()
@@ -105,18 +113,42 @@ class Graphed:
             structure = flatten((args, kwargs), tensors)
         except NotATree as error:
             return self._run_eagerly(f"an argument cannot be compared: {error}", args, kwargs)
+        near = (structure, *[t.shape for t in tensors])
+        fast = self._near.get(near)
+        if fast is not None and fast is not self._fast:
+            self._fast = fast
+            result = fast(args, kwargs)
+            if result is not MISS:
+                return result
         device, problem = _device_of(tensors)
         if problem:
             return self._run_eagerly(problem, args, kwargs)
-        host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
-        rest = (host, mode_key(), _aliases(tensors))
+        rest = self._rest_of_key(tensors)
         key = (structure, *[tensor_key(t) for t in tensors], *rest)
         arena = arena_of(state, device)
         with arena.lock:
             route = self._routes.get(key)
             if route is None:
                 route = self._route(arena, key, structure, rest, args, kwargs, tensors)
-            return self._routed(arena, route, key, args, kwargs, tensors)
+            result = self._routed(arena, route, key, args, kwargs, tensors)
+            if route.fast is not None and route.fast is not never:
+                if len(self._near) >= MAX_ROUTES:
+                    self._near.clear()
+                self._near[near] = route.fast
+            return result
+
+    def _rest_of_key(self, tensors: list[Tensor]) -> tuple[Any, ...]:
+        """What steers the function besides its tree and the kinds of its tensors."""
+        host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
+        token = self._watch.look()
+        if self._watch.tensors_token != self._seen_tensors:
+            # What was captured reads tensors that are no more, and would keep them.
+            self._seen_tensors = self._watch.tensors_token
+            for entry in self._entries.values():
+                if entry.is_captured:
+                    entry.evict("the tensors that the function reads have been replaced")
+            self._forget(lambda entry: True)
+        return host, mode_key(), _aliases(tensors), token
 
     def _route(
         self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -124,6 +156,7 @@ class Graphed:
         """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
+            self._near.clear()
         bucketed = None
         if self._dims is not None:
             try:
@@ -137,14 +170,97 @@ class Graphed:
         if bucketed is None:
             route = Route(self._entry_for(arena, key, _label(tensors)))
         else:
-            shapes = [
-                tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
-                for t, size in zip(tensors, bucketed.sizes)
-            ]
-            label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-            route = Route(self._entry_for(arena, (structure, *shapes, *rest), label), bucketed)
+            route = Route(self._entry_in_bucket(arena, structure, rest, tensors, bucketed), bucketed)
         self._routes[key] = route
         return route
+
+    def _entry_in_bucket(
+        self, arena: Arena, structure: Any, rest: Any, tensors: list[Tensor], bucketed: Bucketed
+    ) -> Entry:
+        shapes = [
+            tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
+            for t, size in zip(tensors, bucketed.sizes)
+        ]
+        label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+        return self._entry_for(arena, (structure, *shapes, *rest), label)
+
+    def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Capture every bucket now, largest first, with arguments of any size as an example.
+
+        The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
+        What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
+        would go over the limit are left to be captured when they are called for.
+
+        Returns:
+            ``n_captured``, ``n_left``, ``predicted_bytes``.
+        """
+        state = activation.process_for_callables()
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors)
+        device, problem = _device_of(tensors)
+        if state is None or problem or self._dims is None:
+            return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+        if state is not self._state:
+            self._start(state)
+        arena = arena_of(state, device)
+        rest = self._rest_of_key(tensors)
+        with arena.lock:
+            todo: list[tuple[Entry, Bucketed]] = []
+            for bucketed in self._dims.all_buckets(
+                structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
+            ):
+                entry = self._entry_in_bucket(arena, structure, rest, tensors, bucketed)
+                if not entry.is_captured and not entry.why_eager:
+                    todo.append((entry, bucketed))
+            return self._capture_ahead(arena, todo, args, kwargs, tensors)
+
+    def _capture_ahead(
+        self, arena: Arena, todo: list[tuple[Entry, Bucketed]], args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> dict[str, int]:
+        arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
+
+        def trial(entry: Entry, bucketed: Bucketed) -> Callable[[Any], Any]:
+            def make(pool: Any) -> Any:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+                instance = entry.capture(recorded=not self._may_go_unrecorded(), pool=pool)
+                self._learn(entry, instance)
+                return instance
+
+            return make
+
+        def ahead(entry: Entry, bucketed: Bucketed) -> bool:
+            if not entry.statics:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+            entry.n_seen = self._warmup
+            entry.ring.append(self._one_more(entry))
+            arena.n_uses += 1
+            entry.used_at = arena.n_uses
+            return True
+
+        n_done, predicted = 0, 0
+        try:
+            prediction = arena.predict([trial(*item) for item in todo])
+            predicted = prediction.total(len(todo))
+            room = arena.cap() - arena.graph_nbytes()
+            for item in todo[: prediction.how_many(len(todo), room)]:
+                n_done += ahead(*item)
+        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            arena.state.report("fallback", "capturing ahead stopped", self._name, _first_line(error))
+        for entry, _ in todo:
+            if not entry.is_captured:
+                entry.evict_buffers()
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
+
+    def _ready(self, entry: Entry, bucketed: Bucketed, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Static inputs of the bucket's size with the example's values, and the warm-up on them."""
+        entry.prepare(args, kwargs, tensors, bucketed.sizes)
+        with torch.cuda.stream(entry.arena.stream):
+            fits = [
+                t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(tensors, entry.statics)
+            ]
+            entry.fill(fits, [0.0] * len(fits))
+        entry.run_once(self._warmup)
 
     def _routed(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -183,10 +299,8 @@ class Graphed:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
         graphs = tuple(entry.ring)
         if route.fast is None or route.fast_of != graphs:
-            made = None
-            if can_be_fast(args, kwargs, tensors):
-                hot = self._mode is ReplayMode.HOT
-                made = make_fast(entry, route, tensors, route.result_sizes, hot, None)
+            hot = self._mode is ReplayMode.HOT
+            made = make_fast(entry, route, args, kwargs, tensors, route.result_sizes, hot, self._watch)
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 
@@ -211,7 +325,7 @@ class Graphed:
             before = Effects((), instance.generators)
 
             def run(content: float) -> list[Tensor]:
-                entry.fill(tensors, [content] * len(tensors), pad_again=True)
+                entry.fill(tensors, [content] * len(tensors))
                 entry.replay(instance)
                 instance.n_trials += 1
                 given: list[Tensor] = []
@@ -232,8 +346,7 @@ class Graphed:
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         arena.follow(torch.cuda.current_stream(arena.device_index))
         instance, own = self._instance(entry)
-        entry.fill(tensors, [0.0] * len(tensors))
-        entry.filled_for = route
+        entry.fill(tensors, [0.0] * len(tensors), route)
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
@@ -267,16 +380,26 @@ class Graphed:
     def _start(self, state: process.Process) -> None:
         """The bridge was switched on, off, or this is the first call."""
         self._state = state
-        self._fast = never
-        self._routes.clear()
-        self._entries.clear()
+        self._forget(lambda entry: True)
+        self._buffers = Buffers()
         self._is_clean = None
 
     def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(arena, self._fn, label, self._name)
+            if len(self._entries) >= MAX_ENTRIES:
+                self._forget(lambda entry: not entry.is_captured)
+            entry = self._entries[key] = Entry(
+                arena, self._fn, label, self._name, self._buffers, self._mode is not ReplayMode.HOT
+            )
         return entry
+
+    def _forget(self, which: Callable[[Entry], bool]) -> None:
+        gone = [key for key, entry in self._entries.items() if which(entry)]
+        self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
+        self._routes.clear()
+        self._near.clear()
+        self._fast = never
 
     def _warm_up(self, arena: Arena, entry: Entry, args: Any, kwargs: Any) -> Any:
         """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream."""
@@ -334,13 +457,16 @@ class Graphed:
             arena.state.report("fallback", entry.why_eager or "no memory", self._name, entry.label)
             return False
         self._n_captures += 1
-        instance = entry.ring[0]
+        self._learn(entry, entry.ring[0])
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return True
+
+    def _learn(self, entry: Entry, instance: Instance) -> None:
+        """What the first recorded capture says of all others."""
         if self._is_clean is None and instance.is_recorded:
             program = instance.graph._program
             self._is_clean = program.is_plain and not instance.has_guards
             self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
-        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
-        return True
 
     def _may_go_unrecorded(self) -> bool:
         return bool(self._is_clean) and self._state is not None and engine.may_go_unrecorded(self._state)
@@ -363,7 +489,7 @@ class Graphed:
         }
 
     def _n_replays(self) -> int:
-        return sum(entry.n_replays() for entry in self._entries.values())
+        return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name != "__wrapped__":
@@ -431,6 +557,10 @@ def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
     seen: dict[int, int] = {}
     pattern = tuple(seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors))
     return () if len(seen) == len(tensors) else pattern
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _label(tensors: list[Tensor]) -> str:

@@ -325,3 +325,166 @@ def test_switching_off_puts_torchs_function_back(platform):
     assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables
 
 
+
+
+# -- graphed() where results need gradients -------------------------------------------------------------------
+
+
+def graphed_losses(n_steps, wrap, *, between=lambda: None):
+    torch.manual_seed(4)
+    model = Transformer().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    call = wrap(model)
+    torch.cuda.manual_seed(9)
+    seen = []
+    for ids in data(n_steps):
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(call(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        between()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.detach().clone())
+    return torch.stack(seen), call
+
+
+def test_graphed_modules_train_with_eagers_bits(platform):
+    """graphed(model) under autograd: two graphs from the second call on, dropout included, eager's losses."""
+    want, _ = graphed_losses(N_STEPS, lambda f: f)
+    gfxgraph.reset_stats()
+    got, call = graphed_losses(N_STEPS, gfxgraph.graphed)
+    assert torch.equal(got, want), (got - want).abs().max()
+    assert gfxgraph.stats()["replay_count"] == 2 * (N_STEPS - 1)
+    assert call.stats()["captures"] == 1 and call.stats()["eager"] == {"warm-up": 1}
+
+
+def graphed_and_eager(f, call_both):
+    """What ``call_both`` gives with ``f`` and with ``graphed(f)``, twice over, from the same seed."""
+    results = []
+    for wrap in (lambda g: g, gfxgraph.graphed):
+        call = wrap(f)
+        for turn in range(3):
+            torch.cuda.manual_seed(turn)
+            found = call_both(call, turn)
+        results.append(found)
+    assert all(torch.allclose(a, b) for a, b in zip(*results)), results
+    return results
+
+
+def leaf(*size, value=None):
+    made = torch.randn(*size, device="cuda") if value is None else torch.full(size, float(value), device="cuda")
+    return made.requires_grad_()
+
+
+def test_backwards_out_of_order_are_right(platform):
+    """Two forwards, then their backwards in the other order: each gets the gradients of its own inputs and masks."""
+    w = leaf(4, 4)
+
+    def f(x):
+        return torch.nn.functional.dropout((x @ w).tanh(), 0.4).exp()
+
+    def both(call, turn):
+        w.grad = None
+        one, other = leaf(3, 4, value=0.3 + turn), leaf(3, 4, value=-0.2)
+        a, b = call(one), call(other)
+        b.sum().backward()
+        a.sum().backward()
+        return a, b, one.grad, other.grad, w.grad, torch.rand(2, device="cuda")
+
+    graphed_and_eager(f, both)
+
+
+def test_backward_twice_accumulation_and_kept_gradients(platform):
+    """retain_graph and a second backward; gradients added up over calls; a gradient kept is not overwritten."""
+    w = leaf(4, 4)
+
+    def both(call, turn):
+        w.grad = None
+        kept = []
+        for k in range(3):
+            x = leaf(3, 4, value=k + 1)
+            y = call(x).sum()
+            y.backward(retain_graph=True)
+            y.backward()
+            kept.append(x.grad)
+        return (w.grad, *kept)
+
+    graphed_and_eager(lambda x: ((x @ w).sin() * x), both)
+
+
+def test_trees_unused_inputs_and_results_without_gradients(platform):
+    """A tree of results of which one needs no gradient, an argument that is not used, one that needs none."""
+    w = leaf(4)
+
+    def f(x, unused, *, scale):
+        return {"y": (x * w * scale,), "n": (x > 0).sum()}
+
+    def both(call, turn):
+        w.grad = None
+        x, unused = leaf(4, value=turn - 1.0), leaf(4)
+        got = call(x, unused, scale=torch.tensor(2.0, device="cuda"))
+        assert not got["n"].requires_grad
+        got["y"][0].sum().backward()
+        assert unused.grad is None
+        return got["y"][0], got["n"].float(), x.grad, w.grad
+
+    graphed_and_eager(f, both)
+
+
+def test_without_gradients_the_same_function_has_another_graph(platform):
+    """Under no_grad its results need none; back in training they do again."""
+    net, _ = simple()
+    call = gfxgraph.graphed(net)
+    x = torch.ones(3, 4, device="cuda")
+    for _ in range(3):
+        net.train()
+        call(x).sum().backward()
+        net.eval()
+        with torch.no_grad():
+            assert torch.allclose(call(x), net(x)) and not call(x).requires_grad
+    assert call.stats()["captures"] == 2
+
+
+def test_an_input_changed_before_the_backward_is_torchs_error_where_it_matters(platform):
+    """The forward must be replayed for a late backward; with its input changed in place that is an error."""
+    call = gfxgraph.graphed(lambda x: x.sin())
+    for _ in range(3):
+        call(leaf(3)).sum().backward()
+    base = leaf(3)
+    x = base * 1
+    late = call(x)
+    call(base * 2)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.sum().backward()
+
+
+def test_running_statistics_are_updated_once_a_forward(platform):
+    """Batch norm in training: its statistics after forwards whose backwards come late are eager's."""
+    results = []
+    for wrap in (lambda f: f, gfxgraph.graphed):
+        torch.manual_seed(0)
+        norm = torch.nn.BatchNorm1d(4).cuda()
+        call, kept = wrap(norm), []
+        for turn in range(3):
+            pair = [call(leaf(6, 4, value=1.0 + turn) * torch.arange(6.0, device="cuda")[:, None]) for _ in range(2)]
+            pair[0].square().sum().backward()
+            pair[1].square().sum().backward()
+            kept += [norm.running_mean.clone(), norm.running_var.clone(), norm.weight.grad.clone()]
+        assert norm.num_batches_tracked.item() == 6
+        results.append(kept)
+    assert all(torch.allclose(a, b) for a, b in zip(*results))
+
+
+def test_a_function_that_writes_to_its_argument_stays_eager(platform):
+    """The caller's tensor is to have what was written: such a call is not replayed."""
+    w = leaf(3)
+
+    def f(x, count):
+        count.add_(1)
+        return x * w
+
+    call, count = gfxgraph.graphed(f), torch.zeros((), device="cuda")
+    for _ in range(4):
+        call(leaf(3), count).sum().backward()
+    assert count.item() == 4
+    assert any("writes to its arguments" in why for why in call.stats()["eager"])

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables import flags
-from gfxgraph.runtime.callables.facts import writes_of
+from gfxgraph.runtime.callables.facts import written_inputs
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import (
     Piece,
@@ -38,7 +38,6 @@ from gfxgraph.runtime.callables.piece import (
     tensors_of,
 )
 from gfxgraph.runtime.callables.rehearse import rehearsal
-from gfxgraph.runtime.memory import Layout
 
 Branch = Callable[..., Any]
 
@@ -215,7 +214,7 @@ class Conditional:
         captured = piece.capture()
         self._pool = piece.pool
         if captured:
-            known.written[name] = _written_inputs(piece.graph, known.inputs)
+            known.written[name] = written_inputs(piece.graph, known.inputs)
         known.pieces[name] = piece
 
     def _signature(self, args: Any, kwargs: Any) -> _Signature | None:
@@ -274,13 +273,3 @@ def _owned(made: Any) -> Any:
 def _meta(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.device
 
-
-def _written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
-    """Numbers of the static inputs that a replay writes."""
-    places = [place if isinstance(place, Layout) else Layout.of(place) for place in writes_of(graph)]
-    found = []
-    for at, tensor in enumerate(inputs):
-        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.untyped_storage().nbytes()
-        if any(begin <= place.address < end for place in places):
-            found.append(at)
-    return found

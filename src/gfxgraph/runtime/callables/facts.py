@@ -62,3 +62,8 @@ def launched(graphs: Iterable[Any]) -> ExitStack:
     for graph in graphs:
         stack.enter_context(one_replay(graph))
     return stack
+
+def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
+    """Numbers of the static inputs that a replay writes."""
+    places = [span(place) for place in writes_of(graph)]
+    return [at for at, tensor in enumerate(inputs) if overlap([span(tensor)], places)]

@@ -28,6 +28,7 @@ from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
+from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
@@ -269,6 +270,8 @@ class Graphed:
         if entry is None:
             return self._run_eagerly(route.why_eager, args, kwargs)
         if entry.why_eager:
+            if entry.gradients is not None and not (bucketed is not None and bucketed.is_padded):
+                return self._with_gradients(arena, entry, args, kwargs, tensors)
             return self._run_eagerly(entry.why_eager, args, kwargs)
         if bucketed is not None and bucketed.is_padded and route.result_sizes is None:
             verdict = entry.verdicts.get(bucketed.padded_names)
@@ -294,6 +297,22 @@ class Graphed:
             return self._run_eagerly(str(why), args, kwargs)
         self._fast = self._fast_for(route, entry, args, kwargs, tensors)
         return result
+
+    def _with_gradients(self, arena: Arena, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        """A call whose results need gradients: a graph for the forward, one for the backward."""
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        try:
+            if isinstance(entry.gradients, list):
+                entry.gradients = WithGradients(arena, self._fn, args, kwargs, tensors, entry.gradients)
+                self._n_captures += 1
+            return entry.gradients(tensors)
+        except ForwardFailed as error:
+            return self._run_eagerly(f"the replay failed: {error}", args, kwargs)
+        except (RuntimeError, NotATree) as error:
+            entry.gradients, entry.why_eager = None, f"{NEEDS_GRADIENTS}, and they were not captured: {error}"
+            why = f"forward and backward were not captured: {_first_line(error)}"
+            arena.state.report("fallback", why, self._name)
+            return self._run_eagerly(entry.why_eager, args, kwargs)
 
     def _fast_for(self, route: Route, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
@@ -418,7 +437,8 @@ class Graphed:
             entry.why_eager = f"its result cannot be taken apart: {error}"
         entry.warm = [weakref.ref(t) for t in made]
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
-            entry.why_eager = "its result needs gradients"
+            entry.why_eager = NEEDS_GRADIENTS
+            entry.gradients = leaves_of(made)
         return result
 
     def _capture(

@@ -34,6 +34,24 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
 
 
+# Operations that write to what their schemas call inputs: running statistics, in training only.
+_UNDECLARED = frozenset(
+    f"aten::{name}"
+    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats "
+    "batch_norm_gather_stats batch_norm_gather_stats_with_counts".split()
+)
+
+
+def written_arguments(schema: Any) -> tuple[tuple[int, str], ...]:
+    """Position and name of each argument that an operation may write to."""
+    undeclared = schema.name in _UNDECLARED
+    return tuple(
+        (i, a.name)
+        for i, a in enumerate(schema.arguments)
+        if (a.alias_info is not None and a.alias_info.is_write) or (undeclared and a.name.startswith("running_"))
+    )
+
+
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
@@ -57,9 +75,7 @@ class OpInfo:
         self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
         arguments = schema.arguments
-        self.mutates: tuple[tuple[int, str], ...] = tuple(
-            (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
-        )
+        self.mutates = written_arguments(schema)
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )

@@ -36,7 +36,7 @@ from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_
 from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.recorder import Recorder, place, storage_address
+from gfxgraph.runtime.recorder import Recorder, place, storage_address, written_arguments
 from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -894,11 +894,10 @@ flat_out = flat
 
 
 def _writes(func: Any, args: Any, kwargs: Any, tensor: Tensor) -> bool:
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
-                return True
+    for position, name in written_arguments(func._schema):
+        given = args[position] if position < len(args) else kwargs.get(name)
+        if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
+            return True
     return False
 
 

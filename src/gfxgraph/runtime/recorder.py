@@ -188,6 +188,16 @@ class Recorder(TorchDispatchMode):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
 
+    def disown_new_nodes(self) -> None:
+        """Know the nodes of an operation that was refused half-way as nobody's.
+
+        Such an operation wrote only to temporary memory of its own, which went with it: what it left
+        in the graph matters to no later node, and need not be asked about.
+        """
+        frontier = self._reader_of_current_stream()()
+        if frontier not in self.frontiers:
+            self._new_nodes(frontier)
+
     # -- dispatch ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

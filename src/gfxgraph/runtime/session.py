@@ -564,6 +564,8 @@ class Session:
         status = self._status(self.stream)
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if not info.mutates:
+                self.recorder.disown_new_nodes()
             if _UNREGISTERED in text:
                 return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):

@@ -132,10 +132,10 @@ def bridged_class(base: type) -> type:
                 raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
+            if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    begun=f"{session.streams.own} at {shown(session.begun_at)}",
                     ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote=STOCK_NOT_BEGUN,
                 )

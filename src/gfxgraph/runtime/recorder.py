@@ -209,7 +209,7 @@ class Recorder(TorchDispatchMode):
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
                 return func(*args, **(kwargs or {}))
             info = _OPS[func] = OpInfo(func)
-        if info.is_watched or self.session.tainted:
+        if info.is_watched or self.session.values.tainted:
             if info.is_composite:
                 with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.tainted and session.reads_tainted(args, kwargs):
+        if session.values.tainted and session.values.reads_tainted(args, kwargs):
             return _TAINTED
         return None
 

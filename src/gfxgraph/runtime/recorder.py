@@ -136,6 +136,7 @@ class Recorder(TorchDispatchMode):
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
+        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -277,6 +278,8 @@ class Recorder(TorchDispatchMode):
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
+        if len(self.frontiers) > self.max_nodes:
+            self.session.grew()
         return out
 
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:

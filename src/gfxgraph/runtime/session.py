@@ -30,7 +30,7 @@ from torch import Tensor
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
-from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime import intercept, process, remedies
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
@@ -94,6 +94,7 @@ class Session:
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self._has_entered = False
+        self._took_turn = False
 
     # -- begin and end ------------------------------------------------------------------------------
 
@@ -104,12 +105,14 @@ class Session:
         if outer is not None:
             outer.suspend()
         # Before the first segment: a collection after its begin could destroy a graph inside it.
+        self._took_turn = remedies.take_turn()
         intercept.enter()
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
             intercept.leave()
+            self._give_turn()
             if outer is not None:
                 outer.resume()
             raise
@@ -166,7 +169,13 @@ class Session:
         finally:
             self._forget_graphs()
             self._dying = None
+            remedies.leave_stream(self.streams.own)
             self.state.counters.add("capture_failed")
+
+    def _give_turn(self) -> None:
+        if self._took_turn:
+            self._took_turn = False
+            remedies.give_turn()
 
     def _close(self) -> None:
         if not self._has_entered:
@@ -177,6 +186,7 @@ class Session:
         leave_modes()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
+        self._give_turn()
         stack = process.sessions()
         if self in stack:
             stack.remove(self)
@@ -353,6 +363,14 @@ class Session:
             if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):
                 return pool
         return None
+
+    def grew(self) -> None:
+        """The graph has as many nodes as the defect table allows: go on in another one."""
+        self.state.report(
+            "graph_cut", f"graphs of more than {self.recorder.max_nodes} nodes are not safe here", level=logging.INFO
+        )
+        self.suspend()
+        self.resume()
 
     def suspend(self) -> None:
         """Make room for a capture inside this one."""

@@ -31,12 +31,24 @@ _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
 # A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
+# A list of options speaks of failures that may be: "  --flash-attn  (not supported on all GPUs)".
 _CHANGELOG = re.compile(
     r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
-    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow)(?:e?d|e?s|)\b"
-    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$",
+    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow|change|deprecate|resolve|enable)(?:e?d|e?s|)\b"
+    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$"
+    r"|^\s+(?:-\w,? +)?--[a-z][\w-]+(?: [A-Z<\[]\S*)?  +\S",
     re.IGNORECASE,
 )
+_BULLET = re.compile(r"^\s*[-*+\u2022] ")
+_AROUND = 3  # lines between which a bullet belongs to the same list
+# Under such a heading stands prose, until something that programs print.
+_HEADING = re.compile(
+    rb"^#{1,4} .{0,40}(?:changelog|release notes|known issues|resolved issues|what.s (?:new|changed)|bug fixes"
+    rb"|compatibility|deprecat|limitations|added|fixed|changed|removed)\b",
+    re.IGNORECASE,
+)
+_PRINTED = re.compile(r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE)
+_LONGEST_SECTION = 60  # lines
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
 _MOST_FORMS = 200_000
 _MOST_WORDS = 200_000
@@ -87,6 +99,7 @@ class Scanner:
         self._hot: dict[bytes, list[bytes]] = {}
         self._tail = b""
         self._n_lines = 0
+        self._prose_until = 0
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next piece of the stream; return what was found for the first time."""
@@ -125,18 +138,35 @@ class Scanner:
                 for number, line in enumerate(block.split(b"\n", _HEAD)[:_HEAD], self._n_lines + 1):
                     self._add(line, number)
             boring.update(map(hash, new))
-        if live:
+        headed = block.startswith(b"#") or b"\n#" in block
+        if live or headed:
             lines = block.split(b"\n")
             for number, form in enumerate(stripped):
+                if headed and lines[number].startswith(b"#") and _HEADING.match(lines[number]):
+                    self._prose_until = self._n_lines + number + _LONGEST_SECTION
                 if form in live:
+                    known = self._live[form]
+                    raw = lines[number]
+                    if len(known.lines) < _MOST_LINES_OF_A_FORM and raw not in known.lines and self._is_prose(lines, number):
+                        continue
                     n_hits = len(self.hits)
-                    self._line(lines[number], self._live[form], self._n_lines + number + 1)
+                    self._line(raw, known, self._n_lines + number + 1)
                     if len(self.hits) > n_hits:
                         # What stands round the first sight of a failure tells which program it is.
                         near = range(max(0, number - _NEAR), min(len(lines), number + _NEAR))
                         for place in near:
                             self._add(lines[place], self._n_lines + place + 1)
         self._n_lines += len(stripped)
+
+    def _is_prose(self, lines: list[bytes], number: int) -> bool:
+        """Whether this line tells of failures without being one: release notes, lists of changes and options."""
+        line = _text(lines[number])
+        if _CHANGELOG.search(line):
+            return True
+        if self._n_lines + number < self._prose_until and not _PRINTED.match(line):
+            return True
+        near = lines[max(0, number - _AROUND) : number + _AROUND + 1]
+        return bool(_BULLET.match(line)) and any(_CHANGELOG.search(_text(other)) for other in near)
 
     def _judge_forms(self, forms: list[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
         """Yield the forms worth searching, each with the items whose literals' forms it holds."""
@@ -178,8 +208,6 @@ class Scanner:
 
     def _search(self, raw: bytes, number: int, items: tuple[int, ...]) -> Iterator[str]:
         line = _text(raw)
-        if _CHANGELOG.search(line):
-            return
         lower = line.lower()
         seen: dict[str, int] = {}
         for item in (self.index.items[place] for place in items):

@@ -47,7 +47,9 @@ _HEADING = re.compile(
     rb"|compatibility|deprecat|limitations|added|fixed|changed|removed)\b",
     re.IGNORECASE,
 )
-_PRINTED = re.compile(r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE)
+_PRINTED = re.compile(
+    r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE
+)
 _LONGEST_SECTION = 60  # lines
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
 _MOST_FORMS = 200_000
@@ -76,6 +78,9 @@ class _Form:
     lines: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
 
+    def is_full(self) -> bool:
+        return len(self.lines) >= _MOST_LINES_OF_A_FORM
+
 
 def _text(raw: bytes) -> str:
     return raw[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
@@ -100,6 +105,7 @@ class Scanner:
         self._tail = b""
         self._n_lines = 0
         self._prose_until = 0
+        self._last: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next piece of the stream; return what was found for the first time."""
@@ -147,7 +153,7 @@ class Scanner:
                 if form in live:
                     known = self._live[form]
                     raw = lines[number]
-                    if len(known.lines) < _MOST_LINES_OF_A_FORM and raw not in known.lines and self._is_prose(lines, number):
+                    if raw not in known.lines and not known.is_full() and self._is_prose(lines, number):
                         continue
                     n_hits = len(self.hits)
                     self._line(raw, known, self._n_lines + number + 1)
@@ -157,6 +163,7 @@ class Scanner:
                         for place in near:
                             self._add(lines[place], self._n_lines + place + 1)
         self._n_lines += len(stripped)
+        self._last = block.rsplit(b"\n", _AROUND)[-_AROUND:]
 
     def _is_prose(self, lines: list[bytes], number: int) -> bool:
         """Whether this line tells of failures without being one: release notes, lists of changes and options."""
@@ -165,7 +172,7 @@ class Scanner:
             return True
         if self._n_lines + number < self._prose_until and not _PRINTED.match(line):
             return True
-        near = lines[max(0, number - _AROUND) : number + _AROUND + 1]
+        near = lines[max(0, number - _AROUND) : number + _AROUND + 1] + (self._last if number < _AROUND else [])
         return bool(_BULLET.match(line)) and any(_CHANGELOG.search(_text(other)) for other in near)
 
     def _judge_forms(self, forms: list[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
@@ -199,7 +206,7 @@ class Scanner:
     def _line(self, raw: bytes, form: _Form, number: int) -> None:
         codes = form.lines.get(raw)
         if codes is None:
-            if len(form.lines) < _MOST_LINES_OF_A_FORM:
+            if not form.is_full():
                 codes = form.lines[raw] = form.codes = tuple(self._search(raw, number, form.items))
             else:
                 codes = form.codes

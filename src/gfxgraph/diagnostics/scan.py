@@ -221,7 +221,10 @@ class Scanner:
             match = item.search(line, lower)
             if match is None:
                 continue
-            if item.kind != "own":
+            if item.kind == "number":
+                if code := self.index.numbers.get(match[1]):
+                    seen.setdefault(code, _STRENGTH["weak"])
+            elif item.kind != "own":
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
             elif match[1] in self.index.ranks:
                 seen[match[1]] = _STRENGTH["own"]

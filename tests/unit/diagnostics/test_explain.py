@@ -229,7 +229,8 @@ def test_the_explanation_reads_as_it_should():
         "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
         "        variables: unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL",
         "        WSL2: no /dev/kfd there; install the WSL build of the ROCm runtime: amdgpu-install "
-        "--usecase=wsl,rocm --no-dkms ; check with rocminfo; in a virtual environment delete the wheel's own libhsa-runtime64.so",
+        "--usecase=wsl,rocm --no-dkms ; check with rocminfo; in a virtual environment delete the wheel's own "
+        "libhsa-runtime64.so",
         "        works in one program and not in another: two copies of the HIP runtime; import torch first (the "
         "import order matters)",
         "  more: gfxgraph explain no_device",

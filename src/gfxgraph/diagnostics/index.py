@@ -22,7 +22,7 @@ from typing import Any
 from gfxgraph.diagnostics import patterns, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 
-VERSION = 7
+VERSION = 8
 """Raised when the form of the derived file changes."""
 
 
@@ -30,9 +30,9 @@ VERSION = 7
 class Item:
     """One expression and what its match says.
 
-    ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint, or which part of
-    which combination (the combination times 100 plus the part). A match holds one of ``literals``
-    and one of ``sharp``; the first are chosen for their form, the second for being rare.
+    ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint,
+    or which part of which combination (the combination times 100 plus the part). A match holds one of
+    ``literals`` and one of ``sharp``; the first are chosen for their form, the second for being rare.
     """
 
     code: str
@@ -132,6 +132,7 @@ _NUMBERED = (
     r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
     r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
     r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
+    r"\bhipError_t\W{1,2}(\d{1,4})\b",
 )
 
 # Kinds that add to what was found and do not find by themselves.

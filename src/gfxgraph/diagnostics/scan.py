@@ -39,6 +39,8 @@ _CHANGELOG = re.compile(
     r"|^\s+(?:-\w,? +)?--[a-z][\w-]+(?: [A-Z<\[]\S*)?  +\S",
     re.IGNORECASE,
 )
+# A program's own narration of its search, below its level of warnings.
+_NARRATION = re.compile(r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b")
 _BULLET = re.compile(r"^\s*[-*+\u2022] ")
 _AROUND = 3  # lines between which a bullet belongs to the same list
 # Under such a heading stands prose, until something that programs print.
@@ -168,7 +170,7 @@ class Scanner:
     def _is_prose(self, lines: list[bytes], number: int) -> bool:
         """Whether this line tells of failures without being one: release notes, lists of changes and options."""
         line = _text(lines[number])
-        if _CHANGELOG.search(line):
+        if _CHANGELOG.search(line) or _NARRATION.search(line):
             return True
         if self._n_lines + number < self._prose_until and not _PRINTED.match(line):
             return True

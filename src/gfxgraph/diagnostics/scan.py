@@ -146,24 +146,23 @@ class Scanner:
                 for number, line in enumerate(block.split(b"\n", _HEAD)[:_HEAD], self._n_lines + 1):
                     self._add(line, number)
             boring.update(map(hash, new))
+        # Of a form seen often enough, lines are only counted.
+        for form in [form for form in live if self._live[form].is_full()]:
+            live.remove(form)
+            if codes := self._live[form].codes:
+                n_seen = stripped.count(form)
+                for code in codes:
+                    self.hits[code].count += n_seen
         headed = block.startswith(b"#") or b"\n#" in block
         if live or headed:
             lines = block.split(b"\n")
             for number, form in enumerate(stripped):
                 if headed and lines[number].startswith(b"#") and _HEADING.match(lines[number]):
                     self._prose_until = self._n_lines + number + _LONGEST_SECTION
-                if form in live:
-                    known = self._live[form]
-                    raw = lines[number]
-                    if raw not in known.lines and not known.is_full() and self._is_prose(lines, number):
-                        continue
-                    n_hits = len(self.hits)
-                    self._line(raw, known, self._n_lines + number + 1)
-                    if len(self.hits) > n_hits:
-                        # What stands round the first sight of a failure tells which program it is.
-                        near = range(max(0, number - _NEAR), min(len(lines), number + _NEAR))
-                        for place in near:
-                            self._add(lines[place], self._n_lines + place + 1)
+                if form in live and self._line(lines, number, self._live[form]):
+                    # What stands round the first sight of a failure tells which program it is.
+                    for place in range(max(0, number - _NEAR), min(len(lines), number + _NEAR)):
+                        self._add(lines[place], self._n_lines + place + 1)
         self._n_lines += len(stripped)
         self._last = block.rsplit(b"\n", _AROUND)[-_AROUND:]
 
@@ -183,10 +182,13 @@ class Scanner:
         joined = b"\n".join(forms).lower()
         words = set(joined.split())
         self._judge_words(words - self._words)
-        hot = words & self._hot.keys()
+        # First for all forms together: most texts stand nowhere, though a word of theirs does.
+        every = {text for word in words & self._hot.keys() for text in self._hot[word]}
+        present = {text for text in every if text in joined}
+        hot = {word: kept for word in words & self._hot.keys() if (kept := present.intersection(self._hot[word]))}
         for form, lower in zip(forms, joined.split(b"\n")):
-            here = hot.intersection(lower.split()) if hot else ()
-            texts = {text for word in here for text in self._hot[word] if text in lower}
+            here = hot.keys() & lower.split() if hot else ()
+            texts = {text for word in here for text in hot[word] if text in lower}
             items = tuple(sorted({number for text in texts for number in by_form[text]}))
             if items:
                 yield form, items
@@ -205,17 +207,28 @@ class Scanner:
                 if texts:
                     self._hot[word] = texts
 
-    def _line(self, raw: bytes, form: _Form, number: int) -> None:
+    def _line(self, lines: list[bytes], number: int, form: _Form) -> bool:
+        """Take a line of a live form; return whether it says something that was not said before."""
+        raw, is_news = lines[number], False
         codes = form.lines.get(raw)
         if codes is None:
-            if not form.is_full():
-                codes = form.lines[raw] = form.codes = tuple(self._search(raw, number, form.items))
-            else:
+            if form.is_full():
                 codes = form.codes
+            else:
+                seen = self._search(raw, form.items)
+                if seen and self._is_prose(lines, number):
+                    return False
+                before = len(self.hits)
+                for code, strength in seen.items():
+                    self._hit(code, _text(raw), self._n_lines + number + 1, strength)
+                codes = form.lines[raw] = form.codes = tuple(seen)
+                is_news = len(self.hits) > before
         for code in codes:
             self.hits[code].count += 1
+        return is_news
 
-    def _search(self, raw: bytes, number: int, items: tuple[int, ...]) -> Iterator[str]:
+    def _search(self, raw: bytes, items: tuple[int, ...]) -> dict[str, int]:
+        """Return the codes that this line stands for, each with the strength of the match."""
         line = _text(raw)
         lower = line.lower()
         seen: dict[str, int] = {}
@@ -230,9 +243,7 @@ class Scanner:
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
             elif match[1] in self.index.ranks:
                 seen[match[1]] = _STRENGTH["own"]
-        for code, strength in seen.items():
-            self._hit(code, line, number, strength)
-            yield code
+        return seen
 
     def _add(self, raw: bytes, number: int) -> None:
         """Look for what adds to a finding: hints, parts of combinations, names of GPUs."""

@@ -22,7 +22,7 @@ from typing import Any
 from gfxgraph.diagnostics import patterns, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 
-VERSION = 8
+VERSION = 9
 """Raised when the form of the derived file changes."""
 
 
@@ -133,6 +133,7 @@ _NUMBERED = (
     r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
     r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
     r"\bhipError_t\W{1,2}(\d{1,4})\b",
+    r"\bhip(?!\w*(?:Get|Count|Version))[A-Z]\w{2,40}\(\): (\d{1,4})\b",
 )
 
 # Kinds that add to what was found and do not find by themselves.

@@ -40,7 +40,10 @@ _CHANGELOG = re.compile(
     re.IGNORECASE,
 )
 # A program's own narration of its search, below its level of warnings.
-_NARRATION = re.compile(r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b")
+_NARRATION = re.compile(
+    r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b"
+    r"|\bINFO\b.{0,60}Unable to initialize backend"
+)
 _BULLET = re.compile(r"^\s*[-*+\u2022] ")
 _AROUND = 3  # lines between which a bullet belongs to the same list
 # Under such a heading stands prose, until something that programs print.

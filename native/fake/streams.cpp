@@ -39,20 +39,47 @@ hipError_t record_or_run(hipStream_t handle, const std::function<void(Node *)> &
 }  // namespace fake
 
 FAKE_API hipError_t hipStreamCreateWithFlags(hipStream_t *out, unsigned) {
+  FAKE_ENTER_IF_STRICT();
   auto *made = new Stream;
   world().streams.insert(made);
   *out = reinterpret_cast<hipStream_t>(made);
   return 0;
 }
 FAKE_API hipError_t hipStreamDestroy(hipStream_t handle) {
+  FAKE_ENTER_IF_STRICT();
+  if (!world().streams.count(stream(handle))) return done(kInvalidValue);
+  if (stream(handle)->capture_gone) abort();  // nothing good comes of it
   world().streams.erase(stream(handle));
   delete stream(handle);
   return 0;
 }
-FAKE_API hipError_t hipEventCreate(hipEvent_t *out) {
-  return *out = reinterpret_cast<hipEvent_t>(new Event), 0;
+FAKE_API hipError_t hipEventCreateWithFlags(hipEvent_t *out, unsigned) {
+  FAKE_ENTER_IF_STRICT();
+  auto *made = new Event;
+  world().events.insert(made);
+  *out = reinterpret_cast<hipEvent_t>(made);
+  return 0;
 }
-FAKE_API hipError_t hipEventDestroy(hipEvent_t event) { return delete reinterpret_cast<Event *>(event), 0; }
+FAKE_API hipError_t hipEventCreate(hipEvent_t *out) { return hipEventCreateWithFlags(out, 0); }
+FAKE_API hipError_t hipEventDestroy(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  if (!world().events.erase(reinterpret_cast<Event *>(event))) return done(kInvalidValue);
+  delete reinterpret_cast<Event *>(event);
+  return 0;
+}
+FAKE_API hipError_t hipEventQuery(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  constexpr hipError_t kNotReady = 600;
+  return reinterpret_cast<Event *>(event)->pending ? kNotReady : 0;
+}
+FAKE_API hipError_t hipEventSynchronize(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  auto *over = reinterpret_cast<Event *>(event);
+  over->pending = false;
+  for (Exec *exec : over->covers) exec->running = false;
+  over->covers.clear();
+  return 0;
+}
 
 FAKE_API hipError_t hipStreamBeginCapture(hipStream_t handle, hipStreamCaptureMode mode) {
   FAKE_ENTER();
@@ -103,6 +130,14 @@ FAKE_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t *out) {
     return done(gfx::kCaptureInvalidated);
   }
   if (on->capture_gone) abort();  // the second end of an unjoined capture crashes
+  if (on->into) {  // a capture into the program's own graph
+    if (out) *out = reinterpret_cast<hipGraph_t>(on->into);
+    on->into = nullptr;
+    on->capture->nodes.swap(live(*out)->nodes);
+    world().graphs.erase(on->capture.get());
+    leave(on);
+    return 0;
+  }
   if (on->capture->leaves().size() > 1) {
     on->capture_gone = true;
     world().graphs.erase(on->capture.get());
@@ -147,6 +182,7 @@ FAKE_API hipError_t hipStreamSynchronize(hipStream_t handle) {
     if (on->status == gfx::kActive) on->status = gfx::kInvalidated;
     return done(gfx::kCaptureUnsupported);
   }
+  for (Exec *exec : world().execs) exec->running = false;
   return 0;
 }
 
@@ -230,6 +266,11 @@ FAKE_API hipError_t hipEventRecord(hipEvent_t handle, hipStream_t on) {
   event->recorded_on = from;
   event->capture = from && from->status == gfx::kActive ? from->capture : nullptr;
   event->after = event->capture ? from->last : std::vector<Node *>{};
+  if (event->capture) return 0;
+  event->pending = world().busy;
+  event->covers.clear();
+  for (Exec *exec : world().execs)
+    if (exec->running) event->covers.insert(exec);
   return 0;
 }
 FAKE_API hipError_t hipStreamWaitEvent(hipStream_t on, hipEvent_t handle, unsigned) {

@@ -83,7 +83,11 @@ extern "C" gfxg_status gfxg_capture_graph(gfxg_context *context, void *stream, v
     const std::vector<hipGraphNode_t> after(last, last + n_last);  // theirs changes with the next call
     hipGraphNode_t child = nullptr;
     GFX_CALL_RUNTIME(c, add_child(&child, into, after.data(), after.size(), graph_of(graph)));
-    GFX_CALL_RUNTIME(c, capture_goes_on_after(stream_of(stream), &child, 1));
+    if (const Answer answer = c.runtime.capture_goes_on_after(stream_of(stream), &child, 1)) {
+      // Left in the graph it would be a loose end, with which the capture could not be ended.
+      c.runtime.destroy_node(child);
+      return c.refused(answer);
+    }
     return GFXG_OK;
   });
 }

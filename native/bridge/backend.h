@@ -2,6 +2,8 @@
 // The CUDA half converts.
 #pragma once
 
+#include <vector>
+
 #include "../abi.h"
 
 namespace gfx {
@@ -34,6 +36,8 @@ class Backend {
     return answer;
   }
   virtual int plain_node_type(int raw) const = 0;
+  // True where a capture that cannot end leaves its stream usable all the same.
+  virtual bool frees_unjoined_streams() const = 0;
 
   // The capture on a stream: its graph and the last nodes, null and none unless it is active.
   virtual Answer capture_info(hipStream_t stream, int *status, hipGraph_t *graph, const hipGraphNode_t **last,
@@ -56,8 +60,16 @@ class Backend {
 const Backend *hip_backend(bool load);
 const Backend *cuda_backend(bool load);
 
-// Ends a capture, whatever its state: forks that were not joined are joined first, because a runtime
-// that refuses them keeps the stream for ever. The handle is null unless the answer is success.
-Answer safe_end(const Backend &runtime, hipStream_t stream, hipGraph_t *graph);
+// What is known of a capture besides what the runtime tells.
+struct Begun {
+  bool edited = false;  // its dependencies were set by hand: loose ends may be wanted
+  std::vector<hipGraphNode_t> before;  // nodes that its graph had already
+  bool is_stuck = false;  // set by safe_end: the runtime must never be asked about this stream again
+};
+
+// Ends a capture, whatever its state: HIP keeps a stream for ever whose forks were not joined, so they
+// are joined first and the answer is then the one that the runtime has for it. The handle is null
+// unless the answer is success.
+Answer safe_end(const Backend &runtime, hipStream_t stream, hipGraph_t *graph, Begun &begun);
 
 }  // namespace gfx

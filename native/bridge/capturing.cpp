@@ -22,7 +22,8 @@ gfxg_status capture(gfxg_context &c, const Record &record, hipGraph_t *graph) {
   }
   const int said = record(stream);
   hipGraph_t made = nullptr;
-  const Answer ended = safe_end(c.runtime, stream, &made);
+  Begun begun;
+  const Answer ended = safe_end(c.runtime, stream, &made, begun);
   if (ended) {
     c.runtime.forget_error();
     // A stream whose capture did not end may crash the runtime when it is destroyed: it is left alone.
@@ -30,7 +31,7 @@ gfxg_status capture(gfxg_context &c, const Record &record, hipGraph_t *graph) {
     hipGraph_t none = nullptr;
     const hipGraphNode_t *last = nullptr;
     size_t n = 0;
-    if (!c.runtime.capture_info(stream, &status, &none, &last, &n) && status != kActive)
+    if (!begun.is_stuck && !c.runtime.capture_info(stream, &status, &none, &last, &n) && status != kActive)
       c.runtime.stream_destroy(stream);
     if (said) return failed(c.fail(GFXG_CALLBACK_FAILED, {{"status", std::to_string(said)}}));
     const char *name = ended.status == kAbsent ? "absent" : c.runtime.error_name(ended.status);

@@ -43,6 +43,7 @@ class Hip final : public Backend {
     if (raw == 12 || raw == 13) return kMemcpy;  // from and to symbols
     return raw == 14 ? kBatchMemOp : raw >= 0 && raw < 12 ? raw : -1;
   }
+  bool frees_unjoined_streams() const override { return false; }
   Answer capture_info(hipStream_t stream, int *status, hipGraph_t *graph, const hipGraphNode_t **last,
                       size_t *n_last) const override {
     *graph = nullptr, *last = nullptr, *n_last = 0;

@@ -1,5 +1,7 @@
 // What HIP does under other arguments, and what has to be made up for. Each function answers with
 // HIP's status, or kRefused where nothing of HIP's can stand in.
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "compat.h"
@@ -240,17 +242,74 @@ int do_cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *fou
 
 // Captures ----------------------------------------------------------------------------------------
 
+namespace {
+
+// Of captures that have not ended. Never destroyed: calls may come while the process ends.
+struct Captures {
+  std::mutex lock;
+  std::map<cudaStream_t, Begun> begun;
+};
+Captures &captures() {
+  static auto *made = new Captures;
+  return *made;
+}
+void note_begin(cudaStream_t stream, std::vector<cudaGraphNode_t> before) {
+  std::lock_guard<std::mutex> hold(captures().lock);
+  captures().begun[stream] = {false, std::move(before), false};
+}
+
+// Its capture was refused with a fork not joined: the graph is gone, and asking for it would crash.
+bool is_stuck(cudaStream_t stream) {
+  std::lock_guard<std::mutex> hold(captures().lock);
+  const auto found = captures().begun.find(stream);
+  return found != captures().begun.end() && found->second.is_stuck;
+}
+
+}  // namespace
+
+int do_cudaStreamBeginCapture(cudaStream_t stream, int mode) {
+  const int status = CALL(hipStreamBeginCapture, adapt(stream), mode);
+  if (!status) note_begin(adapt(stream), {});
+  return status;
+}
 int do_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *after,
                                      const cudaGraphEdgeData *edges, size_t n, int mode) {
   if (!says_nothing(edges, n)) return refuse(Cuda::cudaStreamBeginCaptureToGraph, kEdgeData);
-  return CALL(hipStreamBeginCaptureToGraph, adapt(stream), graph, after, nullptr, n, mode);
+  size_t n_nodes = 0;
+  if (const int status = CALL(hipGraphGetNodes, graph, nullptr, &n_nodes)) return status;
+  std::vector<cudaGraphNode_t> before(n_nodes);
+  if (n_nodes)
+    if (const int status = CALL(hipGraphGetNodes, graph, before.data(), &n_nodes)) return status;
+  const int status = CALL(hipStreamBeginCaptureToGraph, adapt(stream), graph, after, nullptr, n, mode);
+  if (!status) note_begin(adapt(stream), std::move(before));
+  return status;
 }
 int do_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
   if (!graph) return kInvalidValue;
-  return safe_end(backend(), adapt(stream), graph).status;
+  stream = adapt(stream);
+  Begun begun;
+  {
+    std::lock_guard<std::mutex> hold(captures().lock);
+    const auto found = captures().begun.find(stream);
+    if (found != captures().begun.end()) begun = found->second;
+  }
+  if (begun.is_stuck) {
+    *graph = nullptr;
+    return kCaptureUnjoined;  // HIP would crash
+  }
+  const int status = safe_end(backend(), stream, graph, begun).status;
+  std::lock_guard<std::mutex> hold(captures().lock);
+  if (begun.is_stuck) captures().begun[stream] = begun;
+  else if (status != kCaptureUnmatched && status != kCaptureWrongThread) captures().begun.erase(stream);
+  return status;
 }
 int do_cudaStreamGetCaptureInfo(cudaStream_t stream, int *status, unsigned long long *id, cudaGraph_t *graph,
                                 const cudaGraphNode_t **last, const cudaGraphEdgeData **edges, size_t *n) {
+  if (is_stuck(adapt(stream))) {
+    if (!status) return kInvalidValue;
+    *status = kInvalidated;
+    return 0;
+  }
   size_t n_last = 0;
   const int answer = CALL(hipStreamGetCaptureInfo_v2, adapt(stream), status, id, graph, last, &n_last);
   if (answer) return answer;
@@ -265,7 +324,12 @@ int do_cudaStreamGetCaptureInfo(cudaStream_t stream, int *status, unsigned long 
 int do_cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *nodes, const cudaGraphEdgeData *edges,
                                            size_t n, unsigned flags) {
   if (!says_nothing(edges, n)) return refuse(Cuda::cudaStreamUpdateCaptureDependencies, kEdgeData);
-  return CALL(hipStreamUpdateCaptureDependencies, adapt(stream), nodes, n, flags);
+  const int status = CALL(hipStreamUpdateCaptureDependencies, adapt(stream), nodes, n, flags);
+  if (!status) {
+    std::lock_guard<std::mutex> hold(captures().lock);
+    captures().begun[adapt(stream)].edited = true;
+  }
+  return status;
 }
 
 // Graph execs -------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ struct Stream {
   int mode = 0;
   unsigned long long id = 0;
   std::shared_ptr<Graph> capture;
+  bool edited = false;  // an end was left behind by hipStreamUpdateCaptureDependencies
   bool capture_gone = false;  // a refused end freed the graph, and the stream still points at it
   Graph *into = nullptr;  // the graph that is captured into, where it is not the capture's own
   Stream *origin = nullptr;

@@ -421,9 +421,10 @@ FAKE_API hipError_t hipStreamBeginCaptureToGraph(hipStream_t handle, hipGraph_t 
   on->status = gfx::kActive, on->mode = mode, on->id = world().next_id++;
   on->capture = std::make_shared<Graph>();
   on->capture->nodes.swap(into->nodes);
+  for (auto &each : on->capture->nodes) each->owner = on->capture.get();
   world().graphs.insert(on->capture.get());
   on->into = into;
-  on->capture_gone = false;
+  on->capture_gone = on->edited = false;
   on->origin = on, on->owner = std::this_thread::get_id();
   on->last = list(after, n);
   return 0;
@@ -433,8 +434,14 @@ FAKE_API hipError_t hipStreamUpdateCaptureDependencies(hipStream_t handle, hipGr
   FAKE_ENTER();
   Stream *on = stream(handle);
   if (!on || on->status != gfx::kActive) return done(gfx::kIllegalState);
+  const std::vector<Node *> was = on->last;
   if (flags == 1) on->last.clear();
   for (Node *each : list(nodes, n)) on->last.push_back(each);
+  for (Node *each : was) {  // an end that was left behind on purpose
+    auto leaves = on->capture->leaves();
+    if (std::count(leaves.begin(), leaves.end(), each) && !std::count(on->last.begin(), on->last.end(), each))
+      on->edited = true;
+  }
   return 0;
 }
 FAKE_API hipError_t hipStreamGetCaptureInfo(hipStream_t handle, hipStreamCaptureStatus *status,

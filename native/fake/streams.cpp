@@ -91,7 +91,7 @@ FAKE_API hipError_t hipStreamBeginCapture(hipStream_t handle, hipStreamCaptureMo
   on->id = world().next_id++;
   on->capture = std::make_shared<Graph>();
   world().graphs.insert(on->capture.get());
-  on->capture_gone = false;
+  on->capture_gone = on->edited = false;
   on->origin = on;
   on->owner = std::this_thread::get_id();
   on->last.clear();
@@ -130,20 +130,24 @@ FAKE_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t *out) {
     return done(gfx::kCaptureInvalidated);
   }
   if (on->capture_gone) abort();  // the second end of an unjoined capture crashes
-  if (on->into) {  // a capture into the program's own graph
-    if (out) *out = reinterpret_cast<hipGraph_t>(on->into);
-    on->into = nullptr;
-    on->capture->nodes.swap(live(*out)->nodes);
-    world().graphs.erase(on->capture.get());
-    leave(on);
-    return 0;
-  }
-  if (on->capture->leaves().size() > 1) {
+  size_t n_loose = 0;  // ends that the stream does not stand at, and was not moved away from by hand
+  for (Node *leaf : on->capture->leaves()) n_loose += !std::count(on->last.begin(), on->last.end(), leaf);
+  if (n_loose && !on->edited) {
     on->capture_gone = true;
     world().graphs.erase(on->capture.get());
     world().dangling.insert(on->capture.get());
     if (out) *out = reinterpret_cast<hipGraph_t>(on->capture.get());
     return done(gfx::kCaptureUnjoined);
+  }
+  if (on->into) {  // a capture into the program's own graph
+    if (out) *out = reinterpret_cast<hipGraph_t>(on->into);
+    on->into = nullptr;
+    Graph *into = live(*out);
+    on->capture->nodes.swap(into->nodes);
+    for (auto &each : into->nodes) each->owner = into;
+    world().graphs.erase(on->capture.get());
+    leave(on);
+    return 0;
   }
   // The handle outlives the capture; the graph is the caller's from here on.
   auto *graph = new Graph;

@@ -10,13 +10,8 @@ using namespace gfx::compat;
 
 #define GFX_UNPAREN(...) __VA_ARGS__
 #define GFX_EXPORT extern "C" __attribute__((visibility("default"))) cudaError_t
-#ifdef GFX_ONLY_13  // no versions: for the fake libcudart
-#define GFX_IN_12(symbol, name)
-#define GFX_IN_13(symbol, name) __asm__(".globl " #name "\n.set " #name "," #symbol "\n.type " #name ",@function")
-#else
 #define GFX_IN_12(symbol, name) __asm__(".symver " #symbol "," #name "@libcudart.so.12")
 #define GFX_IN_13(symbol, name) __asm__(".symver " #symbol "," #name "@@libcudart.so.13")
-#endif
 
 namespace {
 

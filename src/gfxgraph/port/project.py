@@ -79,6 +79,7 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         warp_constants: names that some file defines as a warp size of 32.
+        warp_folders: folders of which some file works with warps.
         extension_names: modules that this repository builds itself.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -91,6 +92,7 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     warp_constants: frozenset[str] = frozenset()
+    warp_folders: frozenset[str] = frozenset()
     extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False

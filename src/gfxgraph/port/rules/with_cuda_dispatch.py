@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import gathered, line_hit, macro_tests
+from gfxgraph.port.rules._common import line_hit, macro_tests, once_a_line
 
 RULE = Rule(
     id="GFX222",
@@ -37,15 +37,9 @@ RULE = Rule(
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     pattern = r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)"
-    own = ctx.project.extension_macros  # the Python build defines these, perhaps on ROCm too
-    hits = [
-        line_hit(
-            arm.line + f.offset,
-            text=arm.text[:100],
-            macro=name,
-            guard_free=True,
-            severity=Severity.INFO if name in own else None,
-        )
+    own = ctx.project.extension_macros  # the build of the torch extension defines these, on ROCm too
+    yield from once_a_line(
+        line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
-    ]
-    yield from gathered(hits, key=lambda h: h.values["macro"])
+        if name not in own
+    )

@@ -7,17 +7,25 @@ parent of the port's commits is unpacked, audited and compared with what the com
 
 What counts (the definition, fixed before any rule was written for it):
 
-- Only files that exist before the port, in a kind the audit reads. New files, documentation and files that are
-  somebody else's copy are no part of it.
+- Only files that exist before the port, in a kind the audit reads. New files, documentation, recipes of CI
+  services and vendored copies are no part of it.
 - A **changed line** is a line of code of the old file of which at least one token is gone or replaced after the
   port, or into which tokens were put. Blank lines, comments, white space, line breaks moved, and lines that the
   port only moved do not count.
 - A **guarded line** is a line of code that stands unchanged in the new file, but there under a condition, or in
-  an arm, that AMD does not reach and that it did not stand under before. A run of guarded lines is one place:
+  an arm, that AMD does not reach and that it did not stand under before. A run of guarded lines is one place (in
+  Python only where the run touches lines that the port put in: a function that is no longer called is no run):
   the port judged the run, not its lines. It is flagged where a finding stands on one of its lines.
 - A change is *for ROCm* when the hunk (no context lines), old or new, speaks of the GPU platform: the word list
   ``PLATFORM``. Lines that a reader judged to be about something else, before seeing what the audit says, are
   named in ``port_repos.toml`` with the reason.
+- Names made neutral do not count: a line whose only change is that an identifier of the project's own lost or
+  changed its vendor word (``CHECK_CUDA_ERROR`` to ``CHECK_DEVICE_ERROR``) works as it was. CUDA's own names count.
+- An import statement that only gained names is an insertion. A line that already names AMD's platform is ROCm
+  code being maintained, not ported. What a condition hides because the condition itself was edited is counted at
+  the condition.
+- Hunks that rewrite launches to ``hipLaunchKernelGGL``, for compilers of before 2019, do not count: hipcc takes
+  ``<<<>>>``.
 - Lines only *inserted* (a new helper, an import, an option) have no old line and do not count.
 
 A line is flagged when a finding stands on it, or when the statement that a finding names spans it.
@@ -54,6 +62,12 @@ PLATFORM = re.compile(
     r"cutlass|triton|miopen|sm_\d|lane|nccl|nvml|nvtx|cub\b|thrust|rccl|\bpopc|__ldg|flash|xformers|capability|\bgpu"
 )
 COMMENT = re.compile(r"\s*(//|/\*|\*(?![\w(]+.*;)|#(?!\s*(if|el|end|def|inc|pragma|undef|error|line)))")
+CI = re.compile(r"(^|/)\.(github|circleci|gitlab|buildkite|jenkins)|azure-pipelines|\.travis\.yml|appveyor")
+APIS = re.compile(
+    r"cu(da|blas|fft|rand|sparse|solver|dnn)[A-Z]|(CU|CUDA|cuda|cuda_runtime|cublas_v2)$|CUDA_(VERSION|HOME|ARCH)|__CUDA|-|\""
+)
+IMPORT = re.compile(r"\s*(from\s+[\w.]+\s+import\b|import\s)")
+AMD = re.compile(r"(?i)rocm|(?<![a-z])hip|\bamd|rccl|miopen|\bgfx\d")
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\w+|[^\w\s]')
 CODE = re.compile(r"\w")
 
@@ -81,7 +95,7 @@ def git(clone: Path, *arguments: str) -> str:
 
 
 def unpack(clone: Path, revision: str, folder: str) -> None:
-    """Write the files that the audit reads; one that the mirror lacks (large data) is named on stderr and left out."""
+    """Write the files that the audit reads; one that the mirror lacks (large data) is named on stderr."""
     git(clone, f"--work-tree={folder}", "read-tree", f"--index-output={folder}.index", revision)
     names = [n for n in git(clone, "ls-tree", "-r", "-z", "--name-only", revision).split("\0") if n]
     wanted = "\0".join(n for n in names if kind_of(n) or n.rpartition("/")[2] == ".gitignore")
@@ -117,13 +131,27 @@ def _at_edge(left: list[tuple[str, int]], at: int, old: list[tuple[int, str]], n
     return {n for n in near if " ".join(TOKEN.findall(texts[n])) not in whole}
 
 
-def hidden_cpp(text: str) -> set[int]:
+def neutral(text: str) -> str:
+    """A line with the vendor's words taken out of every identifier that is not CUDA's own."""
+    parts = []
+    if text.lstrip().startswith("#"):
+        return text
+    for token in TOKEN.findall(text):
+        if not APIS.match(token):
+            token = re.sub(r"(?i)cuda|gpu|device|nvidia|hip|rocm", "", token)
+        parts.append(token)
+    return " ".join(parts)
+
+
+def hidden_cpp(text: str, edited: frozenset[int] = frozenset()) -> set[int]:
     """Lines of a C++ file that no AMD build reaches, by its preprocessor."""
     code = blank_comments(text)
     arms = arms_of(scan(code), code.count("\n") + 1)
     world = World(select("gfx90a")[0])
     found: set[int] = set()
     for arm in arms:
+        if not edited.isdisjoint({arm.line, *(a.line for a in arm.earlier)}):
+            continue
         if excluding_arm(arm, world, Macros()) is not None:
             found |= set(range(arm.first_line, arm.last_line + 1))
     return found
@@ -144,18 +172,18 @@ def hidden_python(text: str, path: str) -> set[int]:
     return found
 
 
-def guarded_runs(old: str, new: str, path: str) -> list[list[int]]:
+def guarded_runs(old: str, new: str, path: str, added: set[int], edited: frozenset[int]) -> list[list[int]]:
     """Runs of old lines that stand unchanged in the new text under a guard they did not stand under."""
     kind = kind_of(path)
     if kind == "cpp":
-        before, after = hidden_cpp(old), hidden_cpp(new)
+        before, after = hidden_cpp(old), hidden_cpp(new, edited)
     elif kind == "python":
         before, after = hidden_python(old, path), hidden_python(new, path)
     else:
         return []
     olds, news = old.splitlines(), new.splitlines()
     matcher = difflib.SequenceMatcher(None, [x.strip() for x in olds], [x.strip() for x in news], autojunk=False)
-    lines = []
+    lines, twin = [], {}
     for a, b, size in matcher.get_matching_blocks():
         for i in range(size):
             text = olds[a + i]
@@ -163,12 +191,17 @@ def guarded_runs(old: str, new: str, path: str) -> list[list[int]]:
                 continue
             if CODE.search(text) and not COMMENT.match(text):
                 lines.append(a + i + 1)
+                twin[a + i + 1] = b + i + 1
     runs: list[list[int]] = []
     for n in lines:
         if runs and not any(CODE.search(x) and not COMMENT.match(x) for x in olds[runs[-1][-1] : n - 1]):
             runs[-1].append(n)
         else:
             runs.append([n])
+    if kind == "python":
+        runs = [
+            r for r in runs if added & {*range(twin[r[0]] - 3, twin[r[0]]), *range(twin[r[-1]] + 1, twin[r[-1]] + 3)}
+        ]
     return runs
 
 
@@ -192,11 +225,21 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
         unpack(clone, base, folder)
         report = audit(folder, vendored=bool(paths))
     flagged = flagged_lines(report)
-    arguments = ["diff", "--unified=0", "-M", "--ignore-all-space", "--ignore-blank-lines", base, commit, "--", *paths]
+    arguments = [
+        "diff",
+        "--unified=0",
+        "-M",
+        "--ignore-all-space",
+        "--ignore-blank-lines",
+        base,
+        commit,
+        "--",
+        *paths,
+    ]
     result = Score(findings=len(report.findings), lines=report.n_lines)
     for file in PatchSet(git(clone, *arguments)):
         path = file.source_file.removeprefix("a/")
-        if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file:
+        if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file or CI.search(path):
             continue
         here = flagged.get(path, {})
         added = {" ".join(TOKEN.findall(x.value)) for h in file for x in h if x.is_added}
@@ -204,30 +247,44 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
         for hunk in file:
             old = [(x.source_line_no or 0, x.value) for x in hunk if x.is_removed]
             new = [x.value for x in hunk if x.is_added and not COMMENT.match(x.value)]
-            if not PLATFORM.search("".join([*(t for _, t in old), *new])):
+            if not PLATFORM.search("".join([*(t for _, t in old), *new])) or "hipLaunchKernelGGL" in "".join(new):
                 continue
             for n, text in old:
                 if n not in changed_in([o for o in old if not COMMENT.match(o[1])], new):
                     continue
                 if not CODE.search(text) or " ".join(TOKEN.findall(text)) in added:
                     continue
-                if f"{path}:{n}" in other:
+                if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in {neutral(x) for x in new}:
+                    continue
+                if IMPORT.match(text) and any(set(TOKEN.findall(text)) <= set(TOKEN.findall(x)) for x in new):
                     continue
                 gone.add(n)
                 result.changed += 1
                 result.changed_hit += n in here
                 mark = here.get(n, "MISS")
-                result.misses.append(f"{mark}\t{name}\t{path}:{n}\t{text.strip()[:130]}\t=> {' '.join(' '.join(new).split())[:150]}")
+                result.misses.append(
+                    f"{mark}\t{name}\t{path}:{n}\t{text.strip()[:130]}\t=> {' '.join(' '.join(new).split())[:150]}"
+                )
         before = git(clone, "show", f"{base}:{path}")
         after = git(clone, "show", f"{commit}:{file.path}")
-        for run in guarded_runs(before, after, path):
+        inserted = {x.target_line_no or 0 for h in file for x in h if x.is_added}
+        edited = frozenset(
+            x.target_line_no or 0
+            for h in file
+            if any(x.is_removed and re.match(r"\s*#\s*(if|el)", x.value) for x in h)
+            for x in h
+            if x.is_added
+        )
+        for run in guarded_runs(before, after, path, inserted, edited):
             if any(f"{path}:{n}" in other for n in run) or set(run) <= gone:
                 continue
             result.places += 1
             hit = [here[n] for n in run if n in here]
             result.places_hit += bool(hit)
             text = before.splitlines()[run[0] - 1].strip()[:130]
-            result.misses.append(f"{hit[0] if hit else 'MISS'}\t{name}\t{path}:{run[0]}-{run[-1]}\t{text}\t=> guarded")
+            result.misses.append(
+                f"{hit[0] if hit else 'MISS'}\t{name}\t{path}:{run[0]}-{run[-1]}\t{text}\t=> guarded"
+            )
     return result
 
 

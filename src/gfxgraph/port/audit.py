@@ -148,6 +148,7 @@ def gather(project: Project) -> None:
             r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b", text
         ):
             project.has_torch_extension = True
+            project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
             modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
             if not re.search(r"(?<![A-Za-z_])Extension\(", text):  # else it also builds without torch
                 defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))

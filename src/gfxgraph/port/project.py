@@ -80,6 +80,7 @@ class Project:
         macros: what its headers define, by platform.
         warp_constants: names that some file defines as a warp size of 32.
         warp_folders: folders of which some file works with warps.
+        asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -96,6 +97,7 @@ class Project:
     extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
+    asks_cuda_home: bool = False
     has_hip_build: bool = False
     gitignore: str = ""
     diff: dict[str, frozenset[int]] | None = None

@@ -25,9 +25,7 @@ def hit(
     **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a Python node."""
-    return Hit(
-        getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by
-    )
+    return Hit(getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by)
 
 
 def cpp_hit(

@@ -10,6 +10,7 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -37,7 +38,48 @@ RULE = Rule(
 )
 
 
+_AMD = re.compile(r"(?i)\bhip|_hip\b|rocm|\bamd")
+_OF_CUDA = re.compile(
+    r"COMPILE_LANG(?:UAGE|_AND_ID):CUDA|CMAKE_CUDA_(?!ARCHITECTURES)\w+|CUDA_(?:NVCC|TOOLKIT|VERSION|PROPAGATE|HOST|HAS)\w*|-D(?:USE|WITH|HAVE|ENABLE)_CUDA\b"
+)
+_SOURCES = (
+    "add_library",
+    "add_executable",
+    "target_sources",
+    "set",
+    "list",
+    "file",
+    "cuda_add_library",
+    "cuda_add_executable",
+)
+
+
 def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    found = list(_commands(f))
+    if not ctx.project.has_hip_build:
+        found += _rest(f)  # a second platform has no place yet: each of these is where it goes
+    yield from once_a_line(found)
+
+
+def _rest(f: TextFile) -> Iterator[Hit]:
+    for entry in f.entries:
+        keyword, text = entry.keyword.lower(), entry.text
+        if _AMD.search(text):
+            continue
+        shown = f"{keyword}({text[:60]})"
+        if keyword == "if":
+            if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(_AMD.search(a) for a in entry.arms):
+                yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
+        elif keyword in ("option", "cmake_dependent_option"):
+            if re.search(r"CUDA", text.split(" ")[0]):
+                yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
+        elif match := _OF_CUDA.search(text):
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+        elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+
+
+def _commands(f: TextFile) -> Iterator[Hit]:
     for entry in f.entries:
         keyword, text = entry.keyword.lower(), entry.text
         words_ = text.split()

@@ -54,4 +54,6 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate"))
+    yield from once_a_line(
+        cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate")
+    )

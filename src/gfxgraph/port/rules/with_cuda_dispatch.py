@@ -37,9 +37,14 @@ RULE = Rule(
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     pattern = r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)"
-    own = ctx.project.extension_macros  # the build of the torch extension defines these, on ROCm too
+    own = ctx.project.extension_macros  # the build of the torch extension defines these: on ROCm too, once it asks
     yield from once_a_line(
-        line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+        line_hit(
+            arm.line + f.offset,
+            text=arm.text[:100],
+            guard_free=True,
+            severity=Severity.INFO if name in own else None,
+        )
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
-        if name not in own
+        if name not in own or ctx.project.asks_cuda_home
     )

@@ -112,7 +112,7 @@ def require_parsers() -> None:
     """
     import importlib.util
 
-    needed = ("tree_sitter", "tree_sitter_cuda", "pathspec", "packaging")
+    needed = ("tree_sitter", "tree_sitter_cuda", "packaging")
     missing = [m for m in needed if importlib.util.find_spec(m) is None]
     if missing:
         raise AuditError(f"gfxgraph port needs {', '.join(missing)}: pip install 'gfxgraph[port]'")

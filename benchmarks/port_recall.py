@@ -89,6 +89,11 @@ class Score:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+def bare(text: str) -> str:
+    """A line without its trailing comment."""
+    return re.sub(r"\s//.*$|/\*.*?(\*/|$)|(?<=\s)#\s.*$|(?<=endif)\s+\w.*$", "", text)
+
+
 def git(clone: Path, *arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(clone), *arguments], check=True, capture_output=True)
     return done.stdout.decode("utf-8", "replace")
@@ -108,8 +113,8 @@ def unpack(clone: Path, revision: str, folder: str) -> None:
 
 def changed_in(old: list[tuple[int, str]], new: list[str]) -> set[int]:
     """Numbers of the old lines of a hunk of which a token is gone, replaced or parted."""
-    left = [(t, n) for n, text in old for t in TOKEN.findall(text)]
-    right = [t for text in new for t in TOKEN.findall(text)]
+    left = [(t, n) for n, text in old for t in TOKEN.findall(bare(text))]
+    right = [t for text in new for t in TOKEN.findall(bare(text))]
     matcher = difflib.SequenceMatcher(None, [t for t, _ in left], right, autojunk=False)
     found: set[int] = set()
     for tag, a, b, _, _ in matcher.get_opcodes():
@@ -237,12 +242,13 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
         *paths,
     ]
     result = Score(findings=len(report.findings), lines=report.n_lines)
-    for file in PatchSet(git(clone, *arguments)):
+    patches = PatchSet(git(clone, *arguments))
+    added = {" ".join(TOKEN.findall(bare(x.value))) for file in patches for h in file for x in h if x.is_added}
+    for file in patches:
         path = file.source_file.removeprefix("a/")
         if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file or CI.search(path):
             continue
         here = flagged.get(path, {})
-        added = {" ".join(TOKEN.findall(x.value)) for h in file for x in h if x.is_added}
         gone: set[int] = set()
         for hunk in file:
             old = [(x.source_line_no or 0, x.value) for x in hunk if x.is_removed]
@@ -252,7 +258,7 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
             for n, text in old:
                 if n not in changed_in([o for o in old if not COMMENT.match(o[1])], new):
                     continue
-                if not CODE.search(text) or " ".join(TOKEN.findall(text)) in added:
+                if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added:
                     continue
                 if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in {neutral(x) for x in new}:
                     continue

@@ -10,6 +10,7 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
+    line_hit,
     once_a_line,
 )
 
@@ -20,13 +21,13 @@ RULE = Rule(
     phase=4,
     fix=Fix.SUGGEST,
     en=Text(
-        "CMake knows only CUDA",
+        "The build knows only CUDA",
         "{text}",
         "Without nvcc the configuration fails.",
         "An option USE_ROCM: enable_language(HIP), set_source_files_properties(... LANGUAGE HIP), find_package(hip hipblas rocthrust hipcub).",
     ),
     zh=Text(
-        "CMake 只认识 CUDA",
+        "构建系统只认识 CUDA",
         "{text}",
         "没有 nvcc 时配置失败。",
         "加选项 USE_ROCM：enable_language(HIP)、set_source_files_properties(... LANGUAGE HIP)、find_package(hip hipblas rocthrust hipcub)。",
@@ -122,3 +123,11 @@ def _commands(f: TextFile) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=text[:60])
         elif keyword == "target_compile_features" and "cuda_std" in text:
             yield entry_hit(f, entry, text=text[:60])
+
+
+def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    if ctx.project.has_hip_build:
+        return
+    for number, line in enumerate(f.lines, 1):
+        if re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line) and not _AMD.search(line):
+            yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW)

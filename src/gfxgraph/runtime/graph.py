@@ -71,6 +71,7 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
+            self._older: Any = None
             # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
             self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
@@ -213,14 +214,19 @@ def bridged_class(base: type) -> type:
 
         # -- replay ------------------------------------------------------------------------------------
 
-        def replay(self) -> None:
+        def replay(self, **older: Any) -> Any:
             """Replay the captured work on the current stream.
+
+            Args:
+                older: ``batch_size``, ``branch`` and ``input_tensor`` of gfxgraph 1.x; see `capture`.
 
             Raises:
                 ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
+            if older:
+                return self._replay_older(**older)
             left = self._left - 1
             if left >= 0:
                 self._left = left
@@ -380,6 +386,38 @@ def bridged_class(base: type) -> type:
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()
+
+        # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
+
+        def capture(
+            self,
+            *,
+            dynamic_shapes: bool = False,
+            buckets: Any = None,
+            conditional_branches: Any = None,
+            model_fn: Any = None,
+        ) -> Any:
+            """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
+
+            Args:
+                dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+                buckets: sizes; by default 1, 2, 4 ... 64.
+                conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+                model_fn: ``replay(input_tensor=x)`` gives its result.
+
+            Raises:
+                CaptureError: `older_capture`.
+            """
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            self._older = OlderCapture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+            return self._older
+
+        def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            older = self._older if self._older is not None else OlderCapture(self)
+            return older.replay(self, batch_size, branch, input_tensor)
 
         # -- gfxgraph's own --------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ _EXPORTS: dict[str, str] = {
     "device_info": "gfxgraph.hardware.device:device_info",
     "DeviceInfo": "gfxgraph.hardware.device:DeviceInfo",
     "torch_rocm_status": "gfxgraph.hardware.device:torch_rocm_status",
+    "migraphx_available": "gfxgraph.hardware.software:migraphx_available",
     "should_convert": "gfxgraph.hardware.wave:should_convert",
     "plan_wave": "gfxgraph.hardware.wave:plan",
     "WavePlan": "gfxgraph.hardware.wave:WavePlan",

@@ -180,12 +180,15 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
-    from gfxgraph.runtime import intercept, process
+    from gfxgraph.runtime import intercept, process, remedies
     from gfxgraph.runtime.graph import bridged_class
 
     _set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
     state = _make_process(settings, platform, base)
+    no_exit = remedies.arrange_exit(state)
+    if no_exit is not None:
+        _undo.append(no_exit)
     bridged = bridged_class(base)
     _replace(torch.cuda.graphs, "CUDAGraph", bridged)
     _replace(torch.cuda, "CUDAGraph", bridged)
@@ -213,7 +216,6 @@ def _make_process(settings: Config, platform: str, base: Any) -> Any:
     state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
     state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
     state.capture_error_mode = decisions.capture_error_mode
-    state.fresh_stream_after_failure = decisions.fresh_stream_after_failure
     state.decisions = decisions
     process.install(state)
     process.watch_forks()

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
-from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime import intercept, process, remedies
 from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
@@ -133,10 +133,10 @@ def bridged_class(base: type) -> type:
                 raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
+            if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    begun=f"{session.streams.own} at {shown(session.begun_at)}",
                     ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote=STOCK_NOT_BEGUN,
                 )
@@ -251,6 +251,7 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
+            remedies.before_replay()
             with one_replay(self):
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
@@ -285,7 +286,8 @@ def bridged_class(base: type) -> type:
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
-            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+            checked = self._unvalidated or self._state.decisions.join_copies
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
             """Let the next ``n`` replays go straight to torch; account for those that have."""
@@ -328,6 +330,7 @@ def bridged_class(base: type) -> type:
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
+            remedies.after_destroy()
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
@@ -378,6 +381,8 @@ def bridged_class(base: type) -> type:
                 self._let_go_of_program()
             if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway
+            if program is not None and remedies.keeps((self, program)):
+                return
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.runtime.memory import overwrite
-from gfxgraph.runtime.recorder import storage_address, written_arguments
+from gfxgraph.runtime.recorder import storage_address
+from gfxgraph.runtime.structure import written_arguments
 
 
 class _Writes(TorchDispatchMode):

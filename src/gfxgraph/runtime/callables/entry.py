@@ -10,6 +10,7 @@ are copied out of a graph that is never handed out.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.call import RunEagerly
 from gfxgraph.runtime.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.runtime.callables.outputs import Outputs, Result
 from gfxgraph.runtime.callables.proof import Verdict
-from gfxgraph.runtime.callables.signature import replace
+from gfxgraph.runtime.callables.signature import flatten, replace
 from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
@@ -30,10 +32,6 @@ if TYPE_CHECKING:
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
-
-
-class RunEagerly(Exception):
-    """This call is for the function itself; ``args[0]`` says why."""
 
 
 class Instance:
@@ -59,14 +57,28 @@ class Entry:
         function: its name.
         buffers: where the static inputs lie.
         owns: results are always copied out, so that captures may share the memory they are made in.
+        in_place: the caller's tensors are read and written where they are.
     """
 
     def __init__(
-        self, arena: Arena, fn: Callable[..., Any], label: str, function: str, buffers: Buffers, owns: bool
+        self,
+        arena: Arena,
+        fn: Callable[..., Any],
+        label: str,
+        function: str,
+        buffers: Buffers,
+        owns: bool,
+        in_place: bool,
     ) -> None:
         self.arena = arena
         self.buffers = buffers
         self.owns = owns
+        self.in_place = in_place
+        self.is_clean = False
+        """Further captures need not be recorded."""
+        self.error: CaptureError | None = None
+        self.warm_structure: Any = None
+        self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
         self.fn = fn
         self.label = label
         self.function = function
@@ -122,7 +134,10 @@ class Entry:
     def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
         """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
         self.statics = [
-            StaticInput.like(t, size, self.buffers, i) for i, (t, size) in enumerate(zip(tensors, sizes))
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if self.in_place and (size is None or tuple(size) == tuple(t.size()))
+            else StaticInput.like(t, size, self.buffers, i)
+            for i, (t, size) in enumerate(zip(tensors, sizes))
         ]
         self.input_nbytes += sum(s.new_nbytes for s in self.statics)
         statics = iter(self.statics)
@@ -133,7 +148,11 @@ class Entry:
         """Run the function eagerly on the static inputs, on the stream that will capture."""
         with torch.cuda.stream(self.arena.stream):
             for _ in range(times):
-                self.fn(*self.args, **self.kwargs)
+                result = self.fn(*self.args, **self.kwargs)
+        if times:
+            made: list[Tensor] = []
+            self.warm_structure = flatten(result, made)
+            self.warm = [weakref.ref(t) for t in made]
 
     def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
         """Capture the function once more on the static inputs.
@@ -168,15 +187,19 @@ class Entry:
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
-        self.arena.state.report("eviction", why, self.function, self.label)
+        self.arena.wait_for_all()  # what is being dropped may still be running
+        self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
         self.n_gone = self.n_replays()
         self.ring.clear()
         self.spare = None
         self.pool_nbytes = 0
         self.input_nbytes = 0
-        self.evict_buffers()
+        self.let_go_of_inputs()
+        forget_fast = self.on_evict()
+        if forget_fast is not None:
+            forget_fast()
 
-    def evict_buffers(self) -> None:
+    def let_go_of_inputs(self) -> None:
         """Drop the static inputs."""
         self.statics = []
         self.input_nbytes = 0
@@ -235,4 +258,5 @@ class Entry:
         with torch.no_grad():
             for i in self.mutates:
                 target, source = self.statics[i].target(tensors[i])
-                source.copy_(target)
+                if target.data_ptr() != source.data_ptr():
+                    source.copy_(target)

@@ -63,7 +63,7 @@ def make_fast(
         watch: tells where something outside the arguments has changed.
     """
     instances = entry.ring if hot else entry.ring[:1]
-    if entry.mutates or not instances or not all(_is_simple(i) for i in instances):
+    if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
         return None
     if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
         return None
@@ -175,6 +175,10 @@ class _Writer:
     def copy_in(self) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
         if not self.entry.statics:
+            return
+        if self.entry.in_place:
+            for i, static in enumerate(self.entry.statics):
+                self.line(f"if t{i}.data_ptr() != {static.tensor.data_ptr()}: return MISS")
             return
         self.names["buffers"] = self.entry.buffers
         if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):

@@ -84,7 +84,7 @@ def test_a_flag_is_read_without_waiting_for_the_device(platform, monkeypatch):
 
 def test_branches_share_inputs_outputs_and_memory(platform):
     """All branches write one address and take the memory of one; four conditionals of one branch take four times it."""
-    size = (128, 1024)
+    size = (16, 64)
 
     def body(k):
         return lambda x: ((x + k).cos().mul(k).add(x).sin() * (x - k).exp()).sqrt() + k

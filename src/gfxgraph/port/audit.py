@@ -150,7 +150,7 @@ def gather(project: Project) -> None:
             project.has_torch_extension = True
             project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
             modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
-            if not re.search(r"(?<![A-Za-z_])Extension\(", text):  # else it also builds without torch
+            if not re.search(r"cuda_(include|lib)_dirs?\b|get_cuda_dirs", text):  # else it also builds without torch
                 defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
             named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
     project.extension_sources = frozenset(named)

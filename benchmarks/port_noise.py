@@ -45,9 +45,8 @@ def main() -> None:
                 number += 1
                 rule = find(f.rule)
                 assert rule is not None
-                print(
-                    f"{number}. {repo} {f.path}:{f.line} {f.rule} {f.severity.label}: {fill(rule.rule.en.what, f.values)}"
-                )
+                what = fill(rule.rule.en.what, f.values)
+                print(f"{number}. {repo} {f.path}:{f.line} {f.rule} {f.severity.label}: {what}")
                 lines = (Path(folder) / f.path).read_text(errors="replace").splitlines()
                 for n in range(max(1, f.line - 1), min(len(lines), f.line + 1) + 1):
                     print(f"    {'>' if n == f.line else ' '} {lines[n - 1].rstrip()[:150]}")

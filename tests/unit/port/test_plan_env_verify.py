@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gfxgraph.cli.port import command
+from gfxgraph.cli.port import verify_command as verify_run
 from gfxgraph.hardware import checks
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.port import env, pip_guard, verify
@@ -116,6 +117,23 @@ def test_golden_vectors(tmp_path: Path) -> None:
     data = json.loads(out.read_text())
     assert done.exit_code == 1 and not data["passed"]
     assert "2" in {row["first_layer"] for row in data["numerics"]["cases"]}
+
+
+def test_unstable_outputs_are_counted() -> None:
+    """Stability runs as often as asked, 100 times by default, and counts runs whose bits or NaNs differ."""
+    torch = pytest.importorskip("torch")
+    from gfxgraph.rocm import golden
+
+    calls = []
+
+    def model(x: object) -> object:
+        calls.append(x)
+        return torch.full((2,), float("nan")) if len(calls) % 4 == 0 else torch.ones(2) * (len(calls) % 2)
+
+    counted = golden._stability(model, (torch.ones(1),), "cpu", 100)
+    assert len(calls) == 101 and counted == {"iterations": 100, "n_changed": 50, "n_nan": 25}
+    run = verify_run.params
+    assert next(p.default for p in run if p.name == "iterations") == 100
 
 
 def test_static_and_build_checks(tmp_path: Path) -> None:

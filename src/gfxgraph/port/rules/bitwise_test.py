@@ -36,8 +36,8 @@ RULE = Rule(
         "按 dtype 设容差（gfxgraph port verify 有表）；NVIDIA 保留精确测试。对复制、索引与整数，精确比较是对的。",
     ),
     path="test_ops.py",
-    bad="import torch\n\n\ndef test_it():\n    x = torch.ones(8, device=\"cuda\")\n    torch.testing.assert_close(run(x), ref(x), rtol=0, atol=0)\n",
-    good="import torch\n\n\ndef test_it():\n    x = torch.ones(8, device=\"cuda\")\n    torch.testing.assert_close(run(x), ref(x), rtol=1e-2, atol=1e-2)\n",
+    bad='import torch\n\n\ndef test_it():\n    x = torch.ones(8, device="cuda")\n    torch.testing.assert_close(run(x), ref(x), rtol=0, atol=0)\n',
+    good='import torch\n\n\ndef test_it():\n    x = torch.ones(8, device="cuda")\n    torch.testing.assert_close(run(x), ref(x), rtol=1e-2, atol=1e-2)\n',
     needs=("equal", "allclose", "assert_close", ".all("),
 )
 

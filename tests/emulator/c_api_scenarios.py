@@ -395,7 +395,8 @@ def compat(api: CApi, gpu: Machine) -> Facts:
     call("cudaGraphLaunch", run, stream, expect=900)
     gpu.memset(a, 1, stream)
     status, inside, last, edges, captured = c_int(), c_void_p(), c_void_p(), c_void_p(), c_void_p()
-    call("cudaStreamGetCaptureInfo", stream, byref(status), byref(c_ulonglong()), byref(inside), byref(last), byref(edges), byref(n))  # fmt: skip
+    told = [byref(status), byref(c_ulonglong()), byref(inside), byref(last), byref(edges), byref(n)]
+    call("cudaStreamGetCaptureInfo", stream, *told)
     assert (status.value, n.value, bool(edges.value)) == (1, 1, True)
     call("cudaStreamEndCapture", stream, byref(captured))
     call("cudaGraphInstantiateWithFlags", byref(run), captured, c_ulonglong(4), expect=801)

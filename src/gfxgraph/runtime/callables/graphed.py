@@ -32,10 +32,11 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
-from gfxgraph.runtime.callables.entry import RING, Entry, Instance
+from gfxgraph.runtime.callables.entry import Entry, Instance
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
@@ -65,7 +66,7 @@ class Options:
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("bucketed", "entry", "fast", "fast_of", "result_sizes", "why_eager")
+    __slots__ = ("bucketed", "entry", "fast", "fast_of", "mark", "result_sizes", "why_eager")
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
@@ -73,6 +74,8 @@ class Route:
         self.why_eager = why_eager
         self.fast: Fast | None = None
         self.fast_of: tuple[Instance, ...] = ()
+        self.mark = object()
+        """Stands for the route where a reference to it would be a cycle."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
 
 
@@ -238,44 +241,45 @@ class Graphed:
         return result
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        instance, own = self._instance(entry, route)
-        entry.fill(tensors, [0.0] * len(tensors), route)
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        instance, own = self._instance(entry, stream)
+        entry.fill(tensors, [0.0] * len(tensors), route.mark)
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _instance(self, entry: Entry, route: Route) -> tuple[Instance, bool]:
+    def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
+        assert entry.first is not None
         if self._options.mode is not ReplayMode.HOT:
-            return entry.ring[0], True
-        for instance in entry.ring:
-            if not instance.outputs.in_use():
-                return instance, False
-        try:
-            if len(entry.ring) < RING:
-                entry.ring.append(self._one_more(entry))
-                return entry.ring[-1], False
-            if entry.spare is None:
-                entry.spare = self._one_more(entry)
-            return entry.spare, True
-        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-            raise RunEagerly("every result buffer is in use, and another capture failed") from error
-
-    def _one_more(self, entry: Entry, call: Call | None = None) -> Instance:
-        recorded = not (entry.is_clean if call is None else self._may_go_unrecorded(call))
-        self._n_captures += 1
-        return entry.capture(recorded=recorded)
+            return entry.first, True
+        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            try:
+                chosen = entry.add_to_ring(recorded=not entry.is_clean)
+                self._n_captures += 1
+                stream.wait_stream(entry.arena.stream)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                entry.ring_failed = True  # results are copied out from now on
+                why = "no further graph for hot mode; results are copied"
+                entry.arena.state.report("fallback", why, self._name, engine.first_line(error))
+        if chosen is None:
+            return entry.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # there the last results may still be read
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
 
     def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = tuple(entry.ring)
+        graphs = tuple(entry.instances())
         if route.fast is None or route.fast_of != graphs:
             made = make_fast(
                 entry,
-                route,
+                route.mark,
                 call.args,
                 call.kwargs,
                 call.tensors,
@@ -296,7 +300,8 @@ class Graphed:
                 self._capture(arena, entry, call, bucketed)
             except RunEagerly:
                 return result
-        instance = entry.ring[0]
+        instance = entry.first
+        assert instance is not None
         arena.follow(torch.cuda.current_stream(arena.device_index))
         expected: list[Tensor] = []
         flatten(result, expected)
@@ -331,9 +336,8 @@ class Graphed:
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
-            owns = self._options.mode is not ReplayMode.HOT
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Entry(arena, self._fn, label, self._name, self._buffers, owns, in_place)
+            entry = Entry(arena, self._fn, label, self._name, self._buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -422,7 +426,7 @@ class Graphed:
         if entry.mutates and call.aliases:
             self._stay_eager(entry, "it writes to arguments that share memory")
             raise RunEagerly(entry.why_eager, entry.error)
-        entry.ring.append(instance)
+        entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
 
@@ -485,8 +489,8 @@ class Graphed:
         for entry in self._entries.values():
             if entry.why_eager:
                 how = f"eager: {entry.why_eager}"
-            elif entry.is_captured:
-                how = f"{entry.n_replays()} replays of {entry.ring[0].graph.explain()}"
+            elif entry.first is not None:
+                how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
             else:
                 how = "not captured yet"
             refused = [f"; padding refused: {v.refused}" for v in entry.verdicts.values() if v.refused]

@@ -85,6 +85,7 @@ class Entry:
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
+        self.result_nbytes = 0
         self.why_eager = ""
         self.n_seen = 0
         self.used_at = 0

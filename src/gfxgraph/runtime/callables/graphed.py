@@ -372,6 +372,7 @@ class Graphed:
             self._stay_eager(entry, f"its result cannot be taken apart: {error}")
             return result
         entry.warm = [weakref.ref(t) for t in made]
+        entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 tensor.record_stream(current)  # it was made on another stream than it will be used on
@@ -395,10 +396,9 @@ class Graphed:
         captured = [e for e in self._entries.values() if e.is_captured]
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
-        if not arena.make_room(max((e.nbytes for e in captured), default=0), keep=entry):
-            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-            error = CaptureError("vram_cap_exceeded", **arena.account(max(e.nbytes for e in captured)))
-            raise RunEagerly("a capture would go over the memory limit", error)
+        # At least its arguments and results; what its like have taken says more.
+        needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
+        self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
         try:
@@ -429,6 +429,18 @@ class Graphed:
         entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
+        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
+            try:
+                self._make_room(arena, entry, 0)
+            except RunEagerly:
+                entry.evict("it takes more memory than the limit allows")
+                raise
+
+    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
+        if not arena.make_room(needed, keep=entry):
+            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+            error = CaptureError("vram_cap_exceeded", **arena.account(needed))
+            raise RunEagerly("a capture would go over the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""

@@ -184,14 +184,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
 
     _set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
-    decisions = _decisions(platform, settings)
-    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
-    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
-    state.capture_error_mode = decisions.capture_error_mode
-    state.fresh_stream_after_failure = decisions.fresh_stream_after_failure
-    state.decisions = decisions
-    process.install(state)
-    process.watch_forks()
+    state = _make_process(settings, platform, base)
     bridged = bridged_class(base)
     _replace(torch.cuda.graphs, "CUDAGraph", bridged)
     _replace(torch.cuda, "CUDAGraph", bridged)
@@ -206,6 +199,50 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         settings.on_unsafe,
         state.validate_replays,
     )
+
+
+def _make_process(settings: Config, platform: str, base: Any) -> Any:
+    """What captures stand on; nothing is patched."""
+    from gfxgraph.runtime import process
+
+    decisions = _decisions(platform, settings)
+    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
+    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
+    state.capture_error_mode = decisions.capture_error_mode
+    state.fresh_stream_after_failure = decisions.fresh_stream_after_failure
+    state.decisions = decisions
+    process.install(state)
+    process.watch_forks()
+    return state
+
+
+_unpatched: Any = None
+
+
+def process_for_callables() -> Any:
+    """The process state for graphed callables: the bridge's where it is on, else one without patches.
+
+    Returns:
+        None where there is no GPU to capture on.
+    """
+    global _unpatched
+    from gfxgraph.runtime import process
+
+    with _lock:
+        if _undo:
+            return process.current()
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        if _unpatched is None:
+            settings = config.load()
+            check_settings(settings)
+            platform = "rocm" if torch.version.hip is not None else "cuda"
+            _set_log_level(settings)
+            _unpatched = _make_process(settings, platform, torch.cuda.graphs.CUDAGraph)
+        process.install(_unpatched)
+        return _unpatched
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

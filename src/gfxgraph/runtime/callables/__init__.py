@@ -1,0 +1,15 @@
+"""callables: graphed functions and modules; what a user calls, captured per signature and replayed.
+
+Enters: functions, modules, their arguments.
+Stays out: engines, the command line.
+
+    graphed.py    Graphed: what users hold, the way of one call, and its fast path
+    signature.py  arguments and results as trees; what makes two calls the same
+    dims.py       dynamic dims, declared or inferred; which bucket a call goes to
+    entry.py      one captured signature: its graphs, its buffers, one replay
+    inputs.py     static inputs, and how a call's tensors get into them
+    outputs.py    whose memory a result is; buffers handed out and still in use
+    engine.py     capture of one function on one set of static inputs
+    memory.py     the arena: pool, capture stream, cap, eviction, report
+    watch.py      what a function reads besides its arguments: parameters, flags
+"""

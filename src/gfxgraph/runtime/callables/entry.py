@@ -1,0 +1,198 @@
+"""One captured signature: its static inputs, its graphs, and one replay.
+
+    new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
+                                    └──> eager (it cannot be captured; the reason is kept)
+
+A captured entry has one graph, or in ``hot`` mode a small ring of them over the same inputs: while
+the caller still holds the results of one, the next call uses another; when all are held, results
+are copied out of a graph that is never handed out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
+from gfxgraph.runtime.callables.outputs import Outputs, Result
+from gfxgraph.runtime.callables.proof import Verdict
+from gfxgraph.runtime.callables.signature import replace
+from gfxgraph.runtime.effects import Effects
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.callables.memory import Arena
+
+RING = 2
+"""Graphs whose results may be handed out at the same time in ``hot`` mode."""
+
+
+class RunEagerly(Exception):
+    """This call is for the function itself; ``args[0]`` says why."""
+
+
+class Instance:
+    """One graph over the entry's inputs, with the results that it writes."""
+
+    def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
+        self.graph = made.graph
+        self.outputs = outputs
+        self.is_recorded = made.is_recorded
+        program = made.program
+        self.has_guards = program.n_guards > 0
+        self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
+        self.generators = program.generators
+
+
+class Entry:
+    """The captures of one function for one signature.
+
+    Args:
+        label: for people: the function's name and the shapes.
+    """
+
+    def __init__(self, arena: Arena, fn: Callable[..., Any], label: str, function: str) -> None:
+        self.arena = arena
+        self.fn = fn
+        self.label = label
+        self.function = function
+        self.statics: list[StaticInput] = []
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.ring: list[Instance] = []
+        self.spare: Instance | None = None
+        self.why_eager = ""
+        self.n_seen = 0
+        self.n_calls = 0
+        self.used_at = 0
+        self.pool_nbytes = 0
+        self.filled: list[tuple[int, ...]] = []
+        self.warm: list[weakref.ref[Tensor]] = []
+        self.mutates: tuple[int, ...] = ()
+        """Positions of arguments that the function writes to."""
+        self.verdicts: dict[frozenset[str], Verdict] = {}
+        """By the dims that are padded: whether padding changes what the caller sees."""
+        arena.entries.add(self)
+
+    @property
+    def is_captured(self) -> bool:
+        return bool(self.ring) or self.spare is not None
+
+    @property
+    def nbytes(self) -> int:
+        return (sum(s.nbytes for s in self.statics) + self.pool_nbytes) if self.is_captured else 0
+
+    def report(self) -> dict[str, Any]:
+        instances = [*self.ring, *([self.spare] if self.spare else [])]
+        return {
+            "function": self.function,
+            "signature": self.label,
+            "input_bytes": sum(s.nbytes for s in self.statics) if self.is_captured else 0,
+            "output_bytes": sum(i.outputs.nbytes for i in instances),
+            "pool_bytes": self.pool_nbytes,
+            "n_graphs": len(instances),
+            "n_calls": self.n_calls,
+            "why_eager": self.why_eager,
+        }
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
+        """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
+        self.statics = [StaticInput.like(t, size) for t, size in zip(tensors, sizes)]
+        statics = iter(self.statics)
+        self.args = replace(tuple(args), lambda _: next(statics).tensor)
+        self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
+        self.filled = [tuple(s.tensor.size()) for s in self.statics]
+
+    def capture(self, *, recorded: bool) -> Instance:
+        """Capture the function once more on the static inputs.
+
+        Raises:
+            CaptureDied: it could not be captured.
+            NotATree: its result cannot be taken apart.
+            torch.OutOfMemoryError: there was no memory.
+        """
+        arena = self.arena
+        before = arena.reserved()
+        versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+        try:
+            made = engine.capture(
+                lambda: self.fn(*self.args, **self.kwargs), arena.stream, arena.pool, recorded=recorded
+            )
+        except engine.CaptureDied:
+            arena.renew()
+            raise
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
+        after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+        if len(versions) == len(self.statics):
+            self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
+        else:
+            self.mutates = tuple(range(len(self.statics)))
+        self.pool_nbytes += max(0, arena.reserved() - before)
+        return instance
+
+    def evict(self, why: str) -> None:
+        """Drop the graphs; the next call captures again."""
+        self.arena.state.report("eviction", why, self.function, self.label)
+        self.ring.clear()
+        self.spare = None
+        self.statics = []
+        self.args, self.kwargs = (), {}
+        self.pool_nbytes = 0
+
+    # -- replay -----------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> list[Result]:
+        return self.ring[0].outputs.results if self.ring else []
+
+    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], *, pad_again: bool = False) -> None:
+        """Copy a call's tensors into the static inputs; ``values`` fill the padding.
+
+        Args:
+            pad_again: fill the padding though nothing else has been there since the last call of this size.
+        """
+        targets, sources = [], []
+        for i, (static, given) in enumerate(zip(self.statics, tensors)):
+            if given.data_ptr() == static.tensor.data_ptr() and given.size() == static.tensor.size():
+                continue
+            size = tuple(given.size())
+            if size != self.filled[i] or (pad_again and size != static.tensor.size()):
+                pad(static.tensor, size, values[i])
+                self.filled[i] = size
+            target, source = static.target(given)
+            targets.append(target)
+            sources.append(source)
+        copy_all(targets, sources)
+
+    def replay(self, instance: Instance) -> None:
+        """Launch; where a guard or a launch fails, undo and leave the call to the function.
+
+        Raises:
+            RunEagerly: nothing of the replay is left.
+        """
+        if not instance.has_guards:
+            try:
+                instance.graph.replay()
+            except ReplayError as error:
+                raise RunEagerly(f"the replay failed: {error.code}") from error
+            return
+        before = Effects(instance.mutated, instance.generators)
+        try:
+            instance.graph.replay()
+        except GuardMismatch as error:
+            before.put_back()
+            raise RunEagerly(f"a value that steered the capture changed: {error.fields.get('question', '')}") from error
+
+    def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what the function wrote to its arguments to the caller's own."""
+        with torch.no_grad():
+            for i in self.mutates:
+                target, source = self.statics[i].target(tensors[i])
+                source.copy_(target)

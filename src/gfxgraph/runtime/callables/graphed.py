@@ -1,0 +1,409 @@
+"""``gfxgraph.graphed``: a function or module that is captured per signature and replayed.
+
+The way of one call:
+
+    fast path: same signature as the last call ── copy in, replay, results
+    slow path: tree -> signature -> route ── new: eager (warm-up), then capture
+                                          ── known: copy in, replay, results
+                                          ── cannot be captured: eager, with the reason kept
+
+Every way that is not a replay is the function itself, called with the caller's own arguments, so
+that an error inside it is its own and a side effect happens once.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph import config
+from gfxgraph.runtime import activation, process
+from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
+from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
+from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
+from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
+from gfxgraph.runtime.effects import Effects
+from gfxgraph.types import ReplayMode
+
+MAX_ROUTES = 4096
+HOST_CONSTANT_NUMEL = 16
+"""CPU tensors up to this size are constants, compared by content."""
+
+
+class Route:
+    """Where calls of one exact signature go."""
+
+    __slots__ = ("bucketed", "entry", "result_sizes", "why_eager")
+
+    def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
+        self.entry = entry
+        self.bucketed = bucketed
+        self.why_eager = why_eager
+        self.result_sizes: Sequence[Sequence[int] | None] | None = None
+
+
+class Graphed:
+    """A captured callable; made by ``gfxgraph.graphed``."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        dims: Dims | None,
+        mode: ReplayMode,
+        warmup: int,
+        max_graphs: int,
+    ) -> None:
+        self._fn = fn
+        self._mode = mode
+        self._warmup = warmup
+        self._max_graphs = max_graphs
+        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._routes: dict[Any, Route] = {}
+        self._entries: dict[Any, Entry] = {}
+        self._eager: Counter[str] = Counter()
+        self._n_replays = 0
+        self._n_captures = 0
+        self._is_clean: bool | None = None
+        """Whether the first recorded capture was one plain segment."""
+        self._writes_outside = False
+        self._dims = dims
+        self._state: process.Process | None = None
+        if not isinstance(fn, torch.nn.Module):
+            functools.update_wrapper(self, fn, updated=())
+
+    # -- one call ---------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = activation.process_for_callables()
+        if state is None:
+            return self._run_eagerly("there is no GPU", args, kwargs)
+        if torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling():
+            return self._fn(*args, **kwargs)  # part of what is being captured
+        if state is not self._state:
+            self._start(state)
+        tensors: list[Tensor] = []
+        try:
+            structure = flatten((args, kwargs), tensors)
+        except NotATree as error:
+            return self._run_eagerly(f"an argument cannot be compared: {error}", args, kwargs)
+        device, problem = _device_of(tensors)
+        if problem:
+            return self._run_eagerly(problem, args, kwargs)
+        host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
+        rest = (host, mode_key(), _aliases(tensors))
+        key = (structure, *[tensor_key(t) for t in tensors], *rest)
+        arena = arena_of(state, device)
+        with arena.lock:
+            route = self._routes.get(key)
+            if route is None:
+                route = self._route(arena, key, structure, rest, args, kwargs, tensors)
+            return self._routed(arena, route, key, args, kwargs, tensors)
+
+    def _route(
+        self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Route:
+        """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        bucketed = None
+        if self._dims is not None:
+            try:
+                bucketed = self._dims.bucketed(
+                    structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
+                )
+            except TooLarge as error:
+                name, n = error.args
+                self._routes[key] = route = Route(None, why_eager=f"{name}={n} is larger than every bucket")
+                return route
+        if bucketed is None:
+            route = Route(self._entry_for(arena, key, _label(tensors)))
+        else:
+            shapes = [
+                tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
+                for t, size in zip(tensors, bucketed.sizes)
+            ]
+            label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+            route = Route(self._entry_for(arena, (structure, *shapes, *rest), label), bucketed)
+        self._routes[key] = route
+        return route
+
+    def _routed(
+        self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        entry, bucketed = route.entry, route.bucketed
+        if entry is None:
+            return self._run_eagerly(route.why_eager, args, kwargs)
+        if entry.why_eager:
+            return self._run_eagerly(entry.why_eager, args, kwargs)
+        if bucketed is not None and bucketed.is_padded and route.result_sizes is None:
+            verdict = entry.verdicts.get(bucketed.padded_names)
+            if verdict is None:
+                return self._prove(arena, route, key, args, kwargs, tensors)
+            if verdict.refused:
+                entry = route.entry = self._entry_for(arena, key, _label(tensors))
+                route.bucketed = None
+            else:
+                route.result_sizes = [
+                    size_after(r.made, rules, bucketed.actual) if r.made is not None else None
+                    for r, rules in zip(entry.results, verdict.rules)
+                ]
+        if not entry.is_captured:
+            if entry.n_seen < self._warmup:
+                entry.n_seen += 1
+                return self._warm_up(arena, entry, args, kwargs)
+            if not self._capture(arena, entry, args, kwargs, tensors, route.bucketed):
+                return self._run_eagerly(entry.why_eager or "no memory for a capture", args, kwargs)
+        try:
+            return self._replay(arena, entry, route, tensors)
+        except RunEagerly as why:
+            return self._run_eagerly(str(why), args, kwargs)
+
+    def _prove(
+        self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        """The call itself, eagerly; then whether its bucket would have given the same."""
+        entry, bucketed = route.entry, route.bucketed
+        assert entry is not None and bucketed is not None
+        result = self._warm_up(arena, entry, args, kwargs)
+        if entry.why_eager:
+            return result
+        if not entry.is_captured and not self._capture(arena, entry, args, kwargs, tensors, bucketed):
+            return result
+        instance = entry.ring[0]
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        expected: list[Tensor] = []
+        flatten(result, expected)
+        if self._writes_outside or entry.mutates:
+            verdict = Verdict("the function writes to tensors that are not its own")
+        else:
+            before = Effects((), instance.generators)
+
+            def run(content: float) -> list[Tensor]:
+                entry.fill(tensors, [content] * len(tensors), pad_again=True)
+                entry.replay(instance)
+                given: list[Tensor] = []
+                flatten(instance.outputs.give(tensors, None, own=True), given)
+                return given
+
+            try:
+                verdict = prove(run, expected, bucketed.actual, bucketed.bucket)
+            except RunEagerly as why:
+                return result if why else result
+            finally:
+                before.put_back()
+        entry.verdicts[bucketed.padded_names] = verdict
+        if verdict.refused:
+            arena.state.report("padding_refused", verdict.refused, self._name, entry.label)
+        return result
+
+    def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        instance, own = self._instance(entry)
+        entry.fill(tensors, [0.0] * len(tensors))
+        entry.replay(instance)
+        if entry.mutates:
+            entry.give_back_mutated(tensors)
+        arena.n_uses += 1
+        entry.used_at = arena.n_uses
+        entry.n_calls += 1
+        self._n_replays += 1
+        return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _instance(self, entry: Entry) -> tuple[Instance, bool]:
+        """The graph to launch, and whether its results are to be copied out."""
+        if self._mode is not ReplayMode.HOT:
+            return entry.ring[0], True
+        for instance in entry.ring:
+            if not instance.outputs.in_use():
+                return instance, False
+        try:
+            if len(entry.ring) < RING:
+                entry.ring.append(self._one_more(entry))
+                return entry.ring[-1], False
+            if entry.spare is None:
+                entry.spare = self._one_more(entry)
+            return entry.spare, True
+        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            raise RunEagerly(f"every result buffer is in use, and another capture failed: {error}") from error
+
+    def _one_more(self, entry: Entry) -> Instance:
+        self._n_captures += 1
+        return entry.capture(recorded=not self._may_go_unrecorded())
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def _start(self, state: process.Process) -> None:
+        """The bridge was switched on, off, or this is the first call."""
+        self._state = state
+        self._routes.clear()
+        self._entries.clear()
+        self._is_clean = None
+
+    def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = Entry(arena, self._fn, label, self._name)
+        return entry
+
+    def _warm_up(self, arena: Arena, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream."""
+        current = torch.cuda.current_stream(arena.device_index)
+        arena.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(arena.stream):
+                result = self._fn(*args, **kwargs)
+        finally:
+            current.wait_stream(arena.stream)
+        self._eager["warm-up"] += 1
+        made: list[Tensor] = []
+        try:
+            flatten(result, made)
+        except NotATree as error:
+            entry.why_eager = f"its result cannot be taken apart: {error}"
+        entry.warm = [weakref.ref(t) for t in made]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in made):
+            entry.why_eager = "its result needs gradients"
+        return result
+
+    def _capture(
+        self, arena: Arena, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor], bucketed: Bucketed | None
+    ) -> bool:
+        """Capture the entry; False where it stays eager, for now or for good."""
+        captured = [e for e in self._entries.values() if e.is_captured]
+        if len(captured) >= self._max_graphs:
+            min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
+        needed = max((e.pool_nbytes for e in captured), default=0)
+        if not arena.make_room(needed, keep=entry):
+            entry.n_seen = 0
+            return False
+        arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
+        for attempt in range(2):
+            try:
+                entry.prepare(args, kwargs, tensors, bucketed.sizes if bucketed else [None] * len(tensors))
+                entry.fill(tensors, [0.0] * len(tensors))
+                recorded = not self._may_go_unrecorded()
+                entry.ring.append(entry.capture(recorded=recorded))
+            except torch.OutOfMemoryError:
+                arena.state.report("fallback", "out of memory in a capture; the call ran eagerly", self._name)
+                arena.drop_all()
+                if attempt:
+                    entry.why_eager = "out of memory in its capture"
+                continue
+            except engine.CaptureDied as error:
+                if not recorded and not attempt:
+                    self._is_clean = False  # the recorder can split there
+                    continue
+                entry.why_eager = f"it could not be captured: {error}"
+            except NotATree as error:
+                entry.why_eager = f"its result cannot be taken apart: {error}"
+            break
+        if entry.why_eager or not entry.ring:
+            arena.state.report("fallback", entry.why_eager or "no memory", self._name, entry.label)
+            return False
+        self._n_captures += 1
+        instance = entry.ring[0]
+        if self._is_clean is None and instance.is_recorded:
+            program = instance.graph._program
+            self._is_clean = program.is_plain and not instance.has_guards
+            self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return True
+
+    def _may_go_unrecorded(self) -> bool:
+        return bool(self._is_clean) and self._state is not None and engine.may_go_unrecorded(self._state)
+
+    # -- eager ------------------------------------------------------------------------------------
+
+    def _run_eagerly(self, why: str, args: Any, kwargs: Any) -> Any:
+        self._eager[why] += 1
+        return self._fn(*args, **kwargs)
+
+    # -- what users ask ---------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``."""
+        return {
+            "captures": self._n_captures,
+            "replays": self._n_replays,
+            "eager": dict(self._eager),
+            "signatures": len(self._entries),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name != "__wrapped__":
+            raise AttributeError(name)
+        return getattr(self._fn, name)
+
+    def __repr__(self) -> str:
+        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays} replays>"
+
+
+def graphed(
+    fn: Callable[..., Any] | None = None,
+    *,
+    dynamic: Mapping[str, Any] | str | None = None,
+    buckets: Any = None,
+    mode: ReplayMode | str | None = None,
+    warmup: int = 1,
+    max_graphs: int = 64,
+) -> Any:
+    """Make ``fn`` a callable that is captured as GPU graphs and replayed.
+
+    Args:
+        fn: a function, method or module.
+        dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
+            calls (the default where ``buckets`` is given).
+        buckets: sizes that dynamic dims are rounded up to: a list, "powers_of_two", something with
+            ``pick(n)``, or one of these by dim name.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE.
+        warmup: eager calls of a signature before it is captured.
+        max_graphs: captured signatures of this callable; the least recently used goes first.
+    """
+    if fn is None:
+        return functools.partial(
+            graphed, dynamic=dynamic, buckets=buckets, mode=mode, warmup=warmup, max_graphs=max_graphs
+        )
+    chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
+    dims = None
+    if dynamic is not None or buckets is not None:
+        dims = Dims(None if dynamic in (None, "infer") else dict(dynamic), buckets_of(buckets))
+    return Graphed(fn, dims=dims, mode=chosen, warmup=warmup, max_graphs=max_graphs)
+
+
+def _device_of(tensors: list[Tensor]) -> tuple[int, str]:
+    device = -1
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            return -1, f"an argument is a {tensor.layout} tensor"
+        if tensor.is_cuda:
+            index = tensor.get_device()
+            if device not in (-1, index):
+                return -1, "its arguments are on several devices"
+            device = index
+        elif tensor.device.type != "cpu":
+            return -1, f"an argument is on {tensor.device}"
+        elif tensor.numel() > HOST_CONSTANT_NUMEL:
+            return -1, "an argument is a CPU tensor"
+    return (device if device >= 0 else torch.cuda.current_device()), ""
+
+
+def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
+    """Which arguments share memory: for each the first one with the same storage, () where none does."""
+    if len(tensors) < 2:
+        return ()
+    seen: dict[int, int] = {}
+    pattern = tuple(seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors))
+    return () if len(seen) == len(tensors) else pattern
+
+
+def _label(tensors: list[Tensor]) -> str:
+    return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in tensors) or "no tensors"

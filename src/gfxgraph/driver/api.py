@@ -48,6 +48,7 @@ FUNCTIONS = (
     F("end_capture", "hipStreamEndCapture", "cuStreamEndCapture", (H, P)),
     F("capture_info", "hipStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v2", (H, P, P, P, P, P)),
     F("synchronize", "hipStreamSynchronize", "cuStreamSynchronize", (H,)),
+    F("copy", "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (H, H, N, H), ("device_copier",)),
     # graphs
     F("graph_create", "hipGraphCreate", "cuGraphCreate", (P, U)),
     F("graph_destroy", "hipGraphDestroy", "cuGraphDestroy", (H,)),

@@ -51,6 +51,10 @@ class GraphDriver(Protocol):
 
     def synchronize_stream(self, stream: int) -> None: ...
 
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        """Return the call ``copy(to, from, nbytes, stream)`` within one device; its status is 0 or a refusal."""
+        ...
+
     def begin_capture(self, stream: int) -> None:
         """Begin a bare capture on ``stream``, without an allocator or generators attached to it."""
         ...

@@ -114,6 +114,16 @@ class RuntimeDriver(ABC):
         self.table.call("end_capture", stream, byref(graph))
         return graph.value or 0
 
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        """Return the call ``copy(to, from, nbytes, stream)`` within one device; 0 where it was accepted.
+
+        For the hot path: a refusal is the caller's to handle, by a copy that says what is wrong.
+
+        Raises:
+            DriverError: `graph_api_missing`.
+        """
+        return self.table.raw("copy")
+
     # Graphs ------------------------------------------------------------------------------------
 
     def node_counter(self, graph: int) -> Callable[[], int]:

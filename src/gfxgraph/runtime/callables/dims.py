@@ -12,6 +12,8 @@ all sizes of one bucket share a capture.
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -80,7 +82,7 @@ class Dims:
         buckets: by dim name, or one for all.
     """
 
-    def __init__(self, declared: Mapping[str, Mapping[int, Any]] | None, buckets: Mapping[str, Picks] | Picks) -> None:
+    def __init__(self, declared: Mapping[str, Any] | None, buckets: Mapping[str, Picks] | Picks) -> None:
         self.declared = None if declared is None else {p: _names(d) for p, d in declared.items()}
         self.buckets = buckets
         self._first: dict[Any, list[tuple[int, ...]]] = {}
@@ -118,15 +120,33 @@ class Dims:
             bucket[name] = picked
         sizes: list[tuple[int, ...] | None] = []
         for i, tensor in enumerate(tensors):
-            dims = by_tensor.get(i)
-            if dims is None:
-                sizes.append(None)
-                continue
             size = list(tensor.size())
-            for dim, name in dims.items():
+            for dim, name in by_tensor.get(i, {}).items():
                 size[dim] = bucket[name]
-            sizes.append(tuple(size))
+            sizes.append(tuple(size) if i in by_tensor else None)
         return Bucketed(tuple(sizes), actual, bucket)
+
+    def all_buckets(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> list[Bucketed]:
+        """Every bucket that calls of this tree can go to, largest first; none where they have no end."""
+        by_tensor = self._dims_of(structure, tensors, where)
+        names = sorted({name for dims in by_tensor.values() for name in dims.values()})
+        choices = []
+        for name in names:
+            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
+            choices.append(tuple(getattr(picks, "sizes", ())))
+        found = []
+        for chosen in itertools.product(*choices) if names else ():
+            bucket = dict(zip(names, chosen))
+            sizes = [
+                tuple(bucket[dims[d]] if (dims := by_tensor.get(i, {})).get(d) else n for d, n in enumerate(t.size()))
+                if i in by_tensor
+                else None
+                for i, t in enumerate(tensors)
+            ]
+            found.append(Bucketed(tuple(sizes), bucket, bucket))
+        return sorted(found, key=lambda b: -math.prod(b.bucket.values()))
 
     def _dims_of(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
@@ -190,7 +210,7 @@ def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 def _names(dims: Any) -> dict[int, str]:
     """``{0: "batch"}``, ``{0: Dim("batch")}`` or a sequence with None for static dims."""
     items = dims.items() if isinstance(dims, Mapping) else enumerate(dims)
-    return {dim: _name(named) for dim, named in items if named is not None}
+    return {int(dim): _name(named) for dim, named in items if named is not None}
 
 
 def _name(named: Any) -> str:

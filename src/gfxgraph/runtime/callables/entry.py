@@ -47,6 +47,8 @@ class Instance:
         self.has_guards = program.n_guards > 0
         self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
         self.generators = program.generators
+        self.n_trials = 0
+        """Replays whose result nobody was given."""
 
 
 class Entry:
@@ -68,10 +70,12 @@ class Entry:
         self.spare: Instance | None = None
         self.why_eager = ""
         self.n_seen = 0
-        self.n_calls = 0
         self.used_at = 0
         self.pool_nbytes = 0
         self.filled: list[tuple[int, ...]] = []
+        self.filled_for: Any = None
+        """The route of the last call: its size is what is not padding."""
+        self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
@@ -96,9 +100,14 @@ class Entry:
             "output_bytes": sum(i.outputs.nbytes for i in instances),
             "pool_bytes": self.pool_nbytes,
             "n_graphs": len(instances),
-            "n_calls": self.n_calls,
+            "n_calls": self.n_replays(),
             "why_eager": self.why_eager,
         }
+
+    def n_replays(self) -> int:
+        """Replays that gave a caller's result."""
+        graphs = [*self.ring, *([self.spare] if self.spare else [])]
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in graphs)
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -110,8 +119,17 @@ class Entry:
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
         self.filled = [tuple(s.tensor.size()) for s in self.statics]
 
-    def capture(self, *, recorded: bool) -> Instance:
+    def run_once(self, times: int) -> None:
+        """Run the function eagerly on the static inputs, on the stream that will capture."""
+        with torch.cuda.stream(self.arena.stream):
+            for _ in range(times):
+                self.fn(*self.args, **self.kwargs)
+
+    def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
         """Capture the function once more on the static inputs.
+
+        Args:
+            pool: another one than the arena's.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -123,7 +141,7 @@ class Entry:
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         try:
             made = engine.capture(
-                lambda: self.fn(*self.args, **self.kwargs), arena.stream, arena.pool, recorded=recorded
+                lambda: self.fn(*self.args, **self.kwargs), arena.stream, pool or arena.pool, recorded=recorded
             )
         except engine.CaptureDied:
             arena.renew()
@@ -134,17 +152,24 @@ class Entry:
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
         else:
             self.mutates = tuple(range(len(self.statics)))
-        self.pool_nbytes += max(0, arena.reserved() - before)
+        if pool is None:
+            self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.state.report("eviction", why, self.function, self.label)
+        self.n_gone = self.n_replays()
         self.ring.clear()
         self.spare = None
+        self.pool_nbytes = 0
+        self.evict_buffers()
+
+    def evict_buffers(self) -> None:
+        """Drop the static inputs."""
+        self.filled_for = None
         self.statics = []
         self.args, self.kwargs = (), {}
-        self.pool_nbytes = 0
 
     # -- replay -----------------------------------------------------------------------------------
 
@@ -188,7 +213,9 @@ class Entry:
             instance.graph.replay()
         except GuardMismatch as error:
             before.put_back()
-            raise RunEagerly(f"a value that steered the capture changed: {error.fields.get('question', '')}") from error
+            instance.n_trials += 1
+            question = error.fields.get("question", "")
+            raise RunEagerly(f"a value that steered the capture changed: {question}") from error
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments to the caller's own."""

@@ -27,6 +27,7 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
+from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
@@ -41,12 +42,14 @@ HOST_CONSTANT_NUMEL = 16
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("bucketed", "entry", "result_sizes", "why_eager")
+    __slots__ = ("bucketed", "entry", "fast", "fast_of", "result_sizes", "why_eager")
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
         self.bucketed = bucketed
         self.why_eager = why_eager
+        self.fast: Fast | None = None
+        self.fast_of: tuple[Instance, ...] = ()
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
 
 
@@ -67,10 +70,10 @@ class Graphed:
         self._warmup = warmup
         self._max_graphs = max_graphs
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._fast: Fast = never
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Entry] = {}
         self._eager: Counter[str] = Counter()
-        self._n_replays = 0
         self._n_captures = 0
         self._is_clean: bool | None = None
         """Whether the first recorded capture was one plain segment."""
@@ -83,6 +86,13 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            result = self._fast(args)
+            if result is not MISS:
+                return result
+        return self._slow(args, kwargs)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = activation.process_for_callables()
         if state is None:
             return self._run_eagerly("there is no GPU", args, kwargs)
@@ -127,14 +137,97 @@ class Graphed:
         if bucketed is None:
             route = Route(self._entry_for(arena, key, _label(tensors)))
         else:
-            shapes = [
-                tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
-                for t, size in zip(tensors, bucketed.sizes)
-            ]
-            label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-            route = Route(self._entry_for(arena, (structure, *shapes, *rest), label), bucketed)
+            route = Route(self._entry_in_bucket(arena, structure, rest, tensors, bucketed), bucketed)
         self._routes[key] = route
         return route
+
+    def _entry_in_bucket(
+        self, arena: Arena, structure: Any, rest: Any, tensors: list[Tensor], bucketed: Bucketed
+    ) -> Entry:
+        shapes = [
+            tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
+            for t, size in zip(tensors, bucketed.sizes)
+        ]
+        label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+        return self._entry_for(arena, (structure, *shapes, *rest), label)
+
+    def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Capture every bucket now, largest first, with arguments of any size as an example.
+
+        The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
+        What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
+        would go over the limit are left to be captured when they are called for.
+
+        Returns:
+            ``n_captured``, ``n_left``, ``predicted_bytes``.
+        """
+        state = activation.process_for_callables()
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors)
+        device, problem = _device_of(tensors)
+        if state is None or problem or self._dims is None:
+            return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+        if state is not self._state:
+            self._start(state)
+        arena = arena_of(state, device)
+        rest = (tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda), mode_key(), _aliases(tensors))
+        with arena.lock:
+            todo: list[tuple[Entry, Bucketed]] = []
+            for bucketed in self._dims.all_buckets(
+                structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
+            ):
+                entry = self._entry_in_bucket(arena, structure, rest, tensors, bucketed)
+                if not entry.is_captured and not entry.why_eager:
+                    todo.append((entry, bucketed))
+            return self._capture_ahead(arena, todo, args, kwargs, tensors)
+
+    def _capture_ahead(
+        self, arena: Arena, todo: list[tuple[Entry, Bucketed]], args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> dict[str, int]:
+        arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
+
+        def trial(entry: Entry, bucketed: Bucketed) -> Callable[[Any], Any]:
+            def make(pool: Any) -> Any:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+                instance = entry.capture(recorded=not self._may_go_unrecorded(), pool=pool)
+                self._learn(entry, instance)
+                return instance
+
+            return make
+
+        def ahead(entry: Entry, bucketed: Bucketed) -> bool:
+            if not entry.statics:
+                self._ready(entry, bucketed, args, kwargs, tensors)
+            entry.n_seen = self._warmup
+            entry.ring.append(self._one_more(entry))
+            arena.n_uses += 1
+            entry.used_at = arena.n_uses
+            return True
+
+        n_done, predicted = 0, 0
+        try:
+            prediction = arena.predict([trial(*item) for item in todo])
+            predicted = prediction.total(len(todo))
+            room = arena.cap() - arena.graph_nbytes()
+            for item in todo[: prediction.how_many(len(todo), room)]:
+                n_done += ahead(*item)
+        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            arena.state.report("fallback", "capturing ahead stopped", self._name, _first_line(error))
+        for entry, _ in todo:
+            if not entry.is_captured:
+                entry.evict_buffers()
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
+
+    def _ready(self, entry: Entry, bucketed: Bucketed, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Static inputs of the bucket's size with the example's values, and the warm-up on them."""
+        entry.prepare(args, kwargs, tensors, bucketed.sizes)
+        with torch.cuda.stream(entry.arena.stream):
+            fits = [
+                t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(tensors, entry.statics)
+            ]
+            entry.fill(fits, [0.0] * len(fits), pad_again=True)
+        entry.run_once(self._warmup)
 
     def _routed(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -163,9 +256,22 @@ class Graphed:
             if not self._capture(arena, entry, args, kwargs, tensors, route.bucketed):
                 return self._run_eagerly(entry.why_eager or "no memory for a capture", args, kwargs)
         try:
-            return self._replay(arena, entry, route, tensors)
+            result = self._replay(arena, entry, route, tensors)
         except RunEagerly as why:
             return self._run_eagerly(str(why), args, kwargs)
+        self._fast = self._fast_for(route, entry, args, kwargs, tensors)
+        return result
+
+    def _fast_for(self, route: Route, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> Fast:
+        """The fast path of calls like this one; made once, and again when the entry was captured again."""
+        graphs = tuple(entry.ring)
+        if route.fast is None or route.fast_of != graphs:
+            made = None
+            if can_be_fast(args, kwargs, tensors):
+                hot = self._mode is ReplayMode.HOT
+                made = make_fast(entry, route, tensors, route.result_sizes, hot, None)
+            route.fast, route.fast_of = made or never, graphs
+        return route.fast
 
     def _prove(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -190,6 +296,7 @@ class Graphed:
             def run(content: float) -> list[Tensor]:
                 entry.fill(tensors, [content] * len(tensors), pad_again=True)
                 entry.replay(instance)
+                instance.n_trials += 1
                 given: list[Tensor] = []
                 flatten(instance.outputs.give(tensors, None, own=True), given)
                 return given
@@ -209,13 +316,12 @@ class Graphed:
         arena.follow(torch.cuda.current_stream(arena.device_index))
         instance, own = self._instance(entry)
         entry.fill(tensors, [0.0] * len(tensors))
+        entry.filled_for = route
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.n_uses += 1
         entry.used_at = arena.n_uses
-        entry.n_calls += 1
-        self._n_replays += 1
         return instance.outputs.give(tensors, route.result_sizes, own)
 
     def _instance(self, entry: Entry) -> tuple[Instance, bool]:
@@ -244,6 +350,7 @@ class Graphed:
     def _start(self, state: process.Process) -> None:
         """The bridge was switched on, off, or this is the first call."""
         self._state = state
+        self._fast = never
         self._routes.clear()
         self._entries.clear()
         self._is_clean = None
@@ -310,13 +417,16 @@ class Graphed:
             arena.state.report("fallback", entry.why_eager or "no memory", self._name, entry.label)
             return False
         self._n_captures += 1
-        instance = entry.ring[0]
+        self._learn(entry, entry.ring[0])
+        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
+        return True
+
+    def _learn(self, entry: Entry, instance: Instance) -> None:
+        """What the first recorded capture says of all others."""
         if self._is_clean is None and instance.is_recorded:
             program = instance.graph._program
             self._is_clean = program.is_plain and not instance.has_guards
             self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
-        torch.cuda.current_stream(arena.device_index).wait_stream(arena.stream)
-        return True
 
     def _may_go_unrecorded(self) -> bool:
         return bool(self._is_clean) and self._state is not None and engine.may_go_unrecorded(self._state)
@@ -333,10 +443,13 @@ class Graphed:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``."""
         return {
             "captures": self._n_captures,
-            "replays": self._n_replays,
+            "replays": self._n_replays(),
             "eager": dict(self._eager),
             "signatures": len(self._entries),
         }
+
+    def _n_replays(self) -> int:
+        return sum(entry.n_replays() for entry in self._entries.values())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name != "__wrapped__":
@@ -344,7 +457,7 @@ class Graphed:
         return getattr(self._fn, name)
 
     def __repr__(self) -> str:
-        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays} replays>"
+        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
 
 
 def graphed(
@@ -375,7 +488,8 @@ def graphed(
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
     dims = None
     if dynamic is not None or buckets is not None:
-        dims = Dims(None if dynamic in (None, "infer") else dict(dynamic), buckets_of(buckets))
+        declared = dict(dynamic) if isinstance(dynamic, Mapping) else None
+        dims = Dims(declared, buckets_of(buckets))
     return Graphed(fn, dims=dims, mode=chosen, warmup=warmup, max_graphs=max_graphs)
 
 
@@ -403,6 +517,10 @@ def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
     seen: dict[int, int] = {}
     pattern = tuple(seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors))
     return () if len(seen) == len(tensors) else pattern
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _label(tensors: list[Tensor]) -> str:

@@ -10,7 +10,7 @@ ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,8 @@ def pad(static: Tensor, size: Sequence[int], value: float) -> None:
                 rest = rest.narrow(dim, 0, n)
 
 
-def raw_copy(state: Any) -> Any:
-    """The driver's copy between device addresses, ``copy(to, from, nbytes, stream)``; None where it has none."""
-    return getattr(state.driver, "copy_on_device", None)
+def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
+    """The driver's copy, ``copy(to, from, nbytes, stream)``; None where it has none."""
+    if driver is None or "device_copier" in driver.missing:
+        return None
+    return driver.device_copier()  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,20 +120,19 @@ class Arena:
         self.renew()
         torch.cuda.empty_cache()
 
-    def predict(self, captures: list[Any]) -> Prediction:
-        """What captures will take, from one or two of them made in a pool that is thrown away.
+    def predict(self, captures: Sequence[Callable[[Any], Any]]) -> Prediction:
+        """What captures will take, from the first two of them made in a pool that is thrown away.
 
         Args:
-            captures: callables taking a pool, largest first; each makes a capture and returns it.
+            captures: largest first; each takes a pool, captures into it and returns what holds the graph.
         """
         pool = torch.cuda.graph_pool_handle()
         made, grown = [], []
         for make in captures[:2]:
             before = self.reserved()
             made.append(make(pool))
-            grown.append(self.reserved() - before)
+            grown.append(max(0, self.reserved() - before))
         made.clear()
-        torch.cuda.empty_cache()
         return Prediction(grown[0], grown[1] if len(grown) > 1 else 0)
 
 
@@ -146,6 +146,8 @@ def memory_report() -> dict[str, Any]:
     """
     devices = []
     for arena in list(_arenas.values()):
+        if arena.state is not process.current():
+            continue  # the bridge has been switched off or on since
         captures = sorted((entry.report() for entry in list(arena.entries)), key=lambda row: -row["pool_bytes"])
         if captures:
             devices.append(

@@ -55,7 +55,8 @@ def prove(
     for i, (padded, other, real) in enumerate(zip(first, second, expected)):
         found = _rules(padded, real, actual, bucket)
         if found is None:
-            return Verdict(f"result {i} is {tuple(padded.size())} in the bucket and {tuple(real.size())} for the call")
+            sizes = f"{tuple(padded.size())} in the bucket and {tuple(real.size())} for the call"
+            return Verdict(f"result {i} is {sizes}")
         rules.append(found)
         mine, again = cut(padded, found, actual), cut(other, found, actual)
         if not torch.equal(_bits(mine), _bits(again)):
@@ -109,4 +110,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _tolerance(tensor: Tensor) -> float:
-    return {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}.get(tensor.dtype, 0.0)
+    return _TOLERANCES.get(tensor.dtype, 0.0)
+
+
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}

@@ -6,6 +6,7 @@ Stays out: torch's classes.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,15 @@ class SimDriver:
             self._device.synchronize_stream(self._stream(stream))
         except Refused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
+
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        def copy(to: int, source: int, nbytes: int, stream: int) -> int:
+            if self._stream(stream).capture is not None:
+                return codes.INVALID_VALUE
+            ctypes.memmove(to, source, nbytes)
+            return 0
+
+        return copy
 
     def begin_capture(self, stream: int) -> None:
         try:

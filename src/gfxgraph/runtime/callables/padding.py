@@ -293,7 +293,9 @@ class _Attempt:
                     return answer
         for i in self._whole_numbers(content):
             is_flat_here = is_uniform(self.tensors[i])
-            trials = [Exchange.NEGATIVE, Exchange.COUNT] if is_flat_here else [Exchange.NEGATIVE]
+            trials = [Exchange.COUNT] if is_flat_here else []
+            if not self._is_mask(i):
+                trials.insert(0, Exchange.NEGATIVE)
             answers = [self._on_other_data(content, exchange, i) for exchange in trials]
             for answer in answers:
                 if isinstance(answer, _Problem):

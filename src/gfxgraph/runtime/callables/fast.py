@@ -26,6 +26,7 @@ from gfxgraph.runtime.callables.signature import builder
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
+    from gfxgraph.runtime.callables.watch import Watch
 
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 Fast = Callable[[tuple[Any, ...]], Any]
@@ -56,7 +57,7 @@ def make_fast(
     tensors: Sequence[Tensor],
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
-    watch: Callable[[], bool] | None,
+    watch: Watch,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
@@ -64,7 +65,7 @@ def make_fast(
         route: what the entry's padding must have been filled for.
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
-        watch: False where something outside the arguments has changed.
+        watch: tells where something outside the arguments has changed.
     """
     instances = entry.ring if hot else entry.ring[:1]
     if entry.mutates or not instances or not all(_is_simple(i) for i in instances):
@@ -121,7 +122,7 @@ class _Writer:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def guards(self, watch: Callable[[], bool] | None) -> None:
+    def guards(self, watch: Watch) -> None:
         n = len(self.tensors)
         if n:
             guards = torch._C._dynamo.guards
@@ -137,9 +138,9 @@ class _Writer:
         # The default stream, 0, is never captured.
         self.line("if stream != arena.last_raw or entry.filled_for is not route or (stream and is_capturing()):")
         self.line("    return MISS")
-        if watch is not None:
-            self.names["watch"] = watch
-            self.line("if not watch(): return MISS")
+        if not watch.is_trivial:
+            self.names["watch"], self.names["is_same"] = watch, watch.is_same
+            self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
     def copy_in(self) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""

@@ -31,6 +31,7 @@ from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, 
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
+from gfxgraph.runtime.callables.watch import Watch
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import ReplayMode
 
@@ -79,6 +80,7 @@ class Graphed:
         """Whether the first recorded capture was one plain segment."""
         self._writes_outside = False
         self._dims = dims
+        self._watch = Watch(fn)
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -109,7 +111,7 @@ class Graphed:
         if problem:
             return self._run_eagerly(problem, args, kwargs)
         host = tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda)
-        rest = (host, mode_key(), _aliases(tensors))
+        rest = (host, mode_key(), _aliases(tensors), self._watch.look())
         key = (structure, *[tensor_key(t) for t in tensors], *rest)
         arena = arena_of(state, device)
         with arena.lock:
@@ -170,7 +172,7 @@ class Graphed:
         if state is not self._state:
             self._start(state)
         arena = arena_of(state, device)
-        rest = (tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda), mode_key(), _aliases(tensors))
+        rest = (tuple(t.tolist().__repr__() for t in tensors if not t.is_cuda), mode_key(), _aliases(tensors), self._watch.look())
         with arena.lock:
             todo: list[tuple[Entry, Bucketed]] = []
             for bucketed in self._dims.all_buckets(
@@ -269,7 +271,7 @@ class Graphed:
             made = None
             if can_be_fast(args, kwargs, tensors):
                 hot = self._mode is ReplayMode.HOT
-                made = make_fast(entry, route, tensors, route.result_sizes, hot, None)
+                made = make_fast(entry, route, tensors, route.result_sizes, hot, self._watch)
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 

@@ -32,24 +32,6 @@ class Picks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Explicit:
-    """Ascending sizes."""
-
-    sizes: tuple[int, ...]
-
-    def pick(self, n: int, /) -> int | None:
-        return next((size for size in self.sizes if size >= n), None)
-
-
-@dataclass(frozen=True, slots=True)
-class PowersOfTwo:
-    """1, 2, 4... without end."""
-
-    def pick(self, n: int, /) -> int | None:
-        return 1 << max(0, n - 1).bit_length()
-
-
-@dataclass(frozen=True, slots=True)
 class Bucketed:
     """A call with dynamic dims, rounded up.
 
@@ -126,6 +108,13 @@ class Dims:
             sizes.append(tuple(size) if i in by_tensor else None)
         return Bucketed(tuple(sizes), actual, bucket)
 
+    def of(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> dict[int, dict[int, str]]:
+        """The dynamic dims by position of the tensor, counted from the front."""
+        found = self._dims_of(structure, tensors, where)
+        return {i: {dim % tensors[i].dim(): name for dim, name in dims.items()} for i, dims in found.items()}
+
     def all_buckets(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> list[Bucketed]:
@@ -173,21 +162,6 @@ class Dims:
                     inferred.setdefault(i, {})[dim] = names.setdefault(pair, f"dim{len(names)}")
         self._inferred[structure] = inferred
         return inferred
-
-
-def buckets_of(given: Any) -> Mapping[str, Picks] | Picks:
-    """What the user gave as ``buckets``: sizes, a rule's name, something that picks, or one of these by dim name."""
-    if isinstance(given, Mapping):
-        return {name: _picks(each) for name, each in given.items()}
-    return _picks(given)
-
-
-def _picks(given: Any) -> Picks:
-    if given is None or given in ("auto", "powers_of_two"):
-        return PowersOfTwo()
-    if hasattr(given, "pick"):
-        return given  # type: ignore[no-any-return]
-    return Explicit(tuple(sorted({int(size) for size in given})))
 
 
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ are copied out of a graph that is never handed out.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
 from gfxgraph.runtime.callables.outputs import Outputs, Result
-from gfxgraph.runtime.callables.proof import Verdict
+from gfxgraph.runtime.callables.invent import Content, Pad, repeat_last
 from gfxgraph.runtime.callables.signature import replace
 from gfxgraph.runtime.effects import Effects
 
@@ -79,8 +79,7 @@ class Entry:
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
-        self.verdicts: dict[frozenset[str], Verdict] = {}
-        """By the dims that are padded: whether padding changes what the caller sees."""
+        self.bucket: Mapping[str, int] = {}
         arena.entries.add(self)
 
     @property
@@ -177,8 +176,8 @@ class Entry:
     def results(self) -> list[Result]:
         return self.ring[0].outputs.results if self.ring else []
 
-    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], *, pad_again: bool = False) -> None:
-        """Copy a call's tensors into the static inputs; ``values`` fill the padding.
+    def fill(self, tensors: Sequence[Tensor], content: Sequence[Content], *, pad_again: bool = False) -> None:
+        """Copy a call's tensors into the static inputs; ``content`` fills the padding.
 
         Args:
             pad_again: fill the padding though nothing else has been there since the last call of this size.
@@ -189,12 +188,17 @@ class Entry:
                 continue
             size = tuple(given.size())
             if size != self.filled[i] or (pad_again and size != static.tensor.size()):
-                pad(static.tensor, size, values[i])
+                value = content[i]
+                pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
                 self.filled[i] = size
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)
         copy_all(targets, sources)
+        for static, given, value in zip(self.statics, tensors, content):
+            if value is Pad.LAST and given.size() != static.tensor.size():
+                with torch.no_grad():
+                    repeat_last(static.tensor.detach(), given.size())
 
     def replay(self, instance: Instance) -> None:
         """Launch; where a guard or a launch fails, undo and leave the call to the function.

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense
+from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
 from gfxgraph.runtime.callables.signature import builder
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def make_fast(
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
     watch: Watch,
+    content: Sequence[Content] | None = None,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
@@ -66,6 +68,7 @@ def make_fast(
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
         watch: tells where something outside the arguments has changed.
+        content: what the padding of each argument holds; None where nothing is padded.
     """
     instances = entry.ring if hot else entry.ring[:1]
     if entry.mutates or not instances or not all(_is_simple(i) for i in instances):
@@ -75,6 +78,7 @@ def make_fast(
     writer = _Writer(entry, route, tensors)
     writer.guards(watch)
     writer.copy_in()
+    writer.repeat_last(content or ())
     if hot:
         writer.hand_out(instances)
     else:
@@ -159,6 +163,18 @@ class _Writer:
                 f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
                 f"static{i}.copy_(args[{i}])"
             )
+
+    def repeat_last(self, content: Sequence[Content]) -> None:
+        """The last row of what was copied in, again, into all of its padding; one dim after the other."""
+        by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for static, given, value in zip(self.entry.statics, self.tensors, content):
+            if value is Pad.LAST:
+                for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
+                    by_dim.setdefault(dim, []).append((padding, last))
+        for dim in sorted(by_dim):
+            self.names[f"padding{dim}"] = [padding for padding, _ in by_dim[dim]]
+            self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]
+            self.line(f"foreach_copy(padding{dim}, last{dim})")
 
     def replay(self, instance: Instance, name: str = "replay") -> str:
         self.names[name] = instance.graph.replay

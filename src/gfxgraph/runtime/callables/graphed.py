@@ -14,25 +14,31 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph import config
+from gfxgraph.core.buckets import Above, Budget, Plan
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
-from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
+from gfxgraph.runtime.callables.adaptive import Adaptive, Store, timed_call
+from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
 from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
 from gfxgraph.runtime.callables.memory import Arena, arena_of
-from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
-from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, tensor_key
+from gfxgraph.runtime.callables.invent import Content, Pad
+from gfxgraph.runtime.callables.padding import Proof, Status
+from gfxgraph.runtime.callables.plans import Proofs, Sizes, refusal
+from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, replace, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import ReplayMode
 
 MAX_ROUTES = 4096
@@ -43,7 +49,7 @@ HOST_CONSTANT_NUMEL = 16
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("bucketed", "entry", "fast", "fast_of", "result_sizes", "why_eager")
+    __slots__ = ("bucketed", "content", "entry", "fast", "fast_of", "proof", "result_sizes", "why_eager")
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
@@ -51,6 +57,9 @@ class Route:
         self.why_eager = why_eager
         self.fast: Fast | None = None
         self.fast_of: tuple[Instance, ...] = ()
+        self.proof: Proof | None = None
+        """That the bucket may serve this size; None until then, and where nothing is padded."""
+        self.content: Sequence[Content] | None = None
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
 
 
@@ -62,6 +71,8 @@ class Graphed:
         fn: Callable[..., Any],
         *,
         dims: Dims | None,
+        sizes: Sizes,
+        proofs: Proofs,
         mode: ReplayMode,
         warmup: int,
         max_graphs: int,
@@ -78,8 +89,13 @@ class Graphed:
         self._n_captures = 0
         self._is_clean: bool | None = None
         """Whether the first recorded capture was one plain segment."""
-        self._writes_outside = False
+        self._is_transparent: bool | None = None
+        """Whether every kernel of the first recorded capture came from an operation of torch."""
         self._dims = dims
+        self._sizes = sizes
+        self._proofs = proofs
+        self._adaptive: Adaptive | None = None
+        self._last: tuple[Mapping[str, int], Entry, int] | None = None
         self._watch = Watch(fn)
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
@@ -115,10 +131,15 @@ class Graphed:
         key = (structure, *[tensor_key(t) for t in tensors], *rest)
         arena = arena_of(state, device)
         with arena.lock:
+            if self._dims is not None:
+                self._count_fast_calls()
             route = self._routes.get(key)
             if route is None:
                 route = self._route(arena, key, structure, rest, args, kwargs, tensors)
-            return self._routed(arena, route, key, args, kwargs, tensors)
+            result = self._routed(arena, route, key, args, kwargs, tensors)
+            if route.bucketed is not None:
+                self._count(route)
+            return result
 
     def _route(
         self, arena: Arena, key: Any, structure: Any, rest: Any, args: Any, kwargs: Any, tensors: list[Tensor]
@@ -151,7 +172,9 @@ class Graphed:
             for t, size in zip(tensors, bucketed.sizes)
         ]
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-        return self._entry_for(arena, (structure, *shapes, *rest), label)
+        entry = self._entry_for(arena, (structure, *shapes, *rest), label)
+        entry.bucket = bucketed.bucket
+        return entry
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, with arguments of any size as an example.
@@ -228,7 +251,7 @@ class Graphed:
             fits = [
                 t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(tensors, entry.statics)
             ]
-            entry.fill(fits, [0.0] * len(fits), pad_again=True)
+            entry.fill(fits, [Pad.ZERO] * len(fits), pad_again=True)
         entry.run_once(self._warmup)
 
     def _routed(
@@ -239,29 +262,48 @@ class Graphed:
             return self._run_eagerly(route.why_eager, args, kwargs)
         if entry.why_eager:
             return self._run_eagerly(entry.why_eager, args, kwargs)
-        if bucketed is not None and bucketed.is_padded and route.result_sizes is None:
-            verdict = entry.verdicts.get(bucketed.padded_names)
-            if verdict is None:
-                return self._prove(arena, route, key, args, kwargs, tensors)
-            if verdict.refused:
-                entry = route.entry = self._entry_for(arena, key, _label(tensors))
-                route.bucketed = None
-            else:
-                route.result_sizes = [
-                    size_after(r.made, rules, bucketed.actual) if r.made is not None else None
-                    for r, rules in zip(entry.results, verdict.rules)
-                ]
+        if bucketed is not None and bucketed.is_padded and route.proof is None:
+            return self._prove(arena, route, key, args, kwargs, tensors)
         if not entry.is_captured:
-            if entry.n_seen < self._warmup:
+            if entry.n_seen < self._warmup and route.proof is None:
                 entry.n_seen += 1
                 return self._warm_up(arena, entry, args, kwargs)
             if not self._capture(arena, entry, args, kwargs, tensors, route.bucketed):
                 return self._run_eagerly(entry.why_eager or "no memory for a capture", args, kwargs)
+        if route.proof is not None and route.result_sizes is None and not self._cut(route, entry):
+            return self._run_eagerly(route.why_eager, args, kwargs)
+        if self._mode is ReplayMode.ADAPTIVE:
+            return self._the_faster(arena, entry, route, key, args, kwargs, tensors)
         try:
             result = self._replay(arena, entry, route, tensors)
         except RunEagerly as why:
             return self._run_eagerly(str(why), args, kwargs)
         self._fast = self._fast_for(route, entry, args, kwargs, tensors)
+        return result
+
+    def _the_faster(
+        self, arena: Arena, entry: Entry, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        """The way that was measured to be faster; while that is open, one of them with its time taken."""
+        if self._adaptive is None:
+            self._adaptive = Adaptive(self._fn, arena.device_index, Store(arena.state.settings.state_dir))
+        signature = _label([static.tensor for static in entry.statics]) + f" {_digest(key[0])}"
+
+        def graph() -> Any:
+            fast = self._fast_for(route, entry, args, kwargs, tensors)
+            result = fast(args)
+            return self._replay(arena, entry, route, tensors) if result is MISS else result
+
+        try:
+            result, is_eager, is_decided = timed_call(
+                self._adaptive.of(signature), lambda: self._fn(*args, **kwargs), graph
+            )
+        except RunEagerly as why:
+            return self._run_eagerly(str(why), args, kwargs)
+        if is_eager:
+            self._eager["measured to be faster" if is_decided else "timed against the graph"] += 1
+        elif is_decided:
+            self._fast = self._fast_for(route, entry, args, kwargs, tensors)
         return result
 
     def _fast_for(self, route: Route, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor]) -> Fast:
@@ -271,53 +313,112 @@ class Graphed:
             made = None
             if can_be_fast(args, kwargs, tensors):
                 hot = self._mode is ReplayMode.HOT
-                made = make_fast(entry, route, tensors, route.result_sizes, hot, self._watch)
+                made = make_fast(entry, route, tensors, route.result_sizes, hot, self._watch, route.content)
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 
     def _prove(
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
     ) -> Any:
-        """The call itself, eagerly; then whether its bucket would have given the same."""
+        """The call itself, eagerly; and whether its bucket would have given the same."""
         entry, bucketed = route.entry, route.bucketed
-        assert entry is not None and bucketed is not None
-        result = self._warm_up(arena, entry, args, kwargs)
+        assert entry is not None and bucketed is not None and self._dims is not None
+
+        def call(given: list[Tensor]) -> Any:
+            rest = iter(given)
+            return self._fn(
+                *replace(tuple(args), lambda _: next(rest)), **replace(dict(kwargs), lambda _: next(rest))
+            )
+
+        names = argument_paths(self._fn, args, kwargs)
+        dims = self._dims.of(key[0], tensors, lambda: names)
+        current = torch.cuda.current_stream(arena.device_index)
+        arena.follow(current)
+        arena.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(arena.stream):
+                proof = self._proofs.examine(
+                    call,
+                    key[0],
+                    names,
+                    dims,
+                    tensors,
+                    bucketed.actual,
+                    bucketed.bucket,
+                    is_transparent=bool(self._is_transparent),
+                )
+        finally:
+            current.wait_stream(arena.stream)
+        self._eager["proving that padding changes nothing"] += 1
+        result, proof.result = proof.result, None
+        self._look_at(entry, result)
         if entry.why_eager:
             return result
-        if not entry.is_captured and not self._capture(arena, entry, args, kwargs, tensors, bucketed):
-            return result
-        instance = entry.ring[0]
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        expected: list[Tensor] = []
-        flatten(result, expected)
-        if self._writes_outside or entry.mutates:
-            verdict = Verdict("the function writes to tensors that are not its own")
-        else:
-            before = Effects((), instance.generators)
-
-            def run(content: float) -> list[Tensor]:
-                entry.fill(tensors, [content] * len(tensors), pad_again=True)
-                entry.replay(instance)
-                instance.n_trials += 1
-                given: list[Tensor] = []
-                flatten(instance.outputs.give(tensors, None, own=True), given)
-                return given
-
-            try:
-                verdict = prove(run, expected, bucketed.actual, bucketed.bucket)
-            except RunEagerly as why:
-                return result if why else result
-            finally:
-                before.put_back()
-        entry.verdicts[bucketed.padded_names] = verdict
-        if verdict.refused:
-            arena.state.report("padding_refused", verdict.refused, self._name, entry.label)
+        if proof.status is Status.REFUSED:
+            route.entry = None
+            error = refusal(proof, bucketed.bucket)
+            route.why_eager = f"padding refused: {proof.reason}"
+            if arena.state.counters.event("padding_refused", proof.reason, proof.op, proof.where):
+                process.log.warning("%s: %s", self._name, error)
+        elif proof.is_proved:
+            if proof.may_learn_more and self._is_transparent is None:
+                # Integers may be tried once it is known that every index can be checked; a capture tells.
+                if not self._capture(arena, entry, args, kwargs, tensors, bucketed) or self._is_transparent:
+                    self._proofs.forget(proof)
+                    return result
+            route.proof = proof
+            route.content = [proof.content.get(i, Pad.ZERO) for i in range(len(tensors))]
         return result
+
+    def _cut(self, route: Route, entry: Entry) -> bool:
+        """Make out how a replay's results are cut to the call's size; False where they cannot be."""
+        assert route.proof is not None
+        sizes: list[Sequence[int] | None] = []
+        if len(route.proof.sizes) != len(entry.results):
+            route.entry, route.why_eager = None, "the captured function returned something else than before"
+            return False
+        for size, result in zip(route.proof.sizes, entry.results):
+            if result.of_input >= 0 and not result.layout[0]:
+                route.entry, route.why_eager = None, "a result is a view of a padded argument"
+                return False
+            made = result.made
+            sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
+        route.result_sizes = sizes
+        return True
+
+    # -- sizes ------------------------------------------------------------------------------------
+
+    def _count(self, route: Route) -> None:
+        """One more call of this size; learn buckets when it is time."""
+        assert route.bucketed is not None
+        self._sizes.note(route.bucketed.actual)
+        if route.entry is not None:
+            self._last = (route.bucketed.actual, route.entry, route.entry.n_replays())
+        if not self._sizes.look():
+            return
+        plan = self._sizes.plan()
+        self._fast, self._last = never, None
+        self._routes.clear()
+        for key, entry in list(self._entries.items()):
+            bucket = [entry.bucket.get(name, 0) for name in plan.dims]
+            if entry.bucket and plan.pick(bucket) != tuple(bucket):
+                entry.evict("another plan of buckets was learned")
+                del self._entries[key]
+
+    def _count_fast_calls(self) -> None:
+        """Calls that took the fast path since the last slow one: all were of that one's size."""
+        if self._last is not None:
+            actual, entry, n = self._last
+            n_fast = entry.n_replays() - n
+            if n_fast > 0:
+                self._sizes.note(actual, n_fast)
+            self._last = None
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         arena.follow(torch.cuda.current_stream(arena.device_index))
         instance, own = self._instance(entry)
-        entry.fill(tensors, [0.0] * len(tensors))
+        # What the function writes to its arguments it writes to their padding too.
+        entry.fill(tensors, route.content or [Pad.ZERO] * len(tensors), pad_again=bool(entry.mutates))
         entry.filled_for = route
         entry.replay(instance)
         if entry.mutates:
@@ -355,7 +456,8 @@ class Graphed:
         self._fast = never
         self._routes.clear()
         self._entries.clear()
-        self._is_clean = None
+        self._is_clean = self._is_transparent = None
+        self._adaptive = self._last = None
 
     def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
         entry = self._entries.get(key)
@@ -373,6 +475,11 @@ class Graphed:
         finally:
             current.wait_stream(arena.stream)
         self._eager["warm-up"] += 1
+        self._look_at(entry, result)
+        return result
+
+    def _look_at(self, entry: Entry, result: Any) -> None:
+        """What an eager result says of captures to come."""
         made: list[Tensor] = []
         try:
             flatten(result, made)
@@ -381,7 +488,6 @@ class Graphed:
         entry.warm = [weakref.ref(t) for t in made]
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
             entry.why_eager = "its result needs gradients"
-        return result
 
     def _capture(
         self, arena: Arena, entry: Entry, args: Any, kwargs: Any, tensors: list[Tensor], bucketed: Bucketed | None
@@ -398,7 +504,7 @@ class Graphed:
         for attempt in range(2):
             try:
                 entry.prepare(args, kwargs, tensors, bucketed.sizes if bucketed else [None] * len(tensors))
-                entry.fill(tensors, [0.0] * len(tensors))
+                entry.fill(tensors, [Pad.ZERO] * len(tensors))
                 recorded = not self._may_go_unrecorded()
                 entry.ring.append(entry.capture(recorded=recorded))
             except torch.OutOfMemoryError:
@@ -428,7 +534,7 @@ class Graphed:
         if self._is_clean is None and instance.is_recorded:
             program = instance.graph._program
             self._is_clean = program.is_plain and not instance.has_guards
-            self._writes_outside = any(step.mutated for step in program.steps) and not entry.mutates
+            self._is_transparent = all(step.tape.is_complete for step in program.segments)
 
     def _may_go_unrecorded(self) -> bool:
         return bool(self._is_clean) and self._state is not None and engine.may_go_unrecorded(self._state)
@@ -450,6 +556,26 @@ class Graphed:
             "signatures": len(self._entries),
         }
 
+    def plan(self) -> Plan:
+        """The buckets in force and the sizes seen; ``print(f.plan().table())`` shows them."""
+        self._count_fast_calls()
+        return self._sizes.plan()
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
+        Path(path).write_text(self.plan().to_json(), encoding="utf-8")
+
+    def why(self) -> str:
+        """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
+        lines = [f"mode: {self._mode.value}"]
+        if self._adaptive is not None:
+            lines += self._adaptive.why().splitlines()
+        for label, proof in self._proofs.refusals.items():
+            place = f" at {proof.where}" if proof.where else ""
+            lines.append(f"{label}: eager, {proof.reason}; first {proof.op or 'in the result'}{place}")
+        lines += [f"{n} calls ran eagerly: {reason}" for reason, n in self._eager.most_common()]
+        return "\n".join(lines)
+
     def _n_replays(self) -> int:
         return sum(entry.n_replays() for entry in self._entries.values())
 
@@ -467,7 +593,11 @@ def graphed(
     *,
     dynamic: Mapping[str, Any] | str | None = None,
     buckets: Any = None,
+    above: Above | str = Above.EAGER,
+    budget: Budget | None = None,
+    pad: Any = None,
     mode: ReplayMode | str | None = None,
+    policy: ReplayMode | str | None = None,
     warmup: int = 1,
     max_graphs: int = 64,
 ) -> Any:
@@ -477,22 +607,40 @@ def graphed(
         fn: a function, method or module.
         dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
             calls (the default where ``buckets`` is given).
-        buckets: sizes that dynamic dims are rounded up to: a list, "powers_of_two", something with
-            ``pick(n)``, or one of these by dim name.
-        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE.
+        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen, the
+            default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
+            of these by dim name.
+        above: a call larger than every bucket runs "eager" or in "chunks".
+        budget: limits for learned buckets.
+        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores,
+            or one of these by argument; by default zero, or last where zero would be noticed.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE. ``policy`` is another
+            name for it.
         warmup: eager calls of a signature before it is captured.
         max_graphs: captured signatures of this callable; the least recently used goes first.
     """
     if fn is None:
         return functools.partial(
-            graphed, dynamic=dynamic, buckets=buckets, mode=mode, warmup=warmup, max_graphs=max_graphs
+            graphed,
+            dynamic=dynamic,
+            buckets=buckets,
+            above=above,
+            budget=budget,
+            pad=pad,
+            mode=mode,
+            policy=policy,
+            warmup=warmup,
+            max_graphs=max_graphs,
         )
+    mode = mode if mode is not None else policy
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
+    sizes = Sizes(buckets, Above(above), budget)
     dims = None
     if dynamic is not None or buckets is not None:
-        declared = dict(dynamic) if isinstance(dynamic, Mapping) else None
-        dims = Dims(declared, buckets_of(buckets))
-    return Graphed(fn, dims=dims, mode=chosen, warmup=warmup, max_graphs=max_graphs)
+        dims = Dims(dict(dynamic) if isinstance(dynamic, Mapping) else None, sizes)
+    return Graphed(
+        fn, dims=dims, sizes=sizes, proofs=Proofs(fn, pad), mode=chosen, warmup=warmup, max_graphs=max_graphs
+    )
 
 
 def _device_of(tensors: list[Tensor]) -> tuple[int, str]:
@@ -523,6 +671,10 @@ def _aliases(tensors: list[Tensor]) -> tuple[int, ...]:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _digest(structure: Any) -> str:
+    return hashlib.sha256(repr(structure).encode()).hexdigest()[:8]
 
 
 def _label(tensors: list[Tensor]) -> str:

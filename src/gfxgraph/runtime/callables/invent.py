@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import torch
@@ -73,11 +73,19 @@ def fill(tensor: Tensor, size: Sequence[int], content: Content) -> None:
 
 def repeat_last(tensor: Tensor, size: Sequence[int]) -> None:
     """Copy the last real row of each padded dim to all of its padding."""
-    for dim in range(tensor.dim()):
-        n = size[dim]
+    for _, padding, last in last_rows(tensor, size):
+        padding.copy_(last)
+
+
+def last_rows(tensor: Tensor, size: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each padded dim: the dim, its padding, and the last real row as often.
+
+    In this order: a dim's padding is whole in the dims before it, so corners are filled too.
+    """
+    for dim, n in enumerate(size):
         if 0 < n < tensor.size(dim):
-            # Dims before this one are whole by now, those after it still cut: the order fills corners too.
-            tensor.narrow(dim, n, tensor.size(dim) - n).copy_(tensor.narrow(dim, n - 1, 1))
+            padding = tensor.narrow(dim, n, tensor.size(dim) - n)
+            yield dim, padding, tensor.narrow(dim, n - 1, 1).expand_as(padding)
 
 
 def is_uniform(tensor: Tensor) -> bool:

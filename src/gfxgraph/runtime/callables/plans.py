@@ -96,6 +96,8 @@ class Sizes(Mapping[str, Any]):
     def note(self, actual: Mapping[str, int], n_calls: int = 1) -> None:
         """Calls of these sizes came."""
         names = tuple(actual)
+        if min(actual.values(), default=0) < 1:
+            return
         if names != self.names:
             if not self.names:
                 self.names = names
@@ -176,6 +178,7 @@ class Proofs:
         prover.call = call
         prover.is_transparent = is_transparent
         padded = frozenset(name for name, n in actual.items() if bucket[name] != n)
+        # A verdict holds for one tree, one bucket and one set of padded dims.
         key = (structure, tuple(sorted(bucket.items())), padded)
         known = self._known.get(key)
         proof = prover.confirm(tensors, actual, bucket, known) if known else prover.prove(tensors, actual, bucket)
@@ -190,6 +193,10 @@ class Proofs:
             label = ", ".join(f"{name}={n} in {bucket[name]}" for name, n in actual.items())
             self.refusals[label] = proof
         return proof
+
+    def forget(self, proof: Proof) -> None:
+        """Have it proved again with the next call."""
+        self._known = {key: known for key, known in self._known.items() if known is not proof}
 
     def _pad_of(self, name: str) -> Content | None:
         return self.pads.get(name, self.pads.get(""))

@@ -53,7 +53,7 @@ class Bucketed:
 
 
 class TooLarge(Exception):
-    """A dim is larger than every bucket: ``args`` are its name and size."""
+    """A dim is larger than every bucket: ``args`` are its name and the size of every dim."""
 
 
 class Dims:
@@ -98,7 +98,7 @@ class Dims:
             picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
             picked = picks.pick(n) if picks is not None and n > 0 else n
             if picked is None:
-                raise TooLarge(name, n)
+                raise TooLarge(name, actual)
             bucket[name] = picked
         sizes: list[tuple[int, ...] | None] = []
         for i, tensor in enumerate(tensors):

@@ -10,6 +10,7 @@ are copied out of a graph that is never handed out.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ from torch import Tensor
 from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
-from gfxgraph.runtime.callables.outputs import Outputs, Result
 from gfxgraph.runtime.callables.invent import Content, Pad, repeat_last
+from gfxgraph.runtime.callables.outputs import Outputs, Result
 from gfxgraph.runtime.callables.signature import replace
 from gfxgraph.runtime.effects import Effects
 
@@ -72,7 +73,8 @@ class Entry:
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
-        self.filled: list[tuple[int, ...]] = []
+        self.filled: list[tuple[tuple[int, ...], Content]] = []
+        """By input: the size of what is not padding, and what the padding holds."""
         self.filled_for: Any = None
         """The route of the last call: its size is what is not padding."""
         self.n_gone = 0
@@ -116,7 +118,7 @@ class Entry:
         statics = iter(self.statics)
         self.args = replace(tuple(args), lambda _: next(statics).tensor)
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
-        self.filled = [tuple(s.tensor.size()) for s in self.statics]
+        self.filled = [(tuple(s.tensor.size()), Pad.ZERO) for s in self.statics]
 
     def run_once(self, times: int) -> None:
         """Run the function eagerly on the static inputs, on the stream that will capture."""
@@ -155,9 +157,9 @@ class Entry:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
-    def evict(self, why: str) -> None:
+    def evict(self, why: str, level: int = logging.WARNING) -> None:
         """Drop the graphs; the next call captures again."""
-        self.arena.state.report("eviction", why, self.function, self.label)
+        self.arena.state.report("eviction", why, self.function, self.label, level)
         self.n_gone = self.n_replays()
         self.ring.clear()
         self.spare = None
@@ -187,10 +189,10 @@ class Entry:
             if given.data_ptr() == static.tensor.data_ptr() and given.size() == static.tensor.size():
                 continue
             size = tuple(given.size())
-            if size != self.filled[i] or (pad_again and size != static.tensor.size()):
-                value = content[i]
+            value = content[i]
+            if (size, value) != self.filled[i] or (pad_again and size != static.tensor.size()):
                 pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
-                self.filled[i] = size
+                self.filled[i] = (size, value)
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import weakref
 from collections import Counter
@@ -30,11 +31,12 @@ from gfxgraph.core.buckets import Above, Budget, Plan
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.adaptive import Adaptive, Store, timed_call
+from gfxgraph.runtime.callables.chunks import join, prove_chunks, split
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths
 from gfxgraph.runtime.callables.entry import RING, Entry, Instance, RunEagerly
 from gfxgraph.runtime.callables.fast import MISS, Fast, can_be_fast, make_fast, never
-from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.invent import Content, Pad
+from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.padding import Proof, Status
 from gfxgraph.runtime.callables.plans import Proofs, Sizes, refusal
 from gfxgraph.runtime.callables.signature import NotATree, flatten, mode_key, replace, tensor_key
@@ -49,18 +51,34 @@ HOST_CONSTANT_NUMEL = 16
 class Route:
     """Where calls of one exact signature go."""
 
-    __slots__ = ("bucketed", "content", "entry", "fast", "fast_of", "proof", "result_sizes", "why_eager")
+    __slots__ = (
+        "bucketed", "content", "entry", "fast", "fast_of", "proof", "result_sizes", "too_large", "why_eager",
+    )  # fmt: skip
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
         self.bucketed = bucketed
         self.why_eager = why_eager
+        self.too_large: TooBig | None = None
         self.fast: Fast | None = None
         self.fast_of: tuple[Instance, ...] = ()
         self.proof: Proof | None = None
         """That the bucket may serve this size; None until then, and where nothing is padded."""
         self.content: Sequence[Content] | None = None
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
+
+
+class TooBig:
+    """A call above the largest bucket: which dim, every dim's size, and how pieces are joined, once known."""
+
+    __slots__ = ("dims", "joints", "name", "pieces", "sizes")
+
+    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+        self.name = name
+        self.sizes = sizes
+        self.pieces: tuple[int, ...] = ()
+        self.dims: Mapping[int, Mapping[int, str]] = {}
+        self.joints: list[int] | None = None
 
 
 class Graphed:
@@ -137,7 +155,7 @@ class Graphed:
             if route is None:
                 route = self._route(arena, key, structure, rest, args, kwargs, tensors)
             result = self._routed(arena, route, key, args, kwargs, tensors)
-            if route.bucketed is not None:
+            if route.bucketed is not None or route.too_large is not None:
                 self._count(route)
             return result
 
@@ -154,8 +172,9 @@ class Graphed:
                     structure, tensors, lambda: argument_paths(self._fn, args, kwargs)
                 )
             except TooLarge as error:
-                name, n = error.args
-                self._routes[key] = route = Route(None, why_eager=f"{name}={n} is larger than every bucket")
+                name, sizes = error.args
+                self._routes[key] = route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
+                route.too_large = TooBig(name, sizes)
                 return route
         if bucketed is None:
             route = Route(self._entry_for(arena, key, _label(tensors)))
@@ -258,6 +277,8 @@ class Graphed:
         self, arena: Arena, route: Route, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
     ) -> Any:
         entry, bucketed = route.entry, route.bucketed
+        if route.too_large is not None and self._sizes.above is Above.CHUNKS:
+            return self._in_chunks(route, route.too_large, key, args, kwargs, tensors)
         if entry is None:
             return self._run_eagerly(route.why_eager, args, kwargs)
         if entry.why_eager:
@@ -324,12 +345,7 @@ class Graphed:
         entry, bucketed = route.entry, route.bucketed
         assert entry is not None and bucketed is not None and self._dims is not None
 
-        def call(given: list[Tensor]) -> Any:
-            rest = iter(given)
-            return self._fn(
-                *replace(tuple(args), lambda _: next(rest)), **replace(dict(kwargs), lambda _: next(rest))
-            )
-
+        call = self._caller(args, kwargs)
         names = argument_paths(self._fn, args, kwargs)
         dims = self._dims.of(key[0], tensors, lambda: names)
         current = torch.cuda.current_stream(arena.device_index)
@@ -370,6 +386,42 @@ class Graphed:
             route.content = [proof.content.get(i, Pad.ZERO) for i in range(len(tensors))]
         return result
 
+    def _caller(self, args: Any, kwargs: Any, fn: Callable[..., Any] | None = None) -> Callable[[list[Tensor]], Any]:
+        """The function of the call's tensors, all else as in the call."""
+
+        def call(given: list[Tensor]) -> Any:
+            rest = iter(given)
+            mine = replace(tuple(args), lambda _: next(rest))
+            return (fn or self._fn)(*mine, **replace(dict(kwargs), lambda _: next(rest)))
+
+        return call
+
+    def _in_chunks(
+        self, route: Route, big: TooBig, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        """A call above the largest bucket in pieces, once it is proved that they give the same."""
+        assert self._dims is not None
+        if big.joints is None:
+            names = argument_paths(self._fn, args, kwargs)
+            big.dims = self._dims.of(key[0], tensors, lambda: names)
+            big.pieces = self._sizes[big.name].chunks(big.sizes[big.name])
+            proof, joints = prove_chunks(
+                self._caller(args, kwargs), names, tensors, big.dims, big.name, big.pieces
+            )
+            self._eager["proving that pieces give the same"] += 1
+            if proof.is_proved:
+                big.joints = joints
+            elif proof.status is Status.REFUSED:
+                route.too_large = None
+                route.why_eager += f", and pieces do not give the same: {proof.reason}"
+                self._proofs.refusals[f"{big.name}={big.sizes[big.name]}"] = proof
+            return proof.result
+        piecewise = self._caller(args, kwargs, self._slow_call)
+        return join([piecewise(piece) for piece in split(tensors, big.dims, big.name, big.pieces)], big.joints)
+
+    def _slow_call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._slow(args, kwargs)
+
     def _cut(self, route: Route, entry: Entry) -> bool:
         """Make out how a replay's results are cut to the call's size; False where they cannot be."""
         assert route.proof is not None
@@ -390,9 +442,12 @@ class Graphed:
 
     def _count(self, route: Route) -> None:
         """One more call of this size; learn buckets when it is time."""
-        assert route.bucketed is not None
-        self._sizes.note(route.bucketed.actual)
-        if route.entry is not None:
+        if route.bucketed is None:
+            assert route.too_large is not None
+            self._sizes.note(route.too_large.sizes)
+        else:
+            self._sizes.note(route.bucketed.actual)
+        if route.bucketed is not None and route.entry is not None:
             self._last = (route.bucketed.actual, route.entry, route.entry.n_replays())
         if not self._sizes.look():
             return
@@ -402,7 +457,7 @@ class Graphed:
         for key, entry in list(self._entries.items()):
             bucket = [entry.bucket.get(name, 0) for name in plan.dims]
             if entry.bucket and plan.pick(bucket) != tuple(bucket):
-                entry.evict("another plan of buckets was learned")
+                entry.evict("another plan of buckets was learned", logging.INFO)
                 del self._entries[key]
 
     def _count_fast_calls(self) -> None:

@@ -169,16 +169,42 @@ class Prover:
 
         Raises whatever the function raises for the call itself.
         """
-        return self._examined(tensors, actual, bucket, None)
+        return self._examined(tensors, actual, bucket, lambda attempt, proof: attempt.prove(proof))
 
     def confirm(
         self, tensors: list[Tensor], actual: Mapping[str, int], bucket: Mapping[str, int], known: Proof
     ) -> Proof:
         """The same for another size of a bucket that is proved: the truth and the padding in use, no more."""
-        return self._examined(tensors, actual, bucket, known)
+        return self._examined(tensors, actual, bucket, lambda attempt, proof: attempt.confirm(proof, known.content))
+
+    def compare(self, tensors: list[Tensor], other: Call, sizes: list[Any]) -> Proof:
+        """The call, eagerly; then whether ``other`` gives the same on the same tensors, effects included.
+
+        Args:
+            sizes: filled with the size of each tensor of the call's result before ``other`` runs.
+        """
+
+        def judge(attempt: _Attempt, proof: Proof) -> None:
+            sizes[:] = proof.sizes
+            call, self.call = self.call, other
+            try:
+                problem = attempt.agrees()
+            finally:
+                self.call = call
+            if problem is None:
+                proof.status = Status.PROVED
+            else:
+                attempt.refuse(proof, problem)
+                proof.reason = proof.reason.replace("without padding", "at once")
+
+        return self._examined(tensors, {}, {}, judge)
 
     def _examined(
-        self, tensors: list[Tensor], actual: Mapping[str, int], bucket: Mapping[str, int], known: Proof | None
+        self,
+        tensors: list[Tensor],
+        actual: Mapping[str, int],
+        bucket: Mapping[str, int],
+        judge: Callable[[_Attempt, Proof], None],
     ) -> Proof:
         self._n_runs = 0
         before = _states(tensors)
@@ -202,11 +228,7 @@ class Prover:
         try:
             real.watch.undo()
             _set_states(tensors, before)
-            attempt = _Attempt(self, tensors, actual, bucket, real, before)
-            if known is not None:
-                attempt.confirm(proof, known.content)
-            else:
-                attempt.prove(proof)
+            judge(_Attempt(self, tensors, actual, bucket, real, before), proof)
         except torch.OutOfMemoryError:
             proof.status, proof.reason = Status.REFUSED, "there is not enough memory to prove it"
         finally:
@@ -260,7 +282,7 @@ class _Attempt:
                 return
             first = first or problem
         assert first is not None
-        self._refuse(proof, first)
+        self.refuse(proof, first)
 
     def confirm(self, proof: Proof, content: Mapping[int, Content]) -> None:
         chosen = {i: content.get(i, self.prover.pads.get(i, Pad.ZERO)) for i in self.padded}
@@ -268,7 +290,11 @@ class _Attempt:
         if problem is None:
             proof.status, proof.content = Status.PROVED, dict(chosen)
         else:
-            self._refuse(proof, problem)
+            self.refuse(proof, problem)
+
+    def agrees(self) -> _Problem | None:
+        """Whether the prover's call, as it is now, gives the same on the call's own tensors."""
+        return self._agrees(self.tensors, self.real, {}, {})
 
     def _try(self, proof: Proof, content: Mapping[int, Content]) -> _Problem | None:
         """All that must hold for this content; None where it does, with the proof's status set."""
@@ -417,7 +443,7 @@ class _Attempt:
             if isinstance(error, WouldFault):
                 return _Problem(f"an index or value computed from the padding is not allowed: {error}", "it", op)
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return _Problem(f"the padded call fails: {text}", "it", op)
+            return _Problem(f"the function fails on it: {text}", "it", op)
 
     def _padded(
         self, data: list[Tensor], content: Mapping[int, Content], exchange: Mapping[str, Exchange]
@@ -555,7 +581,7 @@ class _Attempt:
             return problem
         return _Problem(problem.reason, problem.output, comparison.culprit or problem.op)
 
-    def _refuse(self, proof: Proof, problem: _Problem) -> None:
+    def refuse(self, proof: Proof, problem: _Problem) -> None:
         proof.status = Status.REFUSED
         proof.reason, proof.output = problem.reason, problem.output
         op = problem.op or (self.real.watch.ops[-1] if self.real.watch.ops else None)

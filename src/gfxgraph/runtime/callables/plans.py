@@ -29,6 +29,8 @@ LEARN_AFTER = 64
 LEARN_AGAIN = 8
 WORTH = 0.01
 """New buckets must save this share of the work before graphs are captured again for them."""
+HOPELESS = 3
+"""Buckets refused, and none proved, before a function's other buckets are refused unseen."""
 MOST_AGAIN = 4
 """Proofs of one bucket that could not tell, before it is left eager."""
 
@@ -154,6 +156,7 @@ class Proofs:
         self._provers: dict[Any, Prover] = {}
         self._known: dict[Any, Proof] = {}
         self._n_again: Counter[Any] = Counter()
+        self._refused: dict[Any, Proof] = {}
 
     def examine(
         self,
@@ -181,6 +184,15 @@ class Proofs:
         # A verdict holds for one tree, one bucket and one set of padded dims.
         key = (structure, tuple(sorted(bucket.items())), padded)
         known = self._known.get(key)
+        refused = self._refused.get(key)
+        if refused is None and known is None:
+            alike = [p for (tree, _, dims_), p in self._refused.items() if (tree, dims_) == (structure, padded)]
+            if len(alike) >= HOPELESS and not any(k[0] == structure and k[2] == padded for k in self._known):
+                refused = alike[-1]
+        if refused is not None:
+            return Proof(
+                Status.REFUSED, call(tensors), reason=refused.reason, op=refused.op, where=refused.where
+            )
         proof = prover.confirm(tensors, actual, bucket, known) if known else prover.prove(tensors, actual, bucket)
         if proof.status is Status.AGAIN:
             self._n_again[key] += 1
@@ -190,6 +202,8 @@ class Proofs:
         if proof.is_proved and known is None:
             self._known[key] = proof
         if proof.status is Status.REFUSED:
+            if known is None:
+                self._refused[key] = proof
             label = ", ".join(f"{name}={n} in {bucket[name]}" for name, n in actual.items())
             self.refusals[label] = proof
         return proof

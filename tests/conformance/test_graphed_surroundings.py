@@ -143,6 +143,36 @@ def test_variables():
     agree(g, f, x)
 
 
+def test_lists_and_dicts():
+    """What a short list or dict of the enclosing function holds."""
+    weights, options = [torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")], {"scale": 2.0}
+
+    def f(x):
+        return x * weights[0] * options["scale"] + weights[1]
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    assert agree(g, f, x) == 3
+    weights[0] = torch.full((4,), 5.0, device="cuda")
+    assert agree(g, f, x) >= 2
+    options["scale"] = 3.0
+    assert agree(g, f, x) >= 2
+
+
+def test_a_variable_that_changes_at_each_call():
+    """Never captured, never wrong, and nothing piles up."""
+    step = 0
+
+    def f(x):
+        return x + step
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    for step in range(50):  # noqa: B007
+        torch.testing.assert_close(g(x), f(x), rtol=0, atol=0)
+    assert g.stats()["captures"] == 0
+
+
 def test_module_attributes():
     """A plain attribute of a module changes with the module's mode or another event at the latest."""
 

@@ -186,21 +186,6 @@ class _Timed:
         return f"{said}; measured in an earlier run" if self.is_from_disk and not self._n_timed else said
 
 
-def timed_call(
-    timed: _Timed, eager: Callable[[], Any], graph: Callable[[], Any]
-) -> tuple[Any, bool, bool]:
-    """One call, its way chosen.
-
-    Returns:
-        The result, whether it ran eagerly, whether that is decided.
-    """
-    way = timed.decided
-    if way is not None:
-        return (eager() if way is Way.EAGER else graph()), way is Way.EAGER, True
-    way = timed.next_way()
-    return timed.timed(way, eager if way is Way.EAGER else graph), way is Way.EAGER, False
-
-
 def _platform(device_index: int) -> dict[str, str]:
     properties = torch.cuda.get_device_properties(device_index)
     arch = getattr(properties, "gcnArchName", "") or f"sm_{properties.major}{properties.minor}"

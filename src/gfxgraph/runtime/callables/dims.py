@@ -52,7 +52,7 @@ class Bucketed:
         return frozenset(name for name, n in self.actual.items() if self.bucket[name] != n)
 
 
-class TooLarge(Exception):
+class AboveAll(Exception):
     """A dim is larger than every bucket: ``args`` are its name and the size of every dim."""
 
 
@@ -81,7 +81,7 @@ class Dims:
             None where the call has no dynamic dims, or where a name has two sizes in it.
 
         Raises:
-            TooLarge: a dim is larger than every bucket.
+            AboveAll: a dim is larger than every bucket.
         """
         by_tensor = self._dims_of(structure, tensors, where)
         if not by_tensor:
@@ -98,7 +98,7 @@ class Dims:
             picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
             picked = picks.pick(n) if picks is not None and n > 0 else n
             if picked is None:
-                raise TooLarge(name, actual)
+                raise AboveAll(name, actual)
             bucket[name] = picked
         sizes: list[tuple[int, ...] | None] = []
         for i, tensor in enumerate(tensors):

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
-from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, pad
+from gfxgraph.runtime.callables.call import RunEagerly
+from gfxgraph.runtime.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.runtime.callables.invent import Content, Pad, repeat_last
 from gfxgraph.runtime.callables.outputs import Outputs, Result
-from gfxgraph.runtime.callables.signature import replace
+from gfxgraph.runtime.callables.signature import flatten, replace
 from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
-
-
-class RunEagerly(Exception):
-    """This call is for the function itself; ``args[0]`` says why."""
 
 
 class Instance:
@@ -56,11 +53,32 @@ class Entry:
     """The captures of one function for one signature.
 
     Args:
-        label: for people: the function's name and the shapes.
+        label: for people: the shapes.
+        function: its name.
+        buffers: where the static inputs lie.
+        owns: results are always copied out, so that captures may share the memory they are made in.
+        in_place: the caller's tensors are read and written where they are.
     """
 
-    def __init__(self, arena: Arena, fn: Callable[..., Any], label: str, function: str) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        fn: Callable[..., Any],
+        label: str,
+        function: str,
+        buffers: Buffers,
+        owns: bool,
+        in_place: bool,
+    ) -> None:
         self.arena = arena
+        self.buffers = buffers
+        self.owns = owns
+        self.in_place = in_place
+        self.is_clean = False
+        """Further captures need not be recorded."""
+        self.error: CaptureError | None = None
+        self.warm_structure: Any = None
+        self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
         self.fn = fn
         self.label = label
         self.function = function
@@ -73,15 +91,13 @@ class Entry:
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
-        self.filled: list[tuple[tuple[int, ...], Content]] = []
-        """By input: the size of what is not padding, and what the padding holds."""
-        self.filled_for: Any = None
-        """The route of the last call: its size is what is not padding."""
+        self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}
+        """Size of each dynamic dim; empty where there are none."""
         arena.entries.add(self)
 
     @property
@@ -90,7 +106,8 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        return (sum(s.nbytes for s in self.statics) + self.pool_nbytes) if self.is_captured else 0
+        """Memory that the entry took; of what it shares with others, what it was the first to take."""
+        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
         instances = [*self.ring, *([self.spare] if self.spare else [])]
@@ -114,17 +131,26 @@ class Entry:
 
     def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
         """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
-        self.statics = [StaticInput.like(t, size) for t, size in zip(tensors, sizes)]
+        self.statics = [
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if self.in_place and (size is None or tuple(size) == tuple(t.size()))
+            else StaticInput.like(t, size, self.buffers, i)
+            for i, (t, size) in enumerate(zip(tensors, sizes))
+        ]
+        self.input_nbytes += sum(s.new_nbytes for s in self.statics)
         statics = iter(self.statics)
         self.args = replace(tuple(args), lambda _: next(statics).tensor)
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
-        self.filled = [(tuple(s.tensor.size()), Pad.ZERO) for s in self.statics]
 
     def run_once(self, times: int) -> None:
         """Run the function eagerly on the static inputs, on the stream that will capture."""
         with torch.cuda.stream(self.arena.stream):
             for _ in range(times):
-                self.fn(*self.args, **self.kwargs)
+                result = self.fn(*self.args, **self.kwargs)
+        if times:
+            made: list[Tensor] = []
+            self.warm_structure = flatten(result, made)
+            self.warm = [weakref.ref(t) for t in made]
 
     def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
         """Capture the function once more on the static inputs.
@@ -147,7 +173,7 @@ class Entry:
         except engine.CaptureDied:
             arena.renew()
             raise
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm, self.owns))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
@@ -157,19 +183,24 @@ class Entry:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
-    def evict(self, why: str, level: int = logging.WARNING) -> None:
+    def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
-        self.arena.state.report("eviction", why, self.function, self.label, level)
+        self.arena.wait_for_all()  # what is being dropped may still be running
+        self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
         self.n_gone = self.n_replays()
         self.ring.clear()
         self.spare = None
         self.pool_nbytes = 0
-        self.evict_buffers()
+        self.input_nbytes = 0
+        self.let_go_of_inputs()
+        forget_fast = self.on_evict()
+        if forget_fast is not None:
+            forget_fast()
 
-    def evict_buffers(self) -> None:
+    def let_go_of_inputs(self) -> None:
         """Drop the static inputs."""
-        self.filled_for = None
         self.statics = []
+        self.input_nbytes = 0
         self.args, self.kwargs = (), {}
 
     # -- replay -----------------------------------------------------------------------------------
@@ -178,26 +209,31 @@ class Entry:
     def results(self) -> list[Result]:
         return self.ring[0].outputs.results if self.ring else []
 
-    def fill(self, tensors: Sequence[Tensor], content: Sequence[Content], *, pad_again: bool = False) -> None:
-        """Copy a call's tensors into the static inputs; ``content`` fills the padding.
+    def fill(
+        self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None
+    ) -> None:
+        """Copy a call's tensors into the static inputs.
 
         Args:
-            pad_again: fill the padding though nothing else has been there since the last call of this size.
+            content: what the padding of each is to hold; None for zeros.
+            filled_for: the call's route; where the padding is still that of the same route it is left.
         """
+        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
+        self.buffers.filled_for = filled_for
         targets, sources = [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
-            if given.data_ptr() == static.tensor.data_ptr() and given.size() == static.tensor.size():
-                continue
-            size = tuple(given.size())
-            value = content[i]
-            if (size, value) != self.filled[i] or (pad_again and size != static.tensor.size()):
+            size = given.size()
+            if size == static.tensor.size():
+                if given.data_ptr() == static.tensor.data_ptr():
+                    continue
+            elif pads_again:
+                value = Pad.ZERO if content is None else content[i]
                 pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
-                self.filled[i] = (size, value)
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)
         copy_all(targets, sources)
-        for static, given, value in zip(self.statics, tensors, content):
+        for static, given, value in zip(self.statics, tensors, content or ()):
             if value is Pad.LAST and given.size() != static.tensor.size():
                 with torch.no_grad():
                     repeat_last(static.tensor.detach(), given.size())
@@ -228,4 +264,5 @@ class Entry:
         with torch.no_grad():
             for i in self.mutates:
                 target, source = self.statics[i].target(tensors[i])
-                source.copy_(target)
+                if target.data_ptr() != source.data_ptr():
+                    source.copy_(target)

@@ -23,38 +23,33 @@ from torch import Tensor
 from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense
 from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
-from gfxgraph.runtime.callables.signature import builder
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
     from gfxgraph.runtime.callables.watch import Watch
 
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
-Fast = Callable[[tuple[Any, ...]], Any]
+Fast = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 DRIVER_COPIES = 2
 """Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
 
 
-def never(args: tuple[Any, ...]) -> Any:
+def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The fast path of a callable that has none yet."""
     return MISS
 
 
-def can_be_fast(args: Sequence[Any], kwargs: Any, tensors: Sequence[Tensor]) -> bool:
-    """True where the arguments are tensors and nothing else, by position."""
+def has_guards() -> bool:
+    """True where this torch has the guards that the fast path stands on."""
     guards = torch._C._dynamo.guards
-    return (
-        not kwargs
-        and len(args) == len(tensors)
-        and all(a is t and t.is_cuda and is_dense(t) for a, t in zip(args, tensors))
-        and hasattr(guards, "TensorGuards")
-        and hasattr(guards, "GlobalStateGuard")
-    )
+    return hasattr(guards, "TensorGuards") and hasattr(guards, "GlobalStateGuard")
 
 
 def make_fast(
     entry: Entry,
     route: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     tensors: Sequence[Tensor],
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
@@ -71,11 +66,13 @@ def make_fast(
         content: what the padding of each argument holds; None where nothing is padded.
     """
     instances = entry.ring if hot else entry.ring[:1]
-    if entry.mutates or not instances or not all(_is_simple(i) for i in instances):
+    if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
         return None
-    if any(s.span is not None for s in entry.statics):
+    if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
         return None
     writer = _Writer(entry, route, tensors)
+    if not has_guards() or not writer.takes(args, kwargs):
+        return None
     writer.guards(watch)
     writer.copy_in()
     writer.repeat_last(content or ())
@@ -101,7 +98,6 @@ class _Writer:
     """Writes the function's source, and keeps what its names stand for."""
 
     def __init__(self, entry: Entry, route: Any, tensors: Sequence[Tensor]) -> None:
-        guards = torch._C._dynamo.guards
         self.entry, self.tensors = entry, tensors
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
@@ -109,10 +105,9 @@ class _Writer:
             "MISS": MISS,
             "ReplayError": ReplayError,
             "arena": arena,
-            "entry": entry,
             "route": route,
             "lock": arena.lock,
-            "settings": guards.GlobalStateGuard().check,
+            "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
             "raw_stream": torch._C._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
             "device": arena.device_index,
@@ -122,46 +117,100 @@ class _Writer:
             "use_count": torch._C._storage_Use_Count,
         }
         self.lines: list[str] = []
+        self.n_taken = 0
+        self.taken = "()"
+        self.indent = ""
 
     def line(self, text: str) -> None:
-        self.lines.append(text)
+        self.lines.append(self.indent + text)
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Take the arguments apart, checking that they are the same tree; False where that is not simple."""
+        self.line(f"if len(args) != {len(args)}: return MISS")
+        if not kwargs:
+            self.line("if kwargs: return MISS")
+        else:
+            self.names["keywords"] = list(kwargs)
+            self.line("if list(kwargs) != keywords: return MISS")
+        parts = [(f"args[{i}]", value) for i, value in enumerate(args)]
+        parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+        return all(self._take(where, value) for where, value in parts)
+
+    def _take(self, where: str, value: Any) -> bool:
+        kind = type(value)
+        if isinstance(value, Tensor):
+            self.line(f"t{self.n_taken} = {where}")
+            self.n_taken += 1
+            return True
+        if kind is tuple or kind is list:
+            self.line(f"if type({where}) is not {kind.__name__} or len({where}) != {len(value)}: return MISS")
+            return all(self._take(f"{where}[{i}]", item) for i, item in enumerate(value))
+        if kind is dict and all(type(name) is str for name in value):
+            self.line(f"if type({where}) is not dict or list({where}) != {list(value)!r}: return MISS")
+            return all(self._take(f"{where}[{name!r}]", item) for name, item in value.items())
+        if value is None or kind is bool:
+            self.line(f"if {where} is not {value}: return MISS")
+            return True
+        if kind is int or kind is str or (kind is float and value == value and value != 0.0):
+            self.line(f"if type({where}) is not {kind.__name__} or {where} != {value!r}: return MISS")
+            return True
+        return False
 
     def guards(self, watch: Watch) -> None:
-        n = len(self.tensors)
-        if n:
+        taken = ", ".join(f"t{i}" for i in range(self.n_taken))
+        self.taken = f"({taken},)" if taken else "()"
+        if self.n_taken:
             guards = torch._C._dynamo.guards
             self.names["check"] = guards.TensorGuards(
                 *self.tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
             ).check
-            self.line(f"if len(args) != {n} or not check(*args) or not settings(): return MISS")
+            self.line(f"if not check({taken}) or not settings(): return MISS")
         else:  # the tensors' check tells inference mode too
             self.names["inference"] = torch.is_inference_mode_enabled
             is_on = torch.is_inference_mode_enabled()
-            self.line(f"if args or not settings() or inference() is not {is_on}: return MISS")
+            self.line(f"if not settings() or inference() is not {is_on}: return MISS")
         self.line("stream = raw_stream(device)")
         # The default stream, 0, is never captured.
-        self.line("if stream != arena.last_raw or entry.filled_for is not route or (stream and is_capturing()):")
-        self.line("    return MISS")
+        self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
         if not watch.is_trivial:
             self.names["watch"], self.names["is_same"] = watch, watch.is_same
             self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
     def copy_in(self) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
+        if not self.entry.statics:
+            return
+        if self.entry.in_place:
+            for i, static in enumerate(self.entry.statics):
+                self.line(f"if t{i}.data_ptr() != {static.tensor.data_ptr()}: return MISS")
+            return
+        self.names["buffers"] = self.entry.buffers
+        if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):
+            self.names["fill"], self.names["zeros"] = self.entry.fill, [0.0] * len(self.tensors)
+            self.line(f"if buffers.filled_for is not route: fill({self.taken}, zeros, route)")
+            self.line("else:")
+            self.indent = "    "
+        else:
+            self.line("buffers.filled_for = route")
+        self._copies_in()
+        self.indent = ""
+
+    def _copies_in(self) -> None:
         statics = [static.target(t)[0] for static, t in zip(self.entry.statics, self.tensors)]
         one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES and all(map(is_dense, statics))
         self.names["statics"] = statics
         if not one_by_one:
-            self.line("foreach_copy(statics, args)")
+            self.line(f"foreach_copy(statics, {self.taken})")
         for i, static in enumerate(statics if one_by_one else ()):
             nbytes = static.numel() * static.element_size()
             if not nbytes:
+                self.line("pass")
                 continue
             self.names[f"static{i}"] = static
-            self.line(f"given = args[{i}].data_ptr()")
+            self.line(f"given = t{i}.data_ptr()")
             self.line(
                 f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
-                f"static{i}.copy_(args[{i}])"
+                f"static{i}.copy_(t{i})"
             )
 
     def repeat_last(self, content: Sequence[Content]) -> None:
@@ -240,7 +289,7 @@ class _Writer:
     def function(self) -> Fast:
         body = "\n            ".join(self.lines)
         source = (
-            "def fast(args):\n"
+            "def fast(args, kwargs):\n"
             "    with lock:\n"
             "        try:\n"
             f"            {body}\n"
@@ -249,6 +298,3 @@ class _Writer:
         )
         exec(compile(source, "<gfxgraph fast path>", "exec"), self.names)
         return self.names.pop("fast")  # left in, it would hold itself: a cycle that only the collector frees
-
-
-__all__ = ["MISS", "Fast", "builder", "can_be_fast", "make_fast", "never"]

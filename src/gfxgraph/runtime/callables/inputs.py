@@ -10,6 +10,7 @@ ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,29 @@ def span(tensor: Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride()))
 
 
+class Buffers:
+    """Memory of the static inputs of one callable: one stretch for each argument, as long as its largest.
+
+    Captures of different sizes share it, since only one of them runs at a time.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[Any, ...], Tensor] = {}
+        self.filled_for: Any = None
+        """Whose padding it holds: the route of the last call."""
+
+    def take(self, position: int, numel: int, example: Tensor) -> tuple[Tensor, int]:
+        """``numel`` elements for an argument, and the bytes that this took anew."""
+        key = (position, example.dtype, example.device)
+        flat = self._flat.get(key)
+        new = 0
+        if flat is None or flat.numel() < numel:
+            # Graphs captured with the shorter one keep it.
+            flat = self._flat[key] = torch.zeros(numel, dtype=example.dtype, device=example.device)
+            new = numel * flat.element_size()
+        return flat[:numel], new
+
+
 @dataclass(slots=True)
 class StaticInput:
     """One argument's buffer.
@@ -44,26 +68,28 @@ class StaticInput:
     Args:
         tensor: what the captured function sees.
         span: its memory as one dimension, where the layout has gaps or repeats; else None.
+        new_nbytes: memory that was taken for it.
     """
 
     tensor: Tensor
     span: Tensor | None = None
+    new_nbytes: int = 0
 
     @classmethod
-    def like(cls, example: Tensor, size: Sequence[int] | None = None) -> StaticInput:
+    def like(
+        cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int
+    ) -> StaticInput:
         """A buffer for tensors like ``example``; of another ``size`` it is contiguous."""
-        with torch.inference_mode(False):
-            if size is not None and tuple(size) != tuple(example.size()):
-                made = torch.zeros(tuple(size), dtype=example.dtype, device=example.device)
-                return cls(made.requires_grad_(example.requires_grad))
-            if is_dense(example):
-                made = torch.empty_strided(
-                    example.size(), example.stride(), dtype=example.dtype, device=example.device
-                )
-                return cls(made.requires_grad_(example.requires_grad))
-            flat = torch.empty(span(example), dtype=example.dtype, device=example.device)
-            made = flat.as_strided(example.size(), example.stride())
-            return cls(made, flat)
+        with torch.inference_mode(False), torch.no_grad():
+            is_bucket = size is not None and tuple(size) != tuple(example.size())
+            wanted = tuple(size) if size is not None else tuple(example.size())
+            if is_bucket or is_dense(example):
+                flat, new = buffers.take(position, math.prod(wanted), example)
+                made = flat.view(wanted) if is_bucket else flat.as_strided(wanted, example.stride())
+                return cls(made.detach().requires_grad_(example.requires_grad), None, new)
+            flat, new = buffers.take(position, span(example), example)
+            made = flat.as_strided(wanted, example.stride()).detach()
+            return cls(made.requires_grad_(example.requires_grad), flat, new)
 
     @property
     def nbytes(self) -> int:

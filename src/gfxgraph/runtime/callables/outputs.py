@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gfxgraph.runtime.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.runtime.callables.signature import NotATree, builder, flatten
+from gfxgraph.runtime.memory import Layout, tensor_at
 from gfxgraph.runtime.recorder import storage_address
 
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
@@ -44,13 +45,27 @@ class Result:
 
 
 class Outputs:
-    """What the captured function returned, and how each call's result is made from it."""
+    """What the captured function returned, and how each call's result is made from it.
 
-    def __init__(self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]]) -> None:
+    Args:
+        result: what it returned.
+        statics: the inputs, to know what is a view of one.
+        warm: the tensors of an eager call's result; one that comes again is from outside.
+        owns: every result will be copied out, so that its memory need not be held.
+    """
+
+    def __init__(
+        self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]], owns: bool
+    ) -> None:
         tensors: list[Tensor] = []
         self.structure = flatten(result, tensors)
         self.results = [_kind(t, statics, warm, i) for i, t in enumerate(tensors)]
         self.build = builder(result)
+        if owns:
+            # Copied out before anything else runs in the pool: later captures may have the memory.
+            for found in self.results:
+                if found.made is not None and not found.is_host and found.made.numel():
+                    found.made = tensor_at(Layout.of(found.made))
         self.made = [r.made for r in self.results if r.made is not None and not r.is_host]
         self.storages = list({storage_address(t): t.untyped_storage() for t in self.made if t.numel()}.values())
         self.handles = [storage._cdata for storage in self.storages]
@@ -58,7 +73,7 @@ class Outputs:
 
     @property
     def nbytes(self) -> int:
-        return sum(storage.nbytes() for storage in self.storages)
+        return sum(span(tensor) * tensor.element_size() for tensor in self.made)
 
     def in_use(self) -> bool:
         """True while somebody else can see one of the buffers."""

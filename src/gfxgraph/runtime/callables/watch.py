@@ -13,13 +13,16 @@ costs more than a replay, so:
 
 What was seen is part of the signature, so that going back to evaluation finds its capture again.
 Values written in place (optimizers, ``copy_``, ``load_state_dict``) need none of this: a replay reads them.
-Not watched: what functions called by the function read, and attributes of objects that are no modules.
+Not watched: what functions called by the function read, and what objects hold that are no modules and
+that the function is not a method of.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +32,10 @@ from torch import Tensor, nn
 from gfxgraph.core.constants import NotConstant, constant_key
 
 EXACT = 8
+MAX_TOKENS = 1024
+MAX_ITEMS = 16
+CELL = object()
+"""In the place of a name: the value of a variable of an enclosing function."""
 IN_TURN = 4
 
 _epoch = [0]
@@ -72,12 +79,17 @@ class Watch:
         self.token = -1
         """Stands for what was seen last; equal surroundings have equal tokens."""
         self._tokens: dict[Any, int] = {}
+        self._n_tokens = 0
+        self.tensors_token = 0
+        """Another number whenever a tensor was replaced or moved."""
+        self._last_tensors: list[Any] = []
         self._epoch = -1
-        self._variables: list[tuple[Any, str, Any]] = []
+        self._variables: list[tuple[Any, Any, Any]] = []
+        self._far: list[tuple[Any, str, Any]] = []
         self._tensors: list[Tensor] = []
         self._addresses: list[int] = []
-        self._next = 0
-        self._held: list[Any] = []
+        self._next = self._turns = 0
+        self._has_modules = False
         self._is_exact = True
         self.requires_grad = False
         self._functions = list(_functions(fn))
@@ -89,7 +101,7 @@ class Watch:
         if self._epoch != _epoch[0]:
             return False
         for where, name, value in self._variables:
-            if (where.cell_contents if name == "" else where.get(name)) is not value:
+            if (where.cell_contents if name is CELL else where.get(name)) is not value:
                 return False
         tensors, addresses = self._tensors, self._addresses
         if self._is_exact:
@@ -98,64 +110,84 @@ class Watch:
                     return False
             return True
         start = self._next
-        for i in range(start, start + IN_TURN):
-            if tensors[i].data_ptr() != addresses[i]:
+        for tensor, address in zip(tensors[start : start + IN_TURN], addresses[start : start + IN_TURN]):
+            if tensor.data_ptr() != address:
                 return False
-        self._next = start + IN_TURN if start + 2 * IN_TURN <= len(tensors) else 0
+        self._next = start + IN_TURN if start + IN_TURN < len(tensors) else 0
+        if self._far:
+            self._turns += 1
+            where, name, value = self._far[self._turns % len(self._far)]
+            return where.get(name) is value
         return True
 
     @property
     def is_trivial(self) -> bool:
         """True where there is nothing to watch."""
-        return not self._variables and not self._tensors and not self._held
+        return not self._variables and not self._tensors and not self._has_modules
 
     def look(self) -> int:
         """Look at everything; the token of what is there now."""
         if self.token >= 0 and self.is_same():
             return self.token
         self._epoch = _epoch[0]
-        self._variables = list(self._named())
         modules = list(self._modules())
+        attributes = [a for module in modules for inner in module.modules() for a in _attributes(inner)]
+        near = [a for owner in (*modules, *_owners(self.fn)) for a in _attributes(owner)]
+        self._is_exact = len(attributes) <= EXACT
+        self._variables = [*self._named(), *(attributes if self._is_exact else near)]
+        self._far = attributes
         if modules:
             _listen()
         tensors = [v for _, _, v in self._variables if isinstance(v, Tensor)]
         flags: list[Any] = []
         for module in modules:
             for inner in module.modules():
-                flags.append((id(inner), inner.training, _plain(inner)))
+                flags.append((_serial(inner), inner.training))
                 tensors += [t for t in (*inner._parameters.values(), *inner._buffers.values()) if t is not None]
-        self._held = modules
+        self._has_modules = bool(modules)
         unique = {id(t): t for t in tensors if t.layout is torch.strided}
         self._tensors = list(unique.values())
         self._addresses = [t.data_ptr() for t in self._tensors]
-        self._is_exact = len(self._tensors) <= EXACT
-        if not self._is_exact:  # whole groups only, so that the turn needs no bounds check
-            more = -len(self._tensors) % IN_TURN
-            self._tensors += self._tensors[:more]
-            self._addresses += self._addresses[:more]
+        self._is_exact = self._is_exact and len(self._tensors) <= EXACT
         self._next = 0
         self.requires_grad = any(t.requires_grad for t in self._tensors)
         key = (
-            tuple((name, _key(value)) for _, name, value in self._variables),
+            tuple((name, _key(value)) for _, name, value in (*self._variables, *self._far)),
             tuple(flags),
-            tuple((id(t), a, t.dtype, t.size(), t.requires_grad) for t, a in zip(self._tensors, self._addresses)),
+            tuple(t.requires_grad for t in self._tensors),
+            self._look_at_tensors(),
         )
-        self.token = self._tokens.setdefault(key, len(self._tokens))
+        if key not in self._tokens:
+            if len(self._tokens) >= MAX_TOKENS:
+                self._tokens.clear()
+            self._tokens[key] = self._n_tokens
+            self._n_tokens += 1
+        self.token = self._tokens[key]
         return self.token
 
-    def _named(self) -> Iterator[tuple[Any, str, Any]]:
+    def _look_at_tensors(self) -> int:
+        now = [(id(t), a, t.dtype, t.size()) for t, a in zip(self._tensors, self._addresses)]
+        if now != self._last_tensors:
+            self._last_tensors = now
+            self.tensors_token += 1
+        return self.tensors_token
+
+    def _named(self) -> Iterator[tuple[Any, Any, Any]]:
         """Variables of enclosing functions and globals that the code names: place, name, value."""
         for function in self._functions:
             for cell in function.__closure__ or ():
                 try:
-                    yield cell, "", cell.cell_contents
+                    value = cell.cell_contents
                 except ValueError:  # assigned later
                     continue
+                yield cell, CELL, value
+                yield from _items(value)
             names = function.__globals__
             for name in function.__code__.co_names:
                 value = names.get(name)
                 if value is not None and _is_state(value):
                     yield names, name, value
+                    yield from _items(value)
 
     def _modules(self) -> Iterator[nn.Module]:
         seen: set[int] = set()
@@ -188,7 +220,7 @@ def _functions(fn: Any) -> Iterator[Any]:
         inner = unwrapped(getattr(inner, "_orig_mod", inner))
         inner = type(inner).forward
     elif not inspect.isfunction(inner):
-        inner = getattr(type(inner), "__call__", None)
+        inner = vars(type(inner)).get("__call__")
     if inspect.isfunction(inner):
         yield inner
 
@@ -229,17 +261,59 @@ def _is_state(value: Any) -> bool:
     return isinstance(value, Tensor | nn.Module | bool | int | float | str | tuple | list | dict)
 
 
+def _attributes(owner: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Plain attributes of an object that its own code names: place, name, value."""
+    code = getattr(type(owner), "forward", None)
+    if not hasattr(owner, "__dict__") or isinstance(owner, type):
+        return
+    values = vars(owner)
+    names = code.__code__.co_names if inspect.isfunction(code) else tuple(values)
+    for name in names:
+        value = values.get(name)
+        if name != "training" and type(value) in (bool, int, float, str, Tensor):
+            yield values, name, value
+
+
+class _Items:
+    """The items of a list, looked up like those of a dict."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def get(self, i: int) -> Any:
+        return self.values[i] if i < len(self.values) else None
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """What a short list or dict holds: place, key, item."""
+    if isinstance(value, list) and len(value) <= MAX_ITEMS:
+        where = _Items(value)
+        yield from ((where, i, item) for i, item in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= MAX_ITEMS:
+        yield from ((value, name, item) for name, item in list(value.items()))
+
+
 def _key(value: Any) -> Any:
     try:
         return constant_key(value)
     except NotConstant:
-        return type(value), id(value)
+        return type(value), _serial(value)
 
 
-def _plain(module: nn.Module) -> tuple[Any, ...]:
-    """A module's own plain attributes: what its code may branch on."""
-    found = []
-    for name, value in vars(module).items():
-        if type(value) in (bool, int, float, str) and name != "training":
-            found.append((name, _key(value)))
-    return tuple(found)
+_serials: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_counter = itertools.count()
+
+
+def _serial(value: Any) -> int:
+    """A number for an object that no other object ever gets, unlike its id; nothing is kept alive."""
+    if isinstance(value, list | dict) and len(value) <= MAX_ITEMS:
+        return -len(value) - 1  # what it holds is looked at item by item
+    if isinstance(value, Tensor):
+        return id(value)  # with its address, which is what a graph has
+    try:
+        found = _serials.get(value)
+        if found is None:
+            found = _serials[value] = next(_counter)
+        return found
+    except TypeError:
+        return next(_counter)

@@ -74,8 +74,7 @@ def make_fast(
     if not has_guards() or not writer.takes(args, kwargs):
         return None
     writer.guards(watch)
-    writer.copy_in()
-    writer.repeat_last(content or ())
+    writer.copy_in(content)
     if hot:
         writer.hand_out(instances)
     else:
@@ -176,7 +175,7 @@ class _Writer:
             self.names["watch"], self.names["is_same"] = watch, watch.is_same
             self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
-    def copy_in(self) -> None:
+    def copy_in(self, content: Sequence[Content] | None) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
         if not self.entry.statics:
             return
@@ -186,13 +185,14 @@ class _Writer:
             return
         self.names["buffers"] = self.entry.buffers
         if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):
-            self.names["fill"], self.names["zeros"] = self.entry.fill, [0.0] * len(self.tensors)
-            self.line(f"if buffers.filled_for is not route: fill({self.taken}, zeros, route)")
+            self.names["fill"], self.names["content"] = self.entry.fill, content
+            self.line(f"if buffers.filled_for is not route: fill({self.taken}, content, route)")
             self.line("else:")
             self.indent = "    "
         else:
             self.line("buffers.filled_for = route")
         self._copies_in()
+        self._repeat_last(content or ())
         self.indent = ""
 
     def _copies_in(self) -> None:
@@ -213,7 +213,7 @@ class _Writer:
                 f"static{i}.copy_(t{i})"
             )
 
-    def repeat_last(self, content: Sequence[Content]) -> None:
+    def _repeat_last(self, content: Sequence[Content]) -> None:
         """The last row of what was copied in, again, into all of its padding; one dim after the other."""
         by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for static, given, value in zip(self.entry.statics, self.tensors, content):

@@ -49,6 +49,8 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
         return make
 
     n_done, predicted = 0, 0
+    if not todo:
+        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
     current = torch.cuda.current_stream(arena.device_index)
     try:
         prediction = arena.predict([trial(*item) for item in todo])

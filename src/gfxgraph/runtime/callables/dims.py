@@ -167,6 +167,7 @@ class Dims:
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Each tensor's path, in the order in which ``flatten((args, kwargs))`` meets them."""
     named: list[str] = []
+    fn = getattr(fn, "forward", fn)  # a module's own signature says no more than *args
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

@@ -569,14 +569,19 @@ class _Attempt:
         if problem.op is not None and problem.output == "the random generator":
             return problem
         comparison = Comparison(exact)
-        data = other[0]
+        data, content, exchange = other
+
+        def keep_and_measure(position: int, op: Op, given: Any, out: Any) -> None:
+            comparison.keep(position, op, given, out)
+            comparison.measure(position, op, given, out)
+
         try:
             if one is None:
-                self._guarded(data, lambda *seen: (comparison.keep(*seen), comparison.measure(*seen)))
+                self._guarded(data, keep_and_measure)
             else:
                 self._guarded(data, comparison.measure)
-                self._padded_run(*one, each=comparison.keep)
-            self._padded_run(*other, each=comparison.compare)
+                self._padded_run(one[0], one[1], one[2], comparison.keep)
+            self._padded_run(data, content, exchange, comparison.compare)
         except (_Failed, torch.OutOfMemoryError):
             return problem
         return _Problem(problem.reason, problem.output, comparison.culprit or problem.op)

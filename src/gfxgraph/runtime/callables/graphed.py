@@ -223,7 +223,8 @@ class Graphed(Planned):
         if entry is None:
             raise RunEagerly(route.why_eager)
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.proof is None:
-            return self._prove(arena, route, call)
+            if not self._is_proved_already(route, call):
+                return self._prove(arena, route, call)
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error)
         if not entry.is_captured:

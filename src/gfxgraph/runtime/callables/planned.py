@@ -135,9 +135,20 @@ class Planned:
                 if self._is_transparent.get(call.kind):
                     self._proofs.forget(proof)
                     return result
-            route.proof = proof
-            route.content = [proof.content.get(i, Pad.ZERO) for i in range(len(call.tensors))]
+            self._use(route, proof, call)
         return result
+
+    def _is_proved_already(self, route: Route, call: Call) -> bool:
+        """Whether the proof follows from others; the route has it then."""
+        assert route.bucketed is not None
+        proof = self._proofs.already(call.kind, route.bucketed.actual, route.bucketed.bucket)
+        if proof is not None:
+            self._use(route, proof, call)
+        return proof is not None
+
+    def _use(self, route: Route, proof: Proof, call: Call) -> None:
+        route.proof = proof
+        route.content = [proof.content.get(i, Pad.ZERO) for i in range(len(call.tensors))]
 
     def _refuse(self, route: Route, proof: Proof, bucketed: Bucketed) -> None:
         route.entry, route.why_eager = None, f"padding refused: {proof.reason}"

@@ -4,8 +4,8 @@
                                                              └──> refused: eager, with the reason
 
 "auto" begins with powers of two, which need no knowledge, and learns from the sizes seen after 64 calls,
-then after eight times as many, and so on: each time only where the new buckets save enough to be worth
-new captures.
+then after three times as many, and so on: each time only where the new buckets save enough to be worth
+new captures. New buckets need not all be proved from the ground up: see ``Proofs``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from gfxgraph.runtime.callables.outside import reachable
 from gfxgraph.runtime.callables.padding import Proof, Prover, Status
 
 LEARN_AFTER = 64
-LEARN_AGAIN = 8
-WORTH = 0.01
+LEARN_AGAIN = 3
+WORTH = 0.002
 """New buckets must save this share of the work before graphs are captured again for them."""
 HOPELESS = 3
 """Buckets refused, and none proved, before a function's other buckets are refused unseen."""
+TRUSTED = 6
+"""Buckets proved, and none refused, before a further bucket is only compared with the truth."""
 MOST_AGAIN = 4
 """Proofs of one bucket that could not tell, before it is left eager."""
 
@@ -144,6 +146,10 @@ class Sizes(Mapping[str, Any]):
 class Proofs:
     """What is proved of one function, by tree, bucket and size.
 
+    The first buckets are proved in full; where all of them held, a further one is compared with the truth
+    on each new size, as any size is when it is first seen. A size that was compared in one bucket and a
+    bucket that was compared with another size need no third look, unless something was ever refused.
+
     Args:
         fn: the function, whose reachable state is watched.
         pads: content of the padding by argument path, or one for all.
@@ -157,6 +163,21 @@ class Proofs:
         self._known: dict[Any, Proof] = {}
         self._n_again: Counter[Any] = Counter()
         self._refused: dict[Any, Proof] = {}
+        self._by_size: dict[Any, Proof] = {}
+
+    def already(self, structure: Any, actual: Mapping[str, int], bucket: Mapping[str, int]) -> Proof | None:
+        """The proof that follows from what was proved of this size and of this bucket singly."""
+        key = _key(structure, actual, bucket)
+        size = self._by_size.get((structure, tuple(sorted(actual.items()))))
+        known = self._known.get(key)
+        if size is None or known is None or self._was_refused(key):
+            return None
+        if size.content != known.content or size.may_learn_more != known.may_learn_more:
+            return None
+        return size
+
+    def _was_refused(self, key: Any) -> bool:
+        return any(tree == key[0] for tree, _, _ in self._refused)
 
     def examine(
         self,
@@ -180,9 +201,8 @@ class Proofs:
             )
         prover.call = call
         prover.is_transparent = is_transparent
-        padded = frozenset(name for name, n in actual.items() if bucket[name] != n)
-        # A verdict holds for one tree, one bucket and one set of padded dims.
-        key = (structure, tuple(sorted(bucket.items())), padded)
+        key = _key(structure, actual, bucket)
+        padded = key[2]
         known = self._known.get(key)
         refused = self._refused.get(key)
         if refused is None and known is None:
@@ -193,17 +213,25 @@ class Proofs:
             return Proof(
                 Status.REFUSED, call(tensors), reason=refused.reason, op=refused.op, where=refused.where
             )
-        proof = prover.confirm(tensors, actual, bucket, known) if known else prover.prove(tensors, actual, bucket)
+        basis = known
+        if basis is None and not self._was_refused(key):
+            others = [p for (tree, _, dims_), p in self._known.items() if (tree, dims_) == (structure, padded)]
+            if len(others) >= TRUSTED and all(p.content == others[0].content for p in others):
+                basis = others[0]
+        proof = prover.confirm(tensors, actual, bucket, basis) if basis else prover.prove(tensors, actual, bucket)
         if proof.status is Status.AGAIN:
             self._n_again[key] += 1
             if self._n_again[key] > MOST_AGAIN:
                 proof.status = Status.REFUSED
                 proof.reason = proof.reason or "the arguments never had two different values to prove it with"
-        if proof.is_proved and known is None:
-            self._known[key] = proof
+        if proof.is_proved:
+            self._known.setdefault(key, proof)
+            self._by_size[(structure, tuple(sorted(actual.items())))] = proof
         if proof.status is Status.REFUSED:
-            if known is None:
+            if basis is None:
                 self._refused[key] = proof
+            else:
+                self._refused.setdefault((structure, None, padded), proof)
             label = ", ".join(f"{name}={n} in {bucket[name]}" for name, n in actual.items())
             self.refusals[label] = proof
         return proof
@@ -211,9 +239,16 @@ class Proofs:
     def forget(self, proof: Proof) -> None:
         """Have it proved again with the next call."""
         self._known = {key: known for key, known in self._known.items() if known is not proof}
+        self._by_size = {key: known for key, known in self._by_size.items() if known is not proof}
 
     def _pad_of(self, name: str) -> Content | None:
         return self.pads.get(name, self.pads.get(""))
+
+
+def _key(structure: Any, actual: Mapping[str, int], bucket: Mapping[str, int]) -> tuple[Any, Any, Any]:
+    """What a proof holds for: one tree, one bucket, one set of padded dims."""
+    padded = frozenset(name for name, n in actual.items() if bucket[name] != n)
+    return structure, tuple(sorted(bucket.items())), padded
 
 
 def refusal(proof: Proof, bucket: Mapping[str, int]) -> ConfigError:

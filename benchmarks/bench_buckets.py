@@ -144,7 +144,11 @@ def main() -> None:
     found: dict = {
         "calls": options.calls,
         "different_sizes": len(set(sizes)),
-        "by_the_plans": {"ladder": counted(rule, sizes), "learned": counted(learned, sizes), "auto": as_it_goes(sizes)},
+        "by_the_plans": {
+            "ladder": counted(rule, sizes),
+            "learned": counted(learned, sizes),
+            "auto": as_it_goes(sizes),
+        },
         "torch": torch.__version__,
     }
     if torch.cuda.is_available():

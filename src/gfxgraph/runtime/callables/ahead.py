@@ -59,7 +59,9 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
             if not entry.statics:
                 _ready(graphed, entry, bucketed, call)
             entry.n_seen = graphed._warmup
-            entry.ring.append(graphed._one_more(entry, call))
+            entry.first = entry.capture(recorded=not graphed._may_go_unrecorded(call))
+            graphed._learn(call, entry, entry.first)
+            graphed._n_captures += 1
             arena.use(entry)
             n_done += 1
     except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:

@@ -3,9 +3,9 @@
     new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
                                     └──> eager (it cannot be captured; the reason is kept)
 
-A captured entry has one graph, or in ``hot`` mode a small ring of them over the same inputs: while
-the caller still holds the results of one, the next call uses another; when all are held, results
-are copied out of a graph that is never handed out.
+A captured entry has one graph, whose results are copied out; in ``hot`` mode also a small ring of them
+over the same inputs, whose results are handed out: while the caller still holds those of one, the next
+call uses another; when all are held, the first graph's are copied out.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from gfxgraph.runtime.effects import Effects
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.memory import Arena
 
-RING = 2
-"""Graphs whose results may be handed out at the same time in ``hot`` mode."""
-
 
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
@@ -47,6 +44,9 @@ class Instance:
         self.generators = program.generators
         self.n_trials = 0
         """Replays whose result nobody was given."""
+        self.seen_on = -1
+        self.stream: Any = None
+        """The stream on which the results were last handed out."""
 
 
 class Entry:
@@ -56,7 +56,6 @@ class Entry:
         label: for people: the shapes.
         function: its name.
         buffers: where the static inputs lie.
-        owns: results are always copied out, so that captures may share the memory they are made in.
         in_place: the caller's tensors are read and written where they are.
     """
 
@@ -67,12 +66,10 @@ class Entry:
         label: str,
         function: str,
         buffers: Buffers,
-        owns: bool,
         in_place: bool,
     ) -> None:
         self.arena = arena
         self.buffers = buffers
-        self.owns = owns
         self.in_place = in_place
         self.is_clean = False
         """Further captures need not be recorded."""
@@ -85,8 +82,10 @@ class Entry:
         self.statics: list[StaticInput] = []
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.first: Instance | None = None
         self.ring: list[Instance] = []
-        self.spare: Instance | None = None
+        self.ring_failed = False
+        self.result_nbytes = 0
         self.why_eager = ""
         self.n_seen = 0
         self.used_at = 0
@@ -102,7 +101,7 @@ class Entry:
 
     @property
     def is_captured(self) -> bool:
-        return bool(self.ring) or self.spare is not None
+        return self.first is not None
 
     @property
     def nbytes(self) -> int:
@@ -110,7 +109,7 @@ class Entry:
         return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
-        instances = [*self.ring, *([self.spare] if self.spare else [])]
+        instances = self.instances()
         return {
             "function": self.function,
             "signature": self.label,
@@ -124,8 +123,10 @@ class Entry:
 
     def n_replays(self) -> int:
         """Replays that gave a caller's result."""
-        graphs = [*self.ring, *([self.spare] if self.spare else [])]
-        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in graphs)
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+
+    def instances(self) -> list[Instance]:
+        return [self.first, *self.ring] if self.first is not None else []
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -152,11 +153,24 @@ class Entry:
             self.warm_structure = flatten(result, made)
             self.warm = [weakref.ref(t) for t in made]
 
-    def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
+    def add_to_ring(self, *, recorded: bool) -> Instance:
+        """One more graph, whose results can be handed out; raises as ``capture``."""
+        assert self.first is not None
+        kind = self.first.outputs
+        buffers = kind.buffers()
+        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
+        instance.outputs.hand_out(buffers)
+        self.ring.append(instance)
+        return instance
+
+    def capture(
+        self, *, recorded: bool, pool: Any = None, copy_results: Callable[[Any], None] | None = None
+    ) -> Instance:
         """Capture the function once more on the static inputs.
 
         Args:
             pool: another one than the arena's.
+            copy_results: called with the function's result, inside the capture.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -166,14 +180,19 @@ class Entry:
         arena = self.arena
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+
+        def run() -> Any:
+            result = self.fn(*self.args, **self.kwargs)
+            if copy_results is not None:
+                copy_results(result)
+            return result
+
         try:
-            made = engine.capture(
-                lambda: self.fn(*self.args, **self.kwargs), arena.stream, pool or arena.pool, recorded=recorded
-            )
+            made = engine.capture(run, arena.stream, pool or arena.pool, recorded=recorded)
         except engine.CaptureDied:
             arena.renew()
             raise
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm, self.owns))
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
@@ -188,8 +207,8 @@ class Entry:
         self.arena.wait_for_all()  # what is being dropped may still be running
         self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
         self.n_gone = self.n_replays()
+        self.first = None
         self.ring.clear()
-        self.spare = None
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -207,7 +226,7 @@ class Entry:
 
     @property
     def results(self) -> list[Result]:
-        return self.ring[0].outputs.results if self.ring else []
+        return self.first.outputs.results if self.first is not None else []
 
     def fill(
         self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None

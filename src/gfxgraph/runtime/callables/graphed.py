@@ -33,10 +33,11 @@ from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.entry import RING, Entry, Instance
+from gfxgraph.runtime.callables.entry import Entry, Instance
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
@@ -243,45 +244,46 @@ class Graphed(Planned):
         return result
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        instance, own = self._instance(entry, route)
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        instance, own = self._instance(entry, stream)
         # What the function writes to its arguments it writes to their padding too.
-        entry.fill(tensors, route.content, None if entry.mutates else route)
+        entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _instance(self, entry: Entry, route: Route) -> tuple[Instance, bool]:
+    def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
+        assert entry.first is not None
         if self._options.mode is not ReplayMode.HOT:
-            return entry.ring[0], True
-        for instance in entry.ring:
-            if not instance.outputs.in_use():
-                return instance, False
-        try:
-            if len(entry.ring) < RING:
-                entry.ring.append(self._one_more(entry))
-                return entry.ring[-1], False
-            if entry.spare is None:
-                entry.spare = self._one_more(entry)
-            return entry.spare, True
-        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-            raise RunEagerly("every result buffer is in use, and another capture failed") from error
-
-    def _one_more(self, entry: Entry, call: Call | None = None) -> Instance:
-        recorded = not (entry.is_clean if call is None else self._may_go_unrecorded(call))
-        self._n_captures += 1
-        return entry.capture(recorded=recorded)
+            return entry.first, True
+        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            try:
+                chosen = entry.add_to_ring(recorded=not entry.is_clean)
+                self._n_captures += 1
+                stream.wait_stream(entry.arena.stream)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                entry.ring_failed = True  # results are copied out from now on
+                why = "no further graph for hot mode; results are copied"
+                entry.arena.state.report("fallback", why, self._name, engine.first_line(error))
+        if chosen is None:
+            return entry.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # there the last results may still be read
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
 
     def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = tuple(entry.ring)
+        graphs = tuple(entry.instances())
         if route.fast is None or route.fast_of != graphs:
             made = make_fast(
                 entry,
-                route,
+                route.mark,
                 call.args,
                 call.kwargs,
                 call.tensors,
@@ -300,9 +302,8 @@ class Graphed(Planned):
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
-            owns = self._options.mode is not ReplayMode.HOT
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Entry(arena, self._fn, label, self._name, self._buffers, owns, in_place)
+            entry = Entry(arena, self._fn, label, self._name, self._buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -343,6 +344,7 @@ class Graphed(Planned):
             self._stay_eager(entry, f"its result cannot be taken apart: {error}")
             return
         entry.warm = [weakref.ref(t) for t in made]
+        entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 tensor.record_stream(current)  # it was made on another stream than it will be used on
@@ -365,10 +367,9 @@ class Graphed(Planned):
         captured = [e for e in self._entries.values() if e.is_captured]
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
-        if not arena.make_room(max((e.nbytes for e in captured), default=0), keep=entry):
-            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-            error = CaptureError("vram_cap_exceeded", **arena.account(max(e.nbytes for e in captured)))
-            raise RunEagerly("a capture would go over the memory limit", error)
+        # At least its arguments and results; what its like have taken says more.
+        needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
+        self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
         try:
@@ -396,9 +397,21 @@ class Graphed(Planned):
         if entry.mutates and call.aliases:
             self._stay_eager(entry, "it writes to arguments that share memory")
             raise RunEagerly(entry.why_eager, entry.error)
-        entry.ring.append(instance)
+        entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
+        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
+            try:
+                self._make_room(arena, entry, 0)
+            except RunEagerly:
+                entry.evict("it takes more memory than the limit allows")
+                raise
+
+    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
+        if not arena.make_room(needed, keep=entry):
+            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+            error = CaptureError("vram_cap_exceeded", **arena.account(needed))
+            raise RunEagerly("a capture would go over the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""
@@ -459,8 +472,8 @@ class Graphed(Planned):
         for entry in self._entries.values():
             if entry.why_eager:
                 how = f"eager: {entry.why_eager}"
-            elif entry.is_captured:
-                how = f"{entry.n_replays()} replays of {entry.ring[0].graph.explain()}"
+            elif entry.first is not None:
+                how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")

@@ -42,7 +42,7 @@ class Route:
     """Where calls of one exact signature go."""
 
     __slots__ = (
-        "bucketed", "content", "entry", "fast", "fast_of", "proof", "result_sizes", "too_large", "why_eager",
+        "bucketed", "content", "entry", "fast", "fast_of", "mark", "proof", "result_sizes", "too_large", "why_eager",
     )  # fmt: skip
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
@@ -51,6 +51,8 @@ class Route:
         self.why_eager = why_eager
         self.fast: Fast | None = None
         self.fast_of: tuple[Instance, ...] = ()
+        self.mark = object()
+        """Stands for the route where a reference to it would be a cycle."""
         self.proof: Proof | None = None
         """That the bucket may serve this size; None until then, and where nothing is padded."""
         self.content: Sequence[Content] | None = None

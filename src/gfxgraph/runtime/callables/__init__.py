@@ -15,6 +15,11 @@ Stays out: engines, the command line.
     ahead.py      every bucket before the first call
     engine.py     capture of one function on one set of static inputs
     memory.py     the arena: pool, capture stream, cap, eviction, report
+    planned.py    sizes and choices of one callable: proofs, chunks, eager or graph
+    plans.py      the sizes seen, the buckets they give, what is proved
+    padding.py    the proof that padding changes nothing; witness.py, invent.py, nearness.py, outside.py
+    chunks.py     calls above the largest bucket, in pieces
+    adaptive.py   timings, and the decisions kept between runs
     watch.py      what a function reads besides its arguments: parameters, flags
 
 and what is built beside and from them:

@@ -109,8 +109,9 @@ class ShapeBucketPool:
     def failed_buckets(self) -> list[int]:
         """Buckets that run eagerly for good, because they could not be captured or padding would show."""
         failed = {e.label for e in self._entries() if e.why_eager}
-        failed |= {e.label for e in self._entries() if any(v.refused for v in e.verdicts.values())}
-        return [bucket for bucket in self.buckets if f"batch={bucket}" in failed]
+        routes = self._graphed._routes.values()
+        refused = {r.bucketed.bucket["batch"] for r in routes if r.entry is None and r.bucketed is not None}
+        return [bucket for bucket in self.buckets if bucket in refused or f"batch={bucket}" in failed]
 
     @property
     def memory_overhead(self) -> int:

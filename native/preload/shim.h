@@ -82,6 +82,16 @@ hipError_t graph_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>...
   return status;
 }
 
+// An instantiation, whichever of its forms: `call` makes it.
+template <class Call>
+hipError_t instantiate(const Table &t, Fn fn, hipGraphExec_t *exec, hipGraph_t graph, unsigned long long flags,
+                       Call call) {
+  const uint64_t begin = now_ns();
+  const bool over = over_node_limit(t, graph);
+  const hipError_t status = over ? kOutOfMemory : call();
+  return instantiated(t, fn, status, exec, graph, flags, now_ns() - begin, over);
+}
+
 void escaped(Fn fn, bool legacy_stream);
 // What a recorded call left in the graph; `before` was looked at before it.
 template <Fn F, class... A>

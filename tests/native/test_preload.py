@@ -25,7 +25,7 @@ def test_calls_are_seen_however_they_are_fetched(run: Run, checked: Path, way: s
     assert calls["hipGraphLaunch"] == 3
     assert calls["hipGraphInstantiateWithFlags"] == calls["hipStreamBeginCapture"] == 1
     assert (ran.report["captures"], ran.report["captured_nodes"]) == (1, 6)
-    assert ran.report["hip"] == 70226015
+    assert (ran.report["runtime"], ran.report["runtime_version"]) == ("hip", 70226015)
     assert ran.report["not_recorded"] == {} and ran.report["failures"] == []
     assert ran.stderr == ""
 
@@ -194,14 +194,25 @@ def test_the_report_is_per_process_where_asked(run: Run, checked: Path, tmp_path
 
 
 def test_nothing_else_is_exported(plain: Path) -> None:
-    """Only HIP's names and dlsym: a preloaded library must not stand in the way of others."""
+    """Only the runtimes' names and dlsym: a preloaded library must not stand in the way of others."""
     import subprocess
 
     said = subprocess.run(
         ["nm", "-D", "--defined-only", str(plain / "libgfxgraph_preload.so")], capture_output=True, text=True
     )
     names = {line.split()[-1].split("@")[0] for line in said.stdout.splitlines()}
-    assert {name for name in names if not name.startswith("hip")} == {"dlsym"}
+    assert {name for name in names if not name.startswith(("hip", "cuGraph", "cuStream"))} == {
+        "cuDeviceGetGraphMemAttribute",
+        "cuDeviceGraphMemTrim",
+        "cuDeviceSetGraphMemAttribute",
+        "cuGetProcAddress",
+        "cuGetProcAddress_v2",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuUserObjectCreate",
+        "cuUserObjectRelease",
+        "cuUserObjectRetain",
+        "dlsym",
+    }
     assert {"hipGraphLaunch", "hipGraphLaunch_spt", "hipGetProcAddress", "hipStreamEndCapture_spt"} <= names
 
 

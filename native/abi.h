@@ -168,6 +168,7 @@ enum Status : hipError_t {
   kOutOfMemory = 2,
   kLibraryInitFailed = 303,
   kIllegalState = 401,
+  kLaunchFailure = 719,
   kNotSupported = 801,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901,

@@ -107,6 +107,12 @@ void rebuild_if_worn(const Table &t, Record *r) {
   add(counters.rebuilds);
 }
 
+// The one launch of the process that a rehearsal refuses.
+bool is_refused(long nth) {
+  static std::atomic<long> seen{0};
+  return seen.fetch_add(1) + 1 == nth;
+}
+
 hipError_t walk_instead(const Table &t, Record *r, hipStream_t stream) {
   size_t n = 0;
   std::lock_guard<std::mutex> hold(lock);
@@ -204,7 +210,8 @@ hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipS
   Record *r = find_record(handle);
   if (!r) return real(handle, stream);
   hipGraphExec_t exec = r->real.load(std::memory_order_relaxed);
-  hipError_t status = exec ? real(exec, stream) : kNotSupported;
+  static const long refused = settings().refuse_launch;
+  hipError_t status = !exec ? kNotSupported : refused && is_refused(refused) ? kLaunchFailure : real(exec, stream);
   // Not in a capture: the nodes would be recorded into it.
   if (status && r->graph && !is_capturing(t, stream)) {
     const hipError_t walked = walk_instead(t, r, stream);

@@ -29,6 +29,7 @@ Settings read() {
     for (int i = 0; i < 3; i++)
       if (!strcmp(mode, modes[i])) s.capture_mode = i;
   s.update_budget = count("GFXGRAPH_PRELOAD_UPDATE_BUDGET");
+  s.refuse_launch = count("GFXGRAPH_PRELOAD_REFUSE_LAUNCH");
   s.node_limit = count("GFXGRAPH_PRELOAD_NODE_LIMIT");
   return s;
 }

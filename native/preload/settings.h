@@ -10,6 +10,7 @@ struct Settings {
   bool fallback = true;     // GFXGRAPH_PRELOAD_FALLBACK=0: no copies of graphs, no node by node
   int capture_mode = -1;    // GFXGRAPH_PRELOAD_CAPTURE_MODE: global, thread_local or relaxed for all
   long update_budget = 0;   // GFXGRAPH_PRELOAD_UPDATE_BUDGET: updates before a new instantiation
+  long refuse_launch = 0;   // GFXGRAPH_PRELOAD_REFUSE_LAUNCH: this launch is refused, as a rehearsal
   long node_limit = 0;      // GFXGRAPH_PRELOAD_NODE_LIMIT: larger graphs are run node by node
 };
 

@@ -182,11 +182,18 @@ bool fill() {
 
 }  // namespace
 
-void lock_cuda_table() {
+void lock_tables() {
+  lock_table();
   if (!inside) filling.lock();
 }
-void unlock_cuda_table() {
+void unlock_tables() {
   if (!inside) filling.unlock();
+  unlock_table();
+}
+
+const Table *any_table() {
+  const Table *hip = table();
+  return hip ? hip : cuda_table();
 }
 
 void *cuda_function(Fn fn) { return functions[static_cast<int>(fn) - kHipCount]; }

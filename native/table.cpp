@@ -75,18 +75,11 @@ bool mapped_library(const char *begin, char *path, size_t room) {
   return dl_iterate_phdr(look_at, &wanted) != 0;
 }
 
-void lock_tables() {
+void lock_table() {
   if (!inside) filling.lock();
-  lock_cuda_table();
 }
-void unlock_tables() {
-  unlock_cuda_table();
+void unlock_table() {
   if (!inside) filling.unlock();
-}
-
-const Table *any_table() {
-  const Table *hip = table();
-  return hip ? hip : cuda_table();
 }
 
 const char *name_of(Fn fn) { return kNames[static_cast<int>(fn)]; }

@@ -51,10 +51,10 @@ const Table *cuda_table();
 void *cuda_function(Fn fn);
 
 // Around fork(): no lock of ours may be held by a thread that the child does not have.
-void lock_tables();
+void lock_table();
+void unlock_table();
+void lock_tables();  // both
 void unlock_tables();
-void lock_cuda_table();
-void unlock_cuda_table();
 
 // The one of them that the process uses; HIP's where it has both.
 const Table *any_table();

@@ -114,7 +114,7 @@ void write_report() {
     Json j(fd);
     j.open('{').key("version").number(1).key("pid").number(static_cast<uint64_t>(getpid()));
     // Not table(): it may take a lock. Nothing was called yet where it is not filled.
-    const Table *t = any_call() ? any_table() : nullptr;
+    const Table *t = any_call() || asker(0) ? any_table() : nullptr;
     j.key("library").text(t ? t->library : "").key("runtime").text(!t ? "" : t->cuda ? "cuda" : "hip");
     j.key("runtime_version").number(t ? static_cast<uint64_t>(t->version) : 0);
     j.key("asked_by").open('[');
@@ -187,7 +187,7 @@ __attribute__((constructor)) void begin() {
 
 // Shells and wrappers on the way to the program inherit us; they have nothing to report.
 __attribute__((destructor)) void end() {
-  if (any_call()) write_report();
+  if (any_call() || asker(0)) write_report();
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ with random weights (tiny_gguf.py) must give the same text with the library as w
 is refused or no exec may be made. Takes a minute a run.
 
 GFXGRAPH_LLAMA_CPP names ``llama-completion`` of a build with the HIP backend (Debian: llama.cpp-tools and
-libggml0-backend-hip); its libraries must be found, by LD_LIBRARY_PATH where they are not installed.
+libggml0-backend-hip), and GFXGRAPH_LLAMA_LIBRARIES the folders of its libraries where they are not installed.
 """
 
 from __future__ import annotations
@@ -97,6 +97,10 @@ def engine(
     folder = tmp_path_factory.mktemp("llama")
     model = folder / "tiny.gguf"
     model.write_bytes(tiny_gguf.model(1))
+    folders = os.environ.get("GFXGRAPH_LLAMA_LIBRARIES")
+    if folders:
+        # For it alone: what they hold may be of a newer system than this one.
+        emulator = [*emulator, "env", f"LD_LIBRARY_PATH={folders}"]
     command = [*emulator, program, "-m", str(model), "-p", PROMPT, "-n", str(N_TOKENS), *OPTIONS]
     return Engine(command, preload, folder)
 

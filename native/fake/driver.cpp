@@ -1,6 +1,6 @@
 // CUDA's driver over the same CPU device: a libcuda.so.1 with the driver's names and struct layouts.
 //
-// Only the functions that programs under test use; absent_cuda.cpp has the rest of cuda.inc. HIP's functions are in this library too, hidden, and do the work.
+// Only the functions that programs under test use; absent_driver.cpp has the rest of cuda.inc. HIP's functions are in this library too, hidden, and do the work.
 #include <cstring>
 #include <utility>
 

@@ -14,6 +14,8 @@ namespace {
 const char *const kNames[] = {
 #define GFX_GRAPH(name, need, params, args) #name,
 #include "api.inc"
+#define GFX_WATCH(name, params, args) #name,
+#include "watch.inc"
 #define GFX_CU(symbol, name, since, stream, arguments) #symbol,
 #include "cuda.inc"
 };

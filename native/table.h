@@ -10,6 +10,8 @@ namespace gfx {
 enum class Fn : int {
 #define GFX_GRAPH(name, need, params, args) name,
 #include "api.inc"
+#define GFX_WATCH(name, params, args) watch_##name,
+#include "watch.inc"
   kFirstCuda,
   kBeforeCuda = kFirstCuda - 1,
 #define GFX_CU(symbol, name, since, stream, arguments) symbol,

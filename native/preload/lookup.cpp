@@ -13,6 +13,8 @@
 #define GFX_GRAPH(name, need, params, args) extern "C" hipError_t name params;
 #define GFX_CALL(name, need, params, args)
 #include "../api.inc"
+#define GFX_WATCH(name, params, args) extern "C" hipError_t name params;
+#include "../watch.inc"
 #define GFX_CU(symbol, name, since, stream, arguments) extern "C" hipError_t symbol(...);
 #include "../cuda.inc"
 extern "C" hipError_t hipGetProcAddress(const char *, void **, int, uint64_t, hipDriverProcAddressQueryResult *);
@@ -30,6 +32,8 @@ const Shim kShims[] = {
 #define GFX_GRAPH(name, need, params, args) {#name, reinterpret_cast<void *>(&::name)},
 #define GFX_CALL(name, need, params, args)
 #include "../api.inc"
+#define GFX_WATCH(name, params, args) {#name, reinterpret_cast<void *>(&::name)},
+#include "../watch.inc"
 #define GFX_CU(symbol, name, since, stream, arguments) {#symbol, reinterpret_cast<void *>(&::symbol)},
 #include "../cuda.inc"
     {"hipGetProcAddress", reinterpret_cast<void *>(&::hipGetProcAddress)},

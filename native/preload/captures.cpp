@@ -98,7 +98,7 @@ Look look(const Table &t, hipStream_t stream) {
 
 hipError_t begin_capture(const Table &, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
                          hipStreamCaptureMode mode) {
-  if (settings().capture_mode >= 0) mode = settings().capture_mode;
+  if (mode >= 0 && mode < 3) mode = settings().capture_mode[mode];
   const hipError_t status = real(stream, mode);
   if (status) return status;
   std::lock_guard<std::mutex> hold(lock);

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "../abi.h"
@@ -281,6 +282,20 @@ static void invalidated() {
   if (graph) TRY(hipGraphDestroy, graph);
 }
 
+// Ended by a thread that did not begin it, which only relaxed captures allow.
+static void modes() {
+  for (int mode : {0, 1, 2}) {
+    hipGraph_t graph = nullptr;
+    hipError_t status = 0;
+    TRY(hipStreamBeginCapture, stream, mode);
+    TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+    std::thread([&] { status = hip.hipStreamEndCapture(stream, &graph); }).join();
+    say("end", status);
+    if (status) TRY(hipStreamEndCapture, stream, &graph);
+    TRY(hipGraphDestroy, graph);
+  }
+}
+
 static void forked() {
   hipGraph_t graph = record(5);
   hipGraphExec_t exec = nullptr;
@@ -356,7 +371,7 @@ int main(int argc, char **argv) {
   const struct { const char *name; void (*run)(); } scenarios[] = {
       {"plain", plain},       {"updates", updates},         {"params", params},
       {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
-      {"unjoined", unjoined}, {"invalidated", invalidated}, {"forked", forked},
+      {"unjoined", unjoined}, {"invalidated", invalidated}, {"forked", forked},           {"modes", modes},
       {"bench", bench},       {"bench_nodes", bench_nodes},
             {"signalled", signalled},
   };

@@ -62,12 +62,20 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
 
 
 def preload_settings(
-    capture_mode: str | None, update_budget: int | None, node_limit: int | None, environ: Mapping[str, str]
+    modes: Mapping[str, str | None], update_budget: int | None, node_limit: int | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the preload library must be told of known defects; what ``environ`` says goes before it."""
-    # No budget, 0, would mean that updates do not work at all: an exec that is made anew each time is right.
+    """Return what the preload library must be told of known defects; what ``environ`` says goes before it.
+
+    Args:
+        modes: capture modes as programs ask for them, and what to use instead; None leaves one alone.
+        update_budget: updates of an exec before it is made anew.
+        node_limit: larger graphs are run node by node.
+        environ: the user's own settings.
+    """
+    # Some releases ignore updates, and the budget is 0: an exec that is made anew each time is right.
     budget = None if update_budget is None else max(update_budget, 1)
-    wanted = {CAPTURE_MODE: capture_mode, UPDATE_BUDGET: budget, NODE_LIMIT: node_limit}
+    changed = ",".join(f"{asked}:{used}" for asked, used in modes.items() if used)
+    wanted = {CAPTURE_MODE: changed or None, UPDATE_BUDGET: budget, NODE_LIMIT: node_limit}
     return {name: str(value) for name, value in wanted.items() if value is not None and name not in environ}
 
 

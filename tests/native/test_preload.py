@@ -39,7 +39,14 @@ def test_results_are_those_without_us(run: Run, checked: Path, scenario: str) ->
 
 
 def test_an_exec_is_reported_with_its_counts(run: Run, checked: Path) -> None:
-    """Nodes, launches and updates of each live exec."""
+    """Nodes, launches and updates of each exec, also when it has been destroyed."""
+    (made,) = run(checked, "updates").report["execs"]
+    assert (made["live"], made["nodes"], made["launches"], made["updates"], made["walked"]) == (0, 6, 6, 6, 0)
+    assert made["instantiate_ns"] > 0
+
+
+def test_a_report_is_written_on_a_signal(run: Run, checked: Path) -> None:
+    """By a process that ends without running any destructor."""
     ran = run(checked, "signalled")
     assert ran.last("alive") == 1
     assert ran.report["captures"] == 1 and ran.report["calls"]["hipStreamEndCapture"]["calls"] == 1
@@ -124,6 +131,24 @@ def test_every_nth_call_may_fail(run: Run, checked: Path, scenario: str) -> None
         # What the program was refused in graph calls is explained.
         told = [name for name, _ in ran.failed if name.startswith(("hipGraph", "hipStreamB", "hipStreamE"))]
         assert all(f"{name} returned" in ran.stderr for name in told), (nth, ran.failed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "ends"),
+    [("", [908, 908, 0]), ("thread_local", [908, 908, 908]), ("relaxed", [0, 0, 0])]
+    + [("global:relaxed", [0, 908, 0]), ("global:thread_local,relaxed:thread_local", [908, 908, 908])],
+)
+def test_captures_are_made_in_another_mode_where_asked(run: Run, checked: Path, setting: str, ends: list[int]) -> None:
+    """All of them, or those that a program begins in one mode: a thread may end what is relaxed."""
+    ran = run(checked, "modes", GFXGRAPH_PRELOAD_CAPTURE_MODE=setting)
+    assert (ran.code, ran.failed, ran.seen["end"], ran.last("live_graphs")) == (0, [], ends, 0)
+
+
+def test_a_call_that_breaks_a_capture_is_named(run: Run, checked: Path) -> None:
+    """Not only the end that fails for it."""
+    ran = run(checked, "invalidated")
+    assert {"api": "hipStreamSynchronize", "status": 900, "times": 1} in ran.report["failures"]
+    assert ran.stderr.index("hipStreamSynchronize returned") < ran.stderr.index("hipStreamEndCapture returned")
 
 
 # Captures ----------------------------------------------------------------------------------------

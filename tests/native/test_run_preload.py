@@ -96,7 +96,7 @@ def test_known_defects_of_this_machine_set_the_library_up(plain: Path, tmp_path:
     done = run(plain, *app(plain, "updates"), **more)
     said = "\n".join(report_of(done))
     assert "rebuilt: 3" in said
-    assert "GFXGRAPH_PRELOAD_CAPTURE_MODE=thread_local" in said
+    assert "GFXGRAPH_PRELOAD_CAPTURE_MODE=global:thread_local,relaxed:thread_local" in said
     assert "GFXGRAPH_PRELOAD_UPDATE_BUDGET" not in said
     # A limit of 4000 nodes leaves this one alone.
     assert "GFXGRAPH_PRELOAD_NODE_LIMIT=4000" in said and "one by one" not in said

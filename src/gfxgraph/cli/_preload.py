@@ -34,9 +34,8 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
     """
     machine = environment.detect()
     decisions = defects.decide(machine)
-    settings = native.preload_settings(
-        decisions.capture_error_mode, decisions.update_budget, decisions.max_nodes, environ
-    )
+    modes = {"global": decisions.capture_error_mode, "relaxed": decisions.relaxed_capture_mode}
+    settings = native.preload_settings(modes, decisions.update_budget, decisions.max_nodes, environ)
     with _folder() as folder:
         kept = environ.get(native.REPORT)
         report = Path(kept) if kept else folder / "%p.json"

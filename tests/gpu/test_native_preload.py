@@ -172,9 +172,7 @@ def test_a_launch_through_an_entry_point(run: Callable[..., Ran], program: Path)
     assert ran.report["fallback"]["launch"] == 1
 
 
-def test_the_report_names_a_runtime_that_is_linked_in(
-    run: Callable[..., Ran], program: Path, tmp_path: Path
-) -> None:
+def test_the_report_names_a_runtime_that_is_linked_in(run: Callable[..., Ran], program: Path, tmp_path: Path) -> None:
     """And no other."""
     run(program, "plain")
     seen = native.read_report(tmp_path / "report.json")

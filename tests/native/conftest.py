@@ -57,7 +57,16 @@ def _configure(folder: Path, *options: str) -> Path:
             pytest.skip(f"needs {tool}")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (
-        ["cmake", "-S", str(NATIVE), "-B", str(folder), f"-DPython3_EXECUTABLE={sys.executable}", *generator, *options],
+        [
+            "cmake",
+            "-S",
+            str(NATIVE),
+            "-B",
+            str(folder),
+            f"-DPython3_EXECUTABLE={sys.executable}",
+            *generator,
+            *options,
+        ],
         ["cmake", "--build", str(folder), "--parallel", "2"],
     ):
         done = subprocess.run(command, capture_output=True, text=True)

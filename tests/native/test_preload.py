@@ -138,7 +138,9 @@ def test_every_nth_call_may_fail(run: Run, checked: Path, scenario: str) -> None
     [("", [908, 908, 0]), ("thread_local", [908, 908, 908]), ("relaxed", [0, 0, 0])]
     + [("global:relaxed", [0, 908, 0]), ("global:thread_local,relaxed:thread_local", [908, 908, 908])],
 )
-def test_captures_are_made_in_another_mode_where_asked(run: Run, checked: Path, setting: str, ends: list[int]) -> None:
+def test_captures_are_made_in_another_mode_where_asked(
+    run: Run, checked: Path, setting: str, ends: list[int]
+) -> None:
     """All of them, or those that a program begins in one mode: a thread may end what is relaxed."""
     ran = run(checked, "modes", GFXGRAPH_PRELOAD_CAPTURE_MODE=setting)
     assert (ran.code, ran.failed, ran.seen["end"], ran.last("live_graphs")) == (0, [], ends, 0)

@@ -39,9 +39,7 @@ def test_driver_calls_are_seen_however_they_are_fetched(run_cuda: Run, checked: 
 
 
 @pytest.mark.parametrize("way", RUNTIME_WAYS)
-def test_a_runtime_library_is_seen_through_the_driver(
-    run_cuda: Run, checked: Path, tmp_path: Path, way: str
-) -> None:
+def test_a_runtime_library_is_seen_through_the_driver(run_cuda: Run, checked: Path, tmp_path: Path, way: str) -> None:
     """Shared or linked into the program; where it is linked in, the report says so."""
     ran = run_cuda(checked, "runtime", way)
     assert (ran.code, ran.failed, ran.last("host_calls")) == (0, [], 3)

@@ -139,7 +139,7 @@ class Report:
         for path in self.asked_by:
             name = Path(path).name
             if not name.startswith("libcudart"):
-                yield f"no libcudart: {name} has CUDA's runtime linked in, or calls the driver itself; seen all the same"
+                yield f"no libcudart: {name} has CUDA's runtime linked in, or calls the driver; seen all the same"
 
 
 _TIMED = (("GraphInstantiate", "instantiate"), ("GraphExecUpdate", "update"), ("GraphLaunch", "launch"))

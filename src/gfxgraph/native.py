@@ -15,13 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import config
+from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
 from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
 
+__all__ = [
+    "Report",
+    "State",
+    "Symbol",
+    "SymbolReport",
+    "library_path",
+    "preload_environment",
+    "preload_settings",
+    "read_report",
+    "read_symbol_report",
+    "state",
+    "symbol_report",
+]
+
 PRELOAD = "gfxgraph_preload"
 COMPANION = "gfxgraph_native"
-
-
 REPORT = "GFXGRAPH_PRELOAD_REPORT"
 CAPTURE_MODE = "GFXGRAPH_PRELOAD_CAPTURE_MODE"
 UPDATE_BUDGET = "GFXGRAPH_PRELOAD_UPDATE_BUDGET"

@@ -57,7 +57,7 @@ def _fail(message: object) -> None:
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
 @click.option("--max-bytes", type=int, default=2_000_000, show_default=True, help="Pass over larger files.")
 @click.option("--jobs", type=int, help="Worker processes; the number of cores by default.")
-@click.option("--limit", type=int, default=8, show_default=True, help="Places shown a rule; 0 for all.")
+@click.option("--limit", type=int, default=8, show_default=True, help="Files shown a rule; 0 for all.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
 def audit_command(
     path: str,

@@ -8,9 +8,9 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
-    gathered,
     include_hits,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -53,9 +53,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False)
     ]
-    groups: dict[int, list[Hit]] = {}
-    for h in hits:
-        arm = f.arm(h.line)
-        groups.setdefault(-1 if arm is None else arm.index, []).append(h)
-    for group in groups.values():
-        yield from gathered(group)
+    yield from once_a_line(hits)

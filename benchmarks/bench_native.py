@@ -1,6 +1,6 @@
 """What libgfxgraph_preload.so costs a program: a launch, and a node that is run by itself.
 
-    python benchmarks/bench_native.py [--out FILE]
+    python benchmarks/bench_native.py [--out FILE] [--build FOLDER]
 
 Against the fake runtime, whose launch of an empty graph does next to nothing, so that what is left is ours.
 On an NVIDIA GPU, tests/gpu/test_native_preload.py measures the same with the real driver.
@@ -63,10 +63,14 @@ def measure(folder: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="write the figures there as JSON")
-    out = parser.parse_args().out
-    with tempfile.TemporaryDirectory() as folder:
-        build(Path(folder))
-        figures = measure(Path(folder))
+    parser.add_argument("--build", type=Path, help="a build of native/ to measure, instead of making one")
+    given = parser.parse_args()
+    if given.build:
+        figures = measure(given.build)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            build(Path(folder))
+            figures = measure(Path(folder))
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     report = {
         "what": "libgfxgraph_preload.so: cost of a launch, paired; of a node run by itself (graph of 100 kernels)",
@@ -74,14 +78,15 @@ def main() -> None:
         "launches_per_figure": LAUNCHES,
         "repeats": REPEATS,
         "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         **figures,
         "commit": commit.stdout.strip(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     }
     text = json.dumps(report, indent=1) + "\n"
     sys.stdout.write(text)
-    if out:
-        out.write_text(text, encoding="utf-8")
+    if given.out:
+        given.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -218,9 +218,9 @@ hipError_t cuda_call(A... words) {
   }
   if (inside_shim) return go(real, words...);
   InsideShim guard;
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_ns<F>();
   const hipError_t status = CuHook<F>::call(*t, real, words...);
-  if (count_call(F, status, now_ns() - begin)) explain(F, status);
+  if (count_call(F, status, begin)) explain(F, status);
   return status;
 }
 

@@ -131,7 +131,7 @@ void write_report() {
       const FnCounter &f = c.fn[i];
       if (!f.calls.load() && !f.escaped.load()) continue;
       j.key(name_of(static_cast<Fn>(i))).open('{').field("calls", f.calls).field("failures", f.failures);
-      j.field("ns", f.ns).field("max_ns", f.max_ns).close('}');
+      j.field("timed", f.timed).field("ns", f.ns).field("max_ns", f.max_ns).close('}');
     }
     j.close('}').key("not_recorded").open('{');
     for (int i = 0; i < kFnCount; i++)

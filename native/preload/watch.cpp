@@ -24,7 +24,7 @@ hipError_t watch(std::atomic<void *> *slot, A... args) {
   InsideShim guard;
   const uint64_t begin = now_ns();
   const hipError_t status = real(args...);
-  if (status && status != 600 && count_call(F, status, now_ns() - begin)) explain(F, status);
+  if (status && status != 600 && count_call(F, status, begin)) explain(F, status);
   return status;
 }
 

@@ -146,7 +146,8 @@ class Report:
         return [call for symbol, call in self.calls.items() if symbol.startswith(prefixes)]
 
     def _mean_us(self, name: str) -> float:
-        return sum(call["ns"] for call in self._forms(name)) / max(self.n_calls(name), 1) / 1000
+        forms = self._forms(name)
+        return sum(call["ns"] for call in forms) / max(sum(call["timed"] for call in forms), 1) / 1000
 
     def _cuda_runtime(self) -> Iterator[str]:
         for path in self.asked_by:

@@ -113,6 +113,13 @@ bool is_refused(long nth) {
   return seen.fetch_add(1) + 1 == nth;
 }
 
+// An answer about what the program passed, which it may be counting on: nothing to stand in for.
+bool is_about_arguments(hipError_t status) {
+  constexpr hipError_t kInvalidHandle = 400, kContextDestroyed = 709;
+  return status == kInvalidValue || status == kInvalidHandle || status == kIllegalState ||
+         status == kContextDestroyed || (status >= kCaptureUnsupported && status <= kCaptureWrongThread);
+}
+
 hipError_t walk_instead(const Table &t, Record *r, hipStream_t stream) {
   size_t n = 0;
   std::lock_guard<std::mutex> hold(lock);
@@ -144,6 +151,7 @@ hipError_t instantiated(const Table &t, Fn fn, hipError_t status, hipGraphExec_t
                         unsigned long long flags, uint64_t ns, bool over_limit) {
   if (!exec) return status;
   if (status) *exec = nullptr;  // the runtime leaves garbage there
+  if (is_about_arguments(status)) return status;
   std::lock_guard<std::mutex> hold(lock);
   Record *r = take_free();
   if (!r) return status;
@@ -213,7 +221,7 @@ hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipS
   static const long refused = settings().refuse_launch;
   hipError_t status = !exec ? kNotSupported : refused && is_refused(refused) ? kLaunchFailure : real(exec, stream);
   // Not in a capture: the nodes would be recorded into it.
-  if (status && r->graph && !is_capturing(t, stream)) {
+  if (status && !is_about_arguments(status) && r->graph && !is_capturing(t, stream)) {
     const hipError_t walked = walk_instead(t, r, stream);
     if (exec) {
       add(walked ? counters.fallback_refused : counters.fallback_launch);

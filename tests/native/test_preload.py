@@ -68,6 +68,14 @@ def test_a_refused_instantiation_is_run_node_by_node(run: Run, checked: Path, sc
     assert ran.stderr.count("one by one") == 1
 
 
+@pytest.mark.parametrize("name", ["hipGraphInstantiateWithFlags", "hipGraphLaunch"])
+def test_an_answer_about_arguments_is_passed_on(run: Run, checked: Path, name: str) -> None:
+    """A program may be counting on it: AMD's own tests do."""
+    ran = run(checked, "plain", GFX_FAKE_FAIL=f"1:{INVALID}:{name}")
+    assert ran.failed == [(name, INVALID)]
+    assert ran.report["fallback"] == {"instantiate": 0, "launch": 0, "refused": 0, "nodes": 0}
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_refused_launch_is_run_node_by_node(run: Run, checked: Path, nth: int) -> None:
     """That launch only; the exec goes on serving the others."""

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime.conditions import CONDITIONS
+from gfxgraph.runtime.structure import written_arguments
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
@@ -57,9 +58,7 @@ class OpInfo:
         self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
         arguments = schema.arguments
-        self.mutates: tuple[tuple[int, str], ...] = tuple(
-            (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
-        )
+        self.mutates = written_arguments(schema)
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )

@@ -79,8 +79,14 @@ def capture(call: Callable[[], Any], stream: Any, pool: Any, *, recorded: bool) 
     policy = OnUnsafe.PIN if state.settings.on_unsafe is OnUnsafe.SPLIT else state.settings.on_unsafe
     graph = graph_class(state)(on_unsafe=policy)
     capturing = _recorded if recorded else _unrecorded
-    with torch.cuda.stream(stream):
-        return Capture(graph, capturing(state, graph, pool, stream, call), recorded)
+    # Copies of weights that autocast keeps must neither come into the graph nor out of it: outside they
+    # are freed with the context, inside they are computed by replays only.
+    torch.clear_autocast_cache()
+    try:
+        with torch.cuda.stream(stream):
+            return Capture(graph, capturing(state, graph, pool, stream, call), recorded)
+    finally:
+        torch.clear_autocast_cache()
 
 
 def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
@@ -94,7 +100,7 @@ def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: 
     except BaseException as error:
         _abandon(graph)
         if isinstance(error, Exception):
-            raise CaptureDied(_first_line(error)) from error
+            raise CaptureDied(first_line(error)) from error
         raise
     return result
 
@@ -122,7 +128,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
             _end_dead(state, graph, stream)
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
             raise
-        raise CaptureDied(_first_line(error)) from error
+        raise CaptureDied(first_line(error)) from error
     finally:
         intercept.leave()
     tape = Tape(0)
@@ -150,6 +156,7 @@ def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
         state.base.reset(graph)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """An error's kind and the first line of its text."""
     text = str(error)
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -4,10 +4,12 @@
     backward  copy gradients in ──> backward graph ──> gradients, the caller's own
 
 Problem: what the forward graph saves for the backward lies at fixed addresses, so a second forward before
-the first backward overwrites it, and so does the backward itself: torch's make_graphed_callables then gives
-wrong gradients without a word. Here each result knows which forward it came from. Where that is not the
-last one, or its memory has been used up, the forward is replayed again for it, on the same inputs and with
-the same random numbers, before its backward.
+the first backward overwrites it: torch's make_graphed_callables then gives wrong gradients without a word.
+Here each result knows which forward it came from. Where that is not the last one, the forward is replayed
+for it again, on the same inputs and with the same random numbers, before its backward.
+
+What the backward reads is held by its capture as an input from outside, so the backward's own memory never
+takes the place of it, and a second backward finds it again.
 
 Gradients go to the arguments that need them and to every leaf tensor that the function reached when it
 ran eagerly (parameters), found in the autograd graph of that run. Each kind of call has a pool of its own.
@@ -73,7 +75,7 @@ class WithGradients:
         statics = iter(self.statics)
         self._args = replace(tuple(args), lambda _: next(statics))
         self._kwargs = replace(dict(kwargs), lambda _: next(statics))
-        self._number = self._used_up = 0
+        self._number = 0
         self._lock = threading.Lock()
         self._capture(given)
 
@@ -138,10 +140,9 @@ class WithGradients:
     ) -> list[Any]:
         """Replay the backward of the forward called ``number``; its gradients, of the caller's own."""
         with self._lock, torch.no_grad():
-            if number != self._number or number == self._used_up:
+            if number != self._number:
                 self._once_more(states, given)
             copy_in(self.arriving, [grad for grad, needs in zip(grads, self._needs) if needs])
-            self._used_up = self._number
             self._backward.replay()
             return [grad.clone() if grad is not None else None for grad in self.grads]
 

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry
 
 _arenas: dict[tuple[int, int], Arena] = {}
+"""By device and owner."""
 _lock = threading.Lock()
 
 
-def arena_of(state: process.Process, device_index: int) -> Arena:
-    """The arena of a device; another one after the bridge was switched off and on."""
+def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:
+    """The arena of a device; another one after the bridge was switched off and on.
+
+    Args:
+        owner: 0 for the one that all share, else a thread that has its own.
+    """
     with _lock:
-        key = (id(state), device_index)
+        key = (device_index, owner)
         found = _arenas.get(key)
         if found is None or found.state is not state:
             found = _arenas[key] = Arena(state, device_index)
@@ -73,11 +78,21 @@ class Arena:
         self.last_stream = stream
         self.last_raw = stream.cuda_stream
 
+    def wait_for_all(self) -> None:
+        """Wait until nothing of the arena is running."""
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(self.device_index)
+
+    def use(self, entry: Entry) -> None:
+        """Note that an entry was used just now."""
+        self.n_uses += 1
+        entry.used_at = self.n_uses
+
     # -- budget -----------------------------------------------------------------------------------
 
     def reserved(self) -> int:
         """Bytes that torch's allocator has taken from the device."""
-        return int(torch.cuda.memory_reserved(self.device_index))
+        return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
 
     def graph_nbytes(self) -> int:
         """Bytes that the arena's captures take."""
@@ -112,6 +127,10 @@ class Arena:
             self.renew()  # nothing is left in the pool: its memory goes back to the device
             torch.cuda.empty_cache()
         return True
+
+    def account(self, needed: int) -> dict[str, str]:
+        """What `vram_cap_exceeded` says."""
+        return {"needed": shown(needed), "cap": shown(self.cap()), "used": shown(self.graph_nbytes())}
 
     def drop_all(self) -> None:
         """Give back everything: a capture ran out of memory."""

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.runtime.memory import overwrite
 from gfxgraph.runtime.recorder import storage_address
+from gfxgraph.runtime.structure import written_arguments
 
 
 class _Writes(TorchDispatchMode):
@@ -39,12 +40,11 @@ class _Writes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         # Higher-order operators have no schema; what they call comes by here.
-        for position, argument in enumerate(func._schema.arguments if hasattr(func, "_schema") else ()):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                given = args[position] if position < len(args) else kwargs.get(argument.name)
-                for tensor in given if isinstance(given, (list, tuple)) else (given,):
-                    if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
-                        self._keep(tensor)
+        for position, name in written_arguments(func._schema) if hasattr(func, "_schema") else ():
+            given = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in given if isinstance(given, (list, tuple)) else (given,):
+                if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                    self._keep(tensor)
         out = func(*args, **kwargs)
         for tensor in out if isinstance(out, (list, tuple)) else (out,):
             if _has_memory(tensor) and not _is_input(tensor, args, kwargs):

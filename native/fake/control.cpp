@@ -50,9 +50,11 @@ World &world() {
   return *made;
 }
 
+constexpr size_t kLongestLog = 100000;  // a million launches, measured, must not wait for memory
+
 hipError_t enter(const char *name) {
   World &w = world();
-  w.log.emplace_back(name);
+  if (w.log.size() < kLongestLog) w.log.emplace_back(name);
   if (!w.fail_name.empty() && w.fail_name != name) return 0;
   w.n_calls++;
   if (!w.fail_at || w.n_calls != w.fail_at) return 0;

@@ -91,6 +91,11 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     metavar="[=FILE]",
     help="Write each process's statistics as it ends: to stderr, or a line of JSON a process to FILE.",
 )
+@click.option(
+    "--preload",
+    is_flag=True,
+    help="For engines that call the graph API themselves: preload the native library, print its report.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -100,6 +105,7 @@ def command(
     validate: bool,
     debug: bool,
     stats: str | None,
+    preload: bool,
 ) -> None:
     """Run a program with graphs made safe, in all of its processes.
 
@@ -107,6 +113,7 @@ def command(
     gfxgraph run train.py --epochs 3
     gfxgraph run -m package.module --flag
     gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
+    gfxgraph run --preload -- llama-cli -m model.gguf -p "Once upon a time"
 
     Options of gfxgraph stand before the program; all that follows belongs to the program.
     """
@@ -120,6 +127,10 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
+    if preload:
+        from gfxgraph.cli import _preload
+
+        sys.exit(_preload.run(argv, environment))
     replace_process(argv, environment)
 
 

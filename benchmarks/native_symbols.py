@@ -19,7 +19,11 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
-KINDS = {"SAME": "mapped", "CONVERTED": "mapped", "PTSZ": "mapped", "BRIDGED": "bridged", "CHANGED": "bridged"}
+KINDS = {
+    **dict.fromkeys(("SAME", "CONVERTED", "PTSZ", "PTSZ_CHANGED"), "mapped"),
+    **dict.fromkeys(("BRIDGED", "CHANGED", "12"), "bridged"),
+    "REFUSED": "refused",
+}
 
 
 def exported(library: Path) -> set[str]:
@@ -44,7 +48,7 @@ def genuine() -> list[Path]:
 def coverage(build: Path) -> dict[str, Any]:
     listed = (ROOT / "native/compat/cuda.inc").read_text(encoding="utf-8")
     rows = re.findall(r"^CUDA_(\w+)\((\w+),", listed, re.MULTILINE)
-    kinds = [KINDS.get(kind, "bridged" if kind == "12" else "refused") for kind, _ in rows if kind != "CALL"]
+    kinds = [KINDS[kind] for kind, _ in rows if kind != "CALL"]
     ours = exported(build / "libcudagraph_compat.so")
     libraries: dict[str, dict[str, Any]] = {}
     for library in genuine():

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "../bridge/errors.h"
 
@@ -33,6 +34,9 @@ static_assert(sizeof kSymbols / sizeof *kSymbols == kCudaCount);
 
 // The HIP function behind a CUDA name, where there is one of the same name.
 std::string target(const Symbol &symbol) {
+  // By the kind of node, one of many.
+  for (const char *name : {"cudaGraphAddNode", "cudaGraphNodeSetParams", "cudaGraphExecNodeSetParams"})
+    if (!strcmp(symbol.name, name) || !strcmp(symbol.to, name)) return "";
   if (strcmp(symbol.to, "hip") != 0) return symbol.to;
   return std::string("hip") + (symbol.name + 4);
 }
@@ -124,7 +128,8 @@ std::string report() {
     const Symbol &symbol = kSymbols[i];
     const std::string to = target(symbol);
     const bool same_library = !strncmp(to.c_str(), "cuda", 4);  // a form of another of ours
-    const std::string asked = same_library ? std::string("hip") + (to.c_str() + 4) : to;
+    std::string asked = same_library ? std::string("hip") + (to.c_str() + 4) : to;
+    if (const size_t at = asked.find("_ptsz"); at != std::string::npos) asked.erase(at);
     if (i) out += ", ";
     out += std::string("\"") + symbol.name + (symbol.version == 12 ? "@12" : "") + "\": {\"how\": \"" + symbol.how + "\"";
     if (!to.empty()) {

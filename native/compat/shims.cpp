@@ -56,13 +56,15 @@ cudaError_t in_thread(cudaError_t (*plain)(P...), A... args) {
   GFX_IN_13(gfxc_##name, name);
 #include "cuda.inc"
 
-#define CUDA_PTSZ(name, plain, params, args)                                               \
+#define CUDA_PTSZ_CHANGED(name, plain, params, args)                                       \
   GFX_EXPORT gfxc_##name params {                                                          \
     counters[static_cast<int>(Cuda::name)].calls.fetch_add(1, std::memory_order_relaxed);  \
     return in_thread(&gfxc_##plain, GFX_UNPAREN args);                                     \
   }                                                                                        \
-  GFX_IN_12(gfxc_##name, name);                                                            \
   GFX_IN_13(gfxc_##name, name);
+#define CUDA_PTSZ(name, plain, params, args)   \
+  CUDA_PTSZ_CHANGED(name, plain, params, args) \
+  GFX_IN_12(gfxc_##name, name);
 #include "cuda.inc"
 
 #define CUDA_12(name, plain, params, args)                                                      \

@@ -54,6 +54,7 @@ static bool fill(const char *library, const char *runtime) {
 #define CUDA_CHANGED(name, params, args) FETCH(name, #name, "13");
 #define CUDA_REFUSED(name, params, args) FETCH(name, #name, "12"), FETCH(name, #name, "13");
 #define CUDA_PTSZ(name, plain, params, args) FETCH(name, #name, "12"), FETCH(name, #name, "13");
+#define CUDA_PTSZ_CHANGED(name, plain, params, args) FETCH(name, #name, "13");
 #define CUDA_12(name, plain, params, args) FETCH(name##_of_12, #name, "12");
 #include "../compat/cuda.inc"
   rt.gfxgraph_compat_report = reinterpret_cast<decltype(rt.gfxgraph_compat_report)>(dlsym(cuda, "gfxgraph_compat_report"));
@@ -386,6 +387,9 @@ static void captures() {
     OK(cudaStreamGetCaptureInfo_v2_of_12(stream, &status, &id, &seen, &last, &n));
     OK(cudaStreamGetCaptureInfo_v3_of_12(stream, &status, &id, &seen, &last, &edges, &n));
     OK(cudaStreamGetCaptureInfo_ptsz(stream, &status, &id, &seen, &last, &edges, &n));
+    OK(cudaStreamGetCaptureInfo_ptsz_of_12(stream, &status, &id));
+    OK(cudaStreamGetCaptureInfo_v2_ptsz_of_12(stream, &status, &id, &seen, &last, &n));
+    OK(cudaStreamGetCaptureInfo_v3_ptsz_of_12(stream, &status, &id, &seen, &last, &edges, &n));
     if (last && n == 1) {
       cudaGraphNode_t at = last[0];
       cudaGraphEdgeData typed{0, 0, 1, {}};
@@ -393,6 +397,8 @@ static void captures() {
       OK(cudaStreamUpdateCaptureDependencies_of_12(stream, &at, 1, 1));
       OK(cudaStreamUpdateCaptureDependencies_v2_of_12(stream, &at, nullptr, 1, 1));
       OK(cudaStreamUpdateCaptureDependencies_ptsz(stream, &at, nullptr, 1, 1));
+      OK(cudaStreamUpdateCaptureDependencies_ptsz_of_12(stream, &at, 1, 1));
+      OK(cudaStreamUpdateCaptureDependencies_v2_ptsz_of_12(stream, &at, nullptr, 1, 1));
       IS(kUnsupported, cudaStreamUpdateCaptureDependencies(stream, &at, &typed, 1, 1));
     }
     if (!OK(cudaStreamEndCapture(stream, &g))) same("null after a refusal", g == nullptr, 1), rt.cudaStreamEndCapture(stream, &g);

@@ -41,7 +41,7 @@ class Symbol:
 
     name: str
     how: str  # mapped, bridged or refused
-    to: str = ""
+    to: str = ""  # empty also where several HIP functions stand behind it
     present: bool = False  # in the libamdhip64 of this process
     calls: int = 0
     failures: int = 0
@@ -66,7 +66,7 @@ class SymbolReport:
         for symbol in self.symbols:
             if symbol.how == "refused":
                 yield f"refused: {symbol.name}"
-            elif self.library and not symbol.present:
+            elif self.library and symbol.to and not symbol.present:
                 yield f"not in this release of HIP: {symbol.name} needs {symbol.to}"
 
     def __str__(self) -> str:

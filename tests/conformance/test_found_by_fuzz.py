@@ -79,6 +79,20 @@ def test_graph_replayed_inside_is_undone(capture):
     assert torch.equal(count, torch.full_like(count, 2))
 
 
+def test_foreign_generator_of_a_graph_replayed_inside_is_put_back(capture):
+    """A host step of the inner graph draws from a generator that no graph knows; it is put back as well."""
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    inner, y = capture(lambda: torch.rand(4, device="cuda", generator=generator) + 1, warm=False)
+    before = generator.get_state()
+
+    def body():
+        inner.replay()
+        return y * 2
+
+    capture(body, warm=False)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_host_state_is_put_back(capture):
     """A host tensor that the body copies into keeps its content until the first replay."""
     x, kept = ones(4), torch.zeros(4)
@@ -217,6 +231,43 @@ def test_expanded_results_of_a_graph_replayed_inside(capture):
     replays_as_eager(capture, body, x)
 
 
+def test_validation_of_a_segment_that_uses_up_its_inputs(capture, platform):
+    """A result from before a split whose memory is used again after it: validation puts it back between runs."""
+    if platform == "gpu":
+        pytest.skip("the opaque launch is the simulator's")
+    from gfxgraph.runtime.simulator import launch_opaque
+
+    x = ones(4)
+
+    def body():
+        y = x * 3
+        assert x.isnan().sum().item() == 0
+        z = y + 1
+        del y
+        w = z * 2
+        launch_opaque("twice", lambda t: t.mul_(2), w)
+        return w.clone()
+
+    graph = replays_as_eager(capture, body, x)
+    assert graph.validate()
+
+
+def test_validation_leaves_out_memory_that_nobody_wrote(capture):
+    """A result with elements that were never written validates; what was written is still compared."""
+    x = ones(4)
+
+    def body():
+        y = torch.empty(8, device="cuda")
+        y[:4] = x
+        assert x.isnan().sum().item() == 0
+        y[4:] = x + 1
+        return y
+
+    graph = replays_as_eager(capture, body, x)
+    for _ in range(3):
+        assert graph.validate()
+
+
 def test_number_assigned_through_a_mask_is_recorded(capture):
     """torch makes a masked_fill of it, which needs no split; zero-size tensors pass through inference mode."""
     x, nothing = ones(4), torch.zeros(0, device="cuda")
@@ -230,3 +281,29 @@ def test_number_assigned_through_a_mask_is_recorded(capture):
 
     replays_as_eager(capture, body, x)
     assert gfxgraph.stats()["split_count"] == 0
+
+
+def test_operation_refused_half_way(capture, platform):
+    """What an operation had launched before torch refused it is nobody's: no opaque launch, no false alarm."""
+    if platform == "gpu":
+        pytest.skip("torch's own multinomial does this on a GPU; here an operation is made that does")
+    library = torch.library.Library("found_by_fuzz", "FRAGMENT")
+    library.define("draw_after_max(Tensor x, *, Generator? generator) -> Tensor")
+    library.impl(
+        "draw_after_max",
+        lambda x, *, generator: x * x.max() + torch.rand(x.shape, device="cuda", generator=generator),
+        "CUDA",
+    )
+    x, foreign = ones(4), torch.Generator(device="cuda")
+
+    def body():
+        foreign.manual_seed(5) if not torch.cuda.is_current_stream_capturing() else None
+        y = x * 3
+        torch.ops.found_by_fuzz.draw_after_max(y, generator=foreign)
+        return y + 1
+
+    graph = replays_as_eager(capture, body, x)
+    stats = gfxgraph.stats()
+    assert stats["split_count"] == 1 and stats["opaque_launches"] == 0 and stats["effects_not_undone"] == 0
+    assert graph.validate() and gfxgraph.stats()["validations_skipped"] == 0
+    library._destroy()

@@ -14,6 +14,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 HAS_GPU = torch.cuda.is_available()
 
@@ -353,6 +354,35 @@ def test_subclass_of_the_context_manager(surface):
     assert log == ["in", "out"] and torch.equal(y, x + 1)
 
 
+def assert_no_mode_is_left():
+    """No dispatch mode on the stack, and none that torch thinks is there: compiled code would stay uncompiled."""
+    from torch.utils import _python_dispatch as dispatch
+
+    assert dispatch._len_torch_dispatch_stack() == 0
+    assert not dispatch.is_in_torch_dispatch_mode()
+    assert not dispatch.is_in_any_mode_without_ignore_compile_internals()
+
+
+class Passing(TorchDispatchMode):
+    """A program's own mode; changes nothing."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_mode_across_the_end_of_a_capture(surface):
+    """A mode entered inside a capture and left after it leaves no trace."""
+    x, graph, mode = arange(), torch.cuda.CUDAGraph(), Passing()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        mode.__enter__()
+        z = y * 2
+    mode.__exit__(None, None, None)
+    assert_no_mode_is_left()
+    graph.replay()
+    assert torch.equal(z, (x + 1) * 2)
+
+
 @since(2, 13)
 def test_check_input_liveness(surface):
     """check_input_liveness=True captures and replays; a live input raises nothing."""
@@ -363,9 +393,8 @@ def test_check_input_liveness(surface):
     graph.replay()
     assert torch.equal(y, (x + 1) * 2)
     z = x + 1  # no mode is left behind on the stack
-    from torch.utils._python_dispatch import _len_torch_dispatch_stack
-
-    assert _len_torch_dispatch_stack() == 0 and torch.equal(z, x + 1)
+    assert_no_mode_is_left()
+    assert torch.equal(z, x + 1)
 
 
 @since(2, 13)
@@ -399,9 +428,7 @@ def test_check_input_liveness_with_a_split(surface):
     x.fill_(4)
     graph.replay()
     assert torch.equal(y, (x + 1) * 2)
-    from torch.utils._python_dispatch import _len_torch_dispatch_stack
-
-    assert _len_torch_dispatch_stack() == 0
+    assert_no_mode_is_left()
 
 
 @since(2, 12)
@@ -655,8 +682,9 @@ def test_replay_on_any_stream(surface):
 
 
 def test_captures_in_two_threads(surface):
-    """Two threads capture at the same time in thread_local mode; each gets its own graph."""
+    """Two captures that overlap, in two threads in thread_local mode: each gets its own graph, no mode stays."""
     both_capture = threading.Barrier(2, timeout=60)
+    first_is_begun, first_is_ended = threading.Event(), threading.Event()
     results, errors = {}, []
 
     def work(number):
@@ -666,12 +694,18 @@ def test_captures_in_two_threads(surface):
             both_capture.wait()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):
+                if number == 2:
+                    first_is_begun.wait(60)
                 graph.capture_begin(capture_error_mode="thread_local")
+                first_is_begun.set()
                 both_capture.wait()
                 y = x + number
                 both_capture.wait()
                 y = y * 2
+                if number == 2:
+                    first_is_ended.wait(60)
                 graph.capture_end()
+                first_is_ended.set()
             both_capture.wait()
             x.fill_(10.0)
             torch.cuda.synchronize()
@@ -690,6 +724,7 @@ def test_captures_in_two_threads(surface):
     assert not errors
     for number in (1, 2):
         assert torch.equal(results[number], torch.full((8,), (10.0 + number) * 2, device="cuda"))
+    assert_no_mode_is_left()
 
 
 def test_another_thread_runs_eagerly_meanwhile(surface):

@@ -307,7 +307,9 @@ def _die_in_capture(names: dict[str, Any], body: Any, state: State, start: dict[
     stream = torch.cuda.current_stream()
     names["DIES"].append(True)
     try:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(names["REGISTERED"])
+        with torch.cuda.graph(graph):
             body([])
     except Boom:
         pass

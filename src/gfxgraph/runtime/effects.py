@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
 
 
 class Effects:
@@ -24,16 +24,23 @@ class Effects:
     """
 
     def __init__(self, mutated: Iterable[Tensor | Layout], generators: Iterable[Any]) -> None:
-        tensors = [item.tensor() if isinstance(item, Layout) else item for item in mutated]
+        self.tensors = [tensor_of(item) for item in mutated]
+        self._wait_for_host_tensors()
         with torch.inference_mode():
-            self._tensors = [(tensor, tensor.clone()) for tensor in tensors]
+            self.contents = [tensor.clone() for tensor in self.tensors]
         self._states = [(generator, generator.get_state()) for generator in generators]
 
     def put_back(self) -> None:
         """Make everything as it was; may be called again after more work."""
+        self._wait_for_host_tensors()
         with torch.inference_mode():
             # Newest first: where two saved views overlap, the older content is the right one.
-            for tensor, saved in reversed(self._tensors):
-                tensor.copy_(saved)
+            for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
+                overwrite(tensor, saved)
         for generator, state in self._states:
             generator.set_state(state)
+
+    def _wait_for_host_tensors(self) -> None:
+        # A copy into pinned memory returns before it has happened.
+        if not all(tensor.is_cuda for tensor in self.tensors):
+            torch.cuda.current_stream().synchronize()

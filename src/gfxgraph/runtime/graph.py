@@ -23,11 +23,12 @@ from typing import Any
 import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
-from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime import intercept, process, remedies
 from gfxgraph.runtime.hooks import bare_launch, one_replay
+from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
-from gfxgraph.runtime.session import Session, leave_modes, shown
+from gfxgraph.runtime.session import Session, shown
 from gfxgraph.types import OnUnsafe
 
 STOCK_ALREADY = (
@@ -70,6 +71,7 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
+            self._older: Any = None
             # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
             self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
@@ -104,7 +106,7 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            extra = (args, kwargs)
+            extra = _without_liveness_check(args, kwargs)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
@@ -131,10 +133,10 @@ def bridged_class(base: type) -> type:
                 raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
+            if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    begun=f"{session.streams.own} at {shown(session.begun_at)}",
                     ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote=STOCK_NOT_BEGUN,
                 )
@@ -212,14 +214,19 @@ def bridged_class(base: type) -> type:
 
         # -- replay ------------------------------------------------------------------------------------
 
-        def replay(self) -> None:
+        def replay(self, **older: Any) -> Any:
             """Replay the captured work on the current stream.
+
+            Args:
+                older: ``batch_size``, ``branch`` and ``input_tensor`` of gfxgraph 1.x; see `capture`.
 
             Raises:
                 ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
+            if older:
+                return self._replay_older(**older)
             left = self._left - 1
             if left >= 0:
                 self._left = left
@@ -244,6 +251,7 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
+            remedies.before_replay()
             with one_replay(self):
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
@@ -278,7 +286,8 @@ def bridged_class(base: type) -> type:
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
-            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+            checked = self._unvalidated or self._state.decisions.join_copies
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
             """Let the next ``n`` replays go straight to torch; account for those that have."""
@@ -321,6 +330,7 @@ def bridged_class(base: type) -> type:
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
+            remedies.after_destroy()
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
@@ -371,9 +381,43 @@ def bridged_class(base: type) -> type:
                 self._let_go_of_program()
             if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway
+            if program is not None and remedies.keeps((self, program)):
+                return
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()
+
+        # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
+
+        def capture(
+            self,
+            *,
+            dynamic_shapes: bool = False,
+            buckets: Any = None,
+            conditional_branches: Any = None,
+            model_fn: Any = None,
+        ) -> Any:
+            """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
+
+            Args:
+                dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+                buckets: sizes; by default 1, 2, 4 ... 64.
+                conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+                model_fn: ``replay(input_tensor=x)`` gives its result.
+
+            Raises:
+                CaptureError: `older_capture`.
+            """
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            self._older = OlderCapture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+            return self._older
+
+        def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            older = self._older if self._older is not None else OlderCapture(self)
+            return older.replay(self, batch_size, branch, input_tensor)
 
         # -- gfxgraph's own --------------------------------------------------------------------------------
 
@@ -409,6 +453,19 @@ def _launch_of(base: Any) -> Any:
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
     """
     return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
+
+
+def _without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
+
+    A capture of ours keeps its inputs alive, so there is nothing to find; and the check's mode would
+    have to leave the stack of modes from below the recorder, which torch's flags do not survive:
+    compiled code would stay uncompiled for the rest of the process.
+    """
+    if TORCH_VERSION < (2, 13):
+        return args, kwargs
+    named = {"check_input_liveness": False} if "check_input_liveness" in kwargs else {}
+    return (False, *args[1:]) if args else (), {**kwargs, **named}
 
 
 def _checked_pool(pool: Any) -> Any:

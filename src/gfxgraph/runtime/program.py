@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gfxgraph.core.tape import Value
+from gfxgraph.core.tape import Value, leaves
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
@@ -67,6 +67,22 @@ class Program:
         """What a replay writes and others may look at: results, and tensors from outside."""
         for step in self.steps:
             yield from step.writes()
+
+    def pool_inputs(self, segment: SegmentStep) -> list[Layout]:
+        """What the segment reads from graph memory that it did not write: it may reuse that memory itself."""
+        found: dict[Value, Layout] = {}
+        for entry in segment.tape.entries:
+            for value in (*leaves(entry.args), *leaves(entry.kwargs)):
+                place = self.externals[value] if value in self.externals else self.layouts.get(value)
+                if isinstance(place, Layout) and (value.is_external or value.segment != segment.tape.segment):
+                    found[value] = place
+        return list(found.values())
+
+    def random_states(self) -> Iterator[Any]:
+        """Handles on every random state that a replay advances."""
+        yield from self.generators
+        for step in self.steps:
+            yield from step.random_states()
 
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
         """Give the segment's result another way, or raise.

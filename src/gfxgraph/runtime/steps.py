@@ -20,7 +20,7 @@ from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime import process
-from gfxgraph.runtime.execute import Env, run_tape
+from gfxgraph.runtime.execute import Env, run_tape, wait_for_collective
 from gfxgraph.runtime.memory import Layout, overwrite
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Step:
     def writes(self) -> Iterator[Tensor | Layout]:
         """Everything that running the step writes and that others may look at."""
         yield from self.mutated
+
+    def random_states(self) -> Iterator[Any]:
+        """Handles on the random states that the step draws from besides the graph's own."""
+        return iter(())
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -105,15 +109,21 @@ class SegmentStep(Step):
         return self._owner() if self.is_launchable else None
 
     def run(self, program: Program) -> None:
+        self.launch(program)
+
+    def launch(self, program: Program) -> bool:
+        """Do the segment's work; False where it was not the graph that did it."""
         if self.graph is None:
             self.run_tape(program)
             if self.why_not is not None:
                 note_fallback(*self.why_not)
-            return
+            return False
         try:
             program.launch(self.graph)
         except RuntimeError as error:
             program.launch_failed(self, error)
+            return False
+        return True
 
     def compute(self, program: Program) -> Env:
         """Run the tape into fresh memory."""
@@ -150,15 +160,21 @@ class HostStep(Step):
     code: Any
     lasti: int
     mutated: tuple[Tensor | Layout, ...] = ()
+    states: tuple[Any, ...] = ()
+    """Handles on the states of generators among ``args`` that the graph does not know."""
 
     def run(self, program: Program) -> None:
         with torch.inference_mode():  # the tensors may have been made under it
             result = self.func(*self.args, **self.kwargs)
+            wait_for_collective(result)
             self._store(self.out, result)
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
         yield from (out for out in leaves_of(self.out) if out.layout is torch.strided)
+
+    def random_states(self) -> Iterator[Any]:
+        return iter(self.states)
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -245,6 +261,10 @@ class ReplayStep(Step):
     def writes(self) -> Iterator[Tensor | Layout]:
         inner = self.graph._program
         return inner.writes() if inner is not None else iter(())
+
+    def random_states(self) -> Iterator[Any]:
+        inner = self.graph._program
+        return inner.random_states() if inner is not None else iter(())
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"

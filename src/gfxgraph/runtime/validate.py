@@ -26,8 +26,9 @@ from torch import Tensor
 from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
 from gfxgraph.runtime import process
+from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
-from gfxgraph.runtime.memory import Layout, tensor_of
+from gfxgraph.runtime.memory import Layout, overwrite
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
@@ -107,23 +108,26 @@ def is_exact(entries: list[Entry]) -> bool:
 def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
     """Replay once with every graph segment compared; the results are right either way.
 
+    It counts as validated when every graph of the program was launched and compared.
+
     Returns:
         False when a segment differed (its eager result stands, the graph is retired).
     """
     agreed = True
-    skipped = False
+    n_compared = n_skipped = 0
     for step in program.steps:
         if isinstance(step, SegmentStep) and step.graph is not None:
             verdict = _segment(program, step)
             if verdict is None:
-                skipped = True
-            elif not verdict:
-                agreed = False
+                n_skipped += 1
+                continue
+            n_compared += 1
+            agreed = agreed and verdict
         else:
             step.run(program)
     if not agreed:
         retire()
-    elif not skipped:
+    elif n_compared and not n_skipped:
         process.require().counters.add("validated")
     return agreed
 
@@ -140,60 +144,94 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    mutated = [tensor_of(place) for place in step.mutated]
-    before = [t.clone() for t in mutated]
-    generators = program.generators
-    rng = [g.get_state() for g in generators]
-
-    def put_back() -> None:
-        with torch.inference_mode():
-            for tensor, saved in zip(reversed(mutated), reversed(before)):
-                tensor.copy_(saved)
-        for generator, saved_state in zip(generators, rng):
-            generator.set_state(saved_state)
-
+    # A segment after a split may write over what it reads from earlier ones, once that is used up.
+    places = [*step.mutated, *program.pool_inputs(step)]
+    before: Effects | None = None
     try:
+        before = Effects(places, program.generators)
         reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
-        eager_mutated = [t.clone() for t in mutated]
-        rng_after = [g.get_state() for g in generators]
+        eager = Effects(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
-        put_back()
-        state.report(
-            "validation_skipped", f"the reference could not be computed: {_line(error)}", "", "", logging.INFO
-        )
+        if before is not None:
+            before.put_back()
+        _skipped(step, error)
         step.run(program)
         return None
-    put_back()
-    step.run(program)
-    if step.graph is None:
-        return True
-    exact = is_exact(step.tape.entries) if step.tape.is_complete else True
-    with torch.inference_mode():
-        garbage = _never_written(step.tape.entries)
-        pairs = [
-            (layout.tensor(), reference[value])
-            for value, layout in step.live
-            if value in reference and (value.root or value) not in garbage
-        ]
-        pairs += list(zip(mutated, eager_mutated))
-        worst = _worst(pairs, exact)
+    before.put_back()
+    if not step.launch(program):
+        return None  # something else ran, and said so
+    try:
+        worst = _compared(program, step, reference, eager, before)
+    except torch.OutOfMemoryError as error:  # the replay is done; only looking at it needs more
+        _skipped(step, error)
+        return None
     if worst.is_match:
         return True
-    put_back()
+    before.put_back()
     culprit = _first_difference(program, step, worst)
     with torch.inference_mode():
         for value, layout in step.live:
             if value in reference:
-                layout.tensor().copy_(reference[value])
-        for tensor, eager in zip(mutated, eager_mutated):
-            tensor.copy_(eager)
-    for generator, saved_state in zip(generators, rng_after):
-        generator.set_state(saved_state)
+                overwrite(layout.tensor(), reference[value])
+    eager.put_back()
     state.counters.add("validation_failed")
     mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
-    process.log.error("%s", mismatch)
+    process.log.error("%s", str(mismatch))
     note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
     return False
+
+
+def _skipped(step: SegmentStep, error: Exception) -> None:
+    reason = f"the reference could not be computed or compared: {_line(error)}"
+    process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
+
+
+def _compared(program: Program, step: SegmentStep, reference: Env, eager: Effects, before: Effects) -> Difference:
+    """How far the replay's results and effects are from the reference's."""
+    exact = is_exact(step.tape.entries) if step.tape.is_complete else True
+    with torch.inference_mode():
+        live = [(value, layout.tensor()) for value, layout in step.live if value in reference]
+        replayed = Effects(step.mutated, program.generators)
+        pairs = [(tensor, reference[value]) for value, tensor in live]
+        pairs += list(zip(replayed.contents, eager.contents))
+        worst = _worst(pairs, exact)
+        if not worst.is_match and step.tape.is_complete and any(map(_is_undefined, step.tape.entries)):
+            try:
+                worst = _worst(_defined(program, step, [value for value, _ in live], before, pairs), exact)
+            finally:
+                replayed.put_back()
+    return worst
+
+
+def _is_undefined(entry: Entry) -> bool:
+    return entry.name.startswith(("aten::empty", "aten::new_empty"))
+
+
+def _defined(
+    program: Program, step: SegmentStep, live: list[Value], before: Effects, pairs: list[tuple[Tensor, Tensor]]
+) -> list[tuple[Tensor, Tensor]]:
+    """The pairs without what comes from memory that nobody wrote, which may hold anything in any run.
+
+    Such elements are found by running the tape with two fillings of fresh memory: they differ.
+    """
+    runs: list[list[Tensor]] = []
+    for filling in (0, 1):
+
+        def fill(position: int, entry: Entry, env: Env, filling: int = filling) -> None:
+            if _is_undefined(entry):
+                for value in leaves(entry.outputs):
+                    made = env[value]
+                    made.fill_(float("nan") if filling and made.is_floating_point() else filling)
+
+        before.put_back()
+        env = run_tape(step.tape, program.lookup, set(live), after=fill)
+        after = Effects(step.mutated, ())
+        runs.append([env[value] for value in live] + after.contents)
+    found = []
+    for (replayed, eager), one, other in zip(pairs, *runs):
+        unsettled = (one != other) & ~((one != one) & (other != other))
+        found.append((torch.where(unsettled, eager, replayed), eager))
+    return found
 
 
 def _by_tape(program: Program, step: SegmentStep) -> Env:
@@ -209,10 +247,11 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
 
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
-    for replayed, eager in pairs:
-        found = compare(replayed, eager, exact)
-        if not found.is_match and (worst.is_match or found.largest > worst.largest):
-            worst = found
+    with torch.inference_mode():
+        for replayed, eager in pairs:
+            found = compare(replayed, eager, exact)
+            if not found.is_match and (worst.is_match or found.largest > worst.largest):
+                worst = found
     return worst
 
 
@@ -238,14 +277,11 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     state = process.require()
     driver = state.driver
     assert driver is not None
-    generators = program.generators
-    rng = [g.get_state() for g in generators]
+    before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-    mutated = [tensor_of(place) for place in step.mutated]
-    before = [t.clone() for t in mutated]
 
     def keep(position: int, entry: Entry, env: Env) -> None:
-        if entry.name.startswith(("aten::empty", "aten::new_empty")):
+        if _is_undefined(entry):
             return
         for value in (*leaves(entry.outputs), *_written(entry)):
             made = env.get(value)
@@ -256,11 +292,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
                 eager[position].append((layout, made.clone()))
 
     run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
-    with torch.inference_mode():
-        for tensor, saved in zip(reversed(mutated), reversed(before)):
-            tensor.copy_(saved)
-    for generator, saved_state in zip(generators, rng):
-        generator.set_state(saved_state)
+    before.put_back()
 
     position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
     ends = [max((position_of.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
@@ -307,7 +339,7 @@ def _never_written(entries: list[Entry]) -> set[Value]:
     """Memory that the segment took and never wrote: it holds whatever was there, alike in no two runs."""
     garbage: set[Value] = set()
     for entry in entries:
-        if entry.name.startswith(("aten::empty", "aten::new_empty")):
+        if _is_undefined(entry):
             garbage.update(leaves(entry.outputs))
         else:
             garbage.difference_update(value.root or value for value in _written(entry))

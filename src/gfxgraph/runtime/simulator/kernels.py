@@ -338,9 +338,9 @@ class Kernels:
         specs = self._dry_run(plan, call, keywords)
         for name in plan.outs:
             if isinstance(kwargs.get(name), Tensor):
-                size = next(spec for spec in specs if spec[0] == name)[1]
+                _, size, stride = next(spec for spec in specs if spec[0] == name)
                 if tuple(kwargs[name].size()) != size:
-                    self.sim.resize_out(kwargs[name], torch.empty(size, dtype=kwargs[name].dtype))
+                    self.sim.resize_out(kwargs[name], torch.empty_strided(size, stride, dtype=kwargs[name].dtype))
                 keywords[name] = self.arena.twin(kwargs[name])
         results: list[Any] = []
         for where, spec in zip(plan.returned, specs):
@@ -436,7 +436,8 @@ class Kernels:
         specs = [_spec(value, inputs) for value in results]
         for at, where in enumerate(plan.returned):
             if isinstance(where, str) and where in fresh:
-                specs[at] = (where, tuple(stand_in_keywords[where].size()))
+                made = stand_in_keywords[where]
+                specs[at] = (where, tuple(made.size()), tuple(made.stride()))
         return specs
 
 

@@ -66,12 +66,15 @@ def _translate(text: str) -> str | None:
     """A pattern as a regular expression over the whole relative path; None where it can match nothing."""
     out, i = [], 0
     if text.startswith("**/"):
-        out.append("(?:.*/)?")
-        i = 3
+        out.append(_ANY_FOLDERS)
+        i = _past_stars(text, 0)
     while i < len(text):
         if text.startswith("/**/", i):
-            out.append("/(?:.*/)?")
-            i += 4
+            out += ["/", _ANY_FOLDERS]
+            i = _past_stars(text, i + 1)
+        elif text[i:] == "**" and out and out[-1] == _ANY_FOLDERS:
+            out.append(".+")
+            i += 2
         elif text.startswith("/**", i) and i + 3 == len(text):
             out.append("/.+")
             i += 3
@@ -97,6 +100,16 @@ def _translate(text: str) -> str | None:
             out.append(re.escape(text[i]))
             i += 1
     return "".join(out)
+
+
+_ANY_FOLDERS = "(?:.*/)?"
+
+
+def _past_stars(text: str, i: int) -> int:
+    """Past ``**/``, once or several times."""
+    while text.startswith("**/", i):
+        i += 3
+    return i
 
 
 def _class(text: str, start: int) -> tuple[str, int] | None:

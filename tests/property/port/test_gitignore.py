@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gfxgraph.port.gitignore import GitIgnore
@@ -58,7 +58,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(["**/**/a"])
+@example(["a/**/**"])
+@example(["**/**"])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(pattern, min_size=1, max_size=4))
 def test_same_as_git(repository: Path, lines: list[str]) -> None:
     """For any patterns, exactly the paths that git ignores are ignored."""

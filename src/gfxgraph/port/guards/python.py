@@ -161,7 +161,7 @@ class PyGuards:
         if full is None or self.modules is None or depth > _MAX_DEPTH:
             return UNKNOWN
         key = (name, world, depth)
-        known = self.file.guard_values
+        known: dict[tuple[str, World, int], Value] = self.file.guard_values
         if key not in known:
             known[key] = UNKNOWN  # what a cycle of imports sees
             known[key] = self._followed(full, world, depth)

@@ -62,25 +62,25 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
-    for node in f.nodes(ast.If, ast.IfExp):
-        text = f.source(node.test)
-        if not _AMD.search(text) and _asks(f, node.test):
-            yield hit(node.test, expr=text[:100])
+    for test in f.nodes(ast.If, ast.IfExp):
+        text = f.source(test.test)
+        if not _AMD.search(text) and _asks(f, test.test):
+            yield hit(test.test, expr=text[:100])
     for node in f.nodes(ast.Assign):
         text = f.source(node)
         if not _AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
             yield hit(node, expr=text[:100])
-    for node in f.nodes(ast.JoinedStr):
-        parts = node.values
+    for label in f.nodes(ast.JoinedStr):
+        parts = label.values
         if any(
             _LABEL.search(text_of(a) or "") and isinstance(b, ast.FormattedValue) for a, b in zip(parts, parts[1:])
         ):
-            yield hit(node, expr=f.source(node)[:100])
-    for node in f.nodes(ast.Raise, ast.Assert):
-        said = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            yield hit(label, expr=f.source(label)[:100])
+    for said_by in f.nodes(ast.Raise, ast.Assert):
+        said = [n.value for n in ast.walk(said_by) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         text = " ".join(said)
         if _COMPLAINT.search(text) and not _AMD.search(text):
-            yield hit(node, expr=f.source(node)[:100], severity=Severity.LOW)
+            yield hit(said_by, expr=f.source(said_by)[:100], severity=Severity.LOW)
     for call in f.nodes(ast.Call):
         owner, _, name = f.call_name(call).rpartition(".")
         if owner.startswith("torch.") or name == "CUDAExtension":

@@ -59,9 +59,13 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         elif node.arg in ("start_method", "method") and isinstance(node.value, ast.IfExp):
             if any(text_of(o) == "fork" for o in (node.value.body, node.value.orelse)):
                 yield hit(node.value, expr=f.source(node.value)[:100])
-    for node in f.nodes(ast.Assign):
-        named = [t.id for t in node.targets if isinstance(t, ast.Name)]
-        options = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+    for assigned in f.nodes(ast.Assign):
+        named = [t.id for t in assigned.targets if isinstance(t, ast.Name)]
+        options = (
+            [assigned.value.body, assigned.value.orelse]
+            if isinstance(assigned.value, ast.IfExp)
+            else [assigned.value]
+        )
         if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in named):
             if any(text_of(o) == "fork" for o in options):
-                yield hit(node, expr=f.source(node)[:100])
+                yield hit(assigned, expr=f.source(assigned)[:100])

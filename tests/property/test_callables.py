@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from gfxgraph.core.budget import Held, Prediction, to_evict
 from gfxgraph.core.constants import constant_key
-from gfxgraph.runtime.callables.dims import Dims, Explicit, PowersOfTwo
+from gfxgraph.core.buckets import explicit
+from gfxgraph.runtime.callables.dims import Dims
+from gfxgraph.runtime.callables.plans import Unbounded
 from gfxgraph.runtime.callables.signature import builder, flatten, replace
 
 constants = st.one_of(
@@ -73,16 +75,16 @@ def test_a_tree_is_built_again_around_other_tensors(tree):
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8), st.integers(1, 250))
 def test_buckets_hold_what_they_are_picked_for(sizes, n):
     """The smallest that fits; None only above the largest; padding is never negative."""
-    picked = Explicit(tuple(sorted(set(sizes)))).pick(n)
+    picked = explicit(tuple(sorted(set(sizes)))).pick(n)
     assert picked == min((s for s in sizes if s >= n), default=None)
-    power = PowersOfTwo().pick(n)
+    power = Unbounded().pick(n)
     assert n <= power < 2 * n or power == n == 1
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_inferred_dims_are_those_that_changed(a, b, c):
     """Dims that went from the same size to the same size are one dim; the others stay as they are."""
-    dims = Dims(None, PowersOfTwo())
+    dims = Dims(None, Unbounded())
     first = [torch.zeros(a, 5), torch.zeros(5, a)]
     assert dims.bucketed("tree", first, list) is None
     second = dims.bucketed("tree", [torch.zeros(b, 5), torch.zeros(5, b)], list)
@@ -90,7 +92,7 @@ def test_inferred_dims_are_those_that_changed(a, b, c):
         assert second is None
         return
     assert set(second.actual.values()) == {b} and len(second.actual) == 1
-    assert second.sizes == ((PowersOfTwo().pick(b), 5), (5, PowersOfTwo().pick(b)))
+    assert second.sizes == ((Unbounded().pick(b), 5), (5, Unbounded().pick(b)))
     odd = dims.bucketed("tree", [torch.zeros(b, 5), torch.zeros(5, c)], list)
     assert (odd is None) == (b != c)
 

@@ -49,6 +49,8 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
         return make
 
     n_done, predicted = 0, 0
+    if not todo:
+        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
     current = torch.cuda.current_stream(arena.device_index)
     try:
         prediction = arena.predict([trial(*item) for item in todo])
@@ -79,5 +81,5 @@ def _ready(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> Non
         fits = [
             t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)
         ]
-        entry.fill(fits, [0.0] * len(fits))
+        entry.fill(fits)
     entry.run_once(graphed._warmup)

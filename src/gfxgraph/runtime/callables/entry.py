@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +22,8 @@ from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import RunEagerly
 from gfxgraph.runtime.callables.inputs import Buffers, StaticInput, copy_all, pad
+from gfxgraph.runtime.callables.invent import Content, Pad, repeat_last
 from gfxgraph.runtime.callables.outputs import Outputs, Result
-from gfxgraph.runtime.callables.proof import Verdict
 from gfxgraph.runtime.callables.signature import flatten, replace
 from gfxgraph.runtime.effects import Effects
 
@@ -87,6 +87,8 @@ class Entry:
         self.ring_failed = False
         self.result_nbytes = 0
         self.why_eager = ""
+        self.gradients: Any = None
+        """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
@@ -95,8 +97,8 @@ class Entry:
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
-        self.verdicts: dict[frozenset[str], Verdict] = {}
-        """By the dims that are padded: whether padding changes what the caller sees."""
+        self.bucket: Mapping[str, int] = {}
+        """Size of each dynamic dim; empty where there are none."""
         arena.entries.add(self)
 
     @property
@@ -228,10 +230,13 @@ class Entry:
     def results(self) -> list[Result]:
         return self.first.outputs.results if self.first is not None else []
 
-    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], filled_for: Any = None) -> None:
-        """Copy a call's tensors into the static inputs; ``values`` fill the padding.
+    def fill(
+        self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None
+    ) -> None:
+        """Copy a call's tensors into the static inputs.
 
         Args:
+            content: what the padding of each is to hold; None for zeros.
             filled_for: the call's route; where the padding is still that of the same route it is left.
         """
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
@@ -243,11 +248,16 @@ class Entry:
                 if given.data_ptr() == static.tensor.data_ptr():
                     continue
             elif pads_again:
-                pad(static.tensor, size, values[i])
+                value = Pad.ZERO if content is None else content[i]
+                pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)
         copy_all(targets, sources)
+        for static, given, value in zip(self.statics, tensors, content or ()):
+            if value is Pad.LAST and given.size() != static.tensor.size():
+                with torch.no_grad():
+                    repeat_last(static.tensor.detach(), given.size())
 
     def replay(self, instance: Instance) -> None:
         """Launch; where a guard or a launch fails, undo and leave the call to the function.

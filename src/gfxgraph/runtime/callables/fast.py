@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense
+from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
 from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.graph import launch_of
 
@@ -55,6 +56,7 @@ def make_fast(
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
     watch: Watch,
+    content: Sequence[Content] | None = None,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
@@ -63,6 +65,7 @@ def make_fast(
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
         watch: tells where something outside the arguments has changed.
+        content: what the padding of each argument holds; None where nothing is padded.
     """
     instances = entry.ring if hot else entry.instances()[:1]
     if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
@@ -73,7 +76,7 @@ def make_fast(
     if not has_guards() or not writer.takes(args, kwargs):
         return None
     writer.guards(watch)
-    writer.copy_in()
+    writer.copy_in(content)
     if hot:
         writer.hand_out(instances)
         if len(instances) < RING or entry.first is None or not _is_simple(entry.first):
@@ -178,7 +181,7 @@ class _Writer:
             self.names["watch"], self.names["is_same"] = watch, watch.is_same
             self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
-    def copy_in(self) -> None:
+    def copy_in(self, content: Sequence[Content] | None) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
         if not self.entry.statics:
             return
@@ -188,13 +191,14 @@ class _Writer:
             return
         self.names["buffers"] = self.entry.buffers
         if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):
-            self.names["fill"], self.names["zeros"] = self.entry.fill, [0.0] * len(self.tensors)
-            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, zeros, mark)")
+            self.names["fill"], self.names["content"] = self.entry.fill, content
+            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, content, mark)")
             self.line("else:")
             self.indent = "    "
         else:
             self.line("buffers.filled_for = mark")
         self._copies_in()
+        self._repeat_last(content or ())
         self.indent = ""
 
     def _copies_in(self) -> None:
@@ -214,6 +218,18 @@ class _Writer:
                 f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
                 f"static{i}.copy_(t{i})"
             )
+
+    def _repeat_last(self, content: Sequence[Content]) -> None:
+        """The last row of what was copied in, again, into all of its padding; one dim after the other."""
+        by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for static, given, value in zip(self.entry.statics, self.tensors, content):
+            if value is Pad.LAST:
+                for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
+                    by_dim.setdefault(dim, []).append((padding, last))
+        for dim in sorted(by_dim):
+            self.names[f"padding{dim}"] = [padding for padding, _ in by_dim[dim]]
+            self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]
+            self.line(f"foreach_copy(padding{dim}, last{dim})")
 
     def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
         """BridgedCUDAGraph.replay without the call: a frame of Python costs a tenth of a launch."""

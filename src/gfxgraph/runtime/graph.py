@@ -55,7 +55,7 @@ SAMPLE_INTERVAL = 256
 
 def bridged_class(base: type) -> type:
     """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
-    launch = _launch_of(base)
+    launch = launch_of(base)
 
     class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
         """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
@@ -447,7 +447,7 @@ def bridged_class(base: type) -> type:
     return BridgedCUDAGraph
 
 
-def _launch_of(base: Any) -> Any:
+def launch_of(base: Any) -> Any:
     """torch's replay in its leanest form that loses nothing.
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.

@@ -535,6 +535,21 @@ class Graphed(Planned):
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
 
 
+def _shield_from_dynamo(method: Any) -> None:
+    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+
+    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    """
+    method._torchdynamo_disable = True
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(method.__code__, skip)
+
+
+_shield_from_dynamo(Graphed.__call__)
+
+
 class GraphedPerThread:
     """A graphed callable whose every thread has captures, buffers and a pool of its own."""
 

@@ -243,12 +243,14 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
     ]
     result = Score(findings=len(report.findings), lines=report.n_lines)
     patches = PatchSet(git(clone, *arguments))
-    added = {" ".join(TOKEN.findall(bare(x.value))) for file in patches for h in file for x in h if x.is_added}
+    fresh = [file for file in patches if file.is_added_file]
+    moved = {" ".join(TOKEN.findall(bare(x.value))) for file in fresh for h in file for x in h if x.is_added}
     for file in patches:
         path = file.source_file.removeprefix("a/")
         if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file or CI.search(path):
             continue
         here = flagged.get(path, {})
+        added = {" ".join(TOKEN.findall(bare(x.value))) for h in file for x in h if x.is_added}
         gone: set[int] = set()
         for hunk in file:
             old = [(x.source_line_no or 0, x.value) for x in hunk if x.is_removed]
@@ -258,7 +260,7 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
             for n, text in old:
                 if n not in changed_in([o for o in old if not COMMENT.match(o[1])], new):
                     continue
-                if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added:
+                if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added | moved:
                     continue
                 if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in {neutral(x) for x in new}:
                     continue

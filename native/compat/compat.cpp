@@ -24,7 +24,7 @@ const Symbol kSymbols[] = {
 #define CUDA_CONVERTED(name, params, args) {#name, "mapped", "hip", 0},
 #define CUDA_BRIDGED(name, params, args) {#name, "bridged", "hip", 0},
 #define CUDA_REFUSED(name, params, args) {#name, "refused", "", 0},
-#define CUDA_PTSZ(name, plain, params, args) {#name, "bridged", #plain, 0},
+#define CUDA_PTSZ(name, plain, params, args) {#name, "mapped", #plain, 0},
 #include "cuda.inc"
 #define CUDA_12(name, plain, params, args) {#name, "bridged", #plain, 12},
 #include "cuda.inc"

@@ -37,6 +37,7 @@ struct Node {
   Graph *owner = nullptr;
   std::vector<Node *> after;  // what it depends on
   Node *copied_from = nullptr;
+  bool recorded = false;  // by a capture; what a program adds to its graph by hand is no fork
   // kernel: the node's own copy of its arguments, as HIP keeps it
   hipKernelNodeParams kernel{};
   std::vector<std::vector<char>> arguments;

@@ -31,6 +31,7 @@ hipError_t record_or_run(hipStream_t handle, const std::function<void(Node *)> &
   if (on->status == gfx::kInvalidated) return done(gfx::kCaptureInvalidated);
   if (on->capture_gone) return 0;  // stuck: the work vanishes
   Node *made = on->capture->add(type, on->last);
+  made->recorded = true;
   make(made);
   on->last = {made};
   return 0;
@@ -131,7 +132,8 @@ FAKE_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t *out) {
   }
   if (on->capture_gone) abort();  // the second end of an unjoined capture crashes
   size_t n_loose = 0;  // ends that the stream does not stand at, and was not moved away from by hand
-  for (Node *leaf : on->capture->leaves()) n_loose += !std::count(on->last.begin(), on->last.end(), leaf);
+  for (Node *leaf : on->capture->leaves())
+    n_loose += leaf->recorded && !std::count(on->last.begin(), on->last.end(), leaf);
   if (n_loose && !on->edited) {
     on->capture_gone = true;
     world().graphs.erase(on->capture.get());

@@ -121,7 +121,10 @@ def test_the_bridge_counts_as_there_only_when_it_loads(
 
     broken = tmp_path / "libhipgraph_bridge.so"
     broken.write_text("not a library")
-    for path, problem in ((broken, "invalid ELF header|file too short"), (plain / "libcudagraph_compat.so", "gfxg_abi")):
+    for path, problem in (
+        (broken, "invalid ELF header|file too short"),
+        (plain / "libcudagraph_compat.so", "gfxg_abi"),
+    ):
         monkeypatch.setenv("GFXGRAPH_LIB", str(path))
         state = native.state()
         assert (state.loads, state.library) == (False, "")
@@ -138,3 +141,35 @@ def test_without_the_companion_the_bridge_is_not_there(monkeypatch: pytest.Monke
     monkeypatch.setattr("gfxgraph._native.candidates", lambda name: iter(["libhipgraph_bridge_absent.so"]))
     state = native.state()
     assert not state.loads and "libhipgraph_bridge_absent.so" in state.problem
+
+
+# The page ------------------------------------------------------------------------------------------
+
+
+def test_the_pages_example_compiles_and_prints_what_it_says(plain: Path, tmp_path: Path) -> None:
+    """docs/native.md's program, as plain C, with its outputs."""
+    page = (ROOT / "docs/native.md").read_text(encoding="utf-8")
+    source = tmp_path / "decode.c"
+    source.write_text(page.split("```c\n")[1].split("```")[0], encoding="utf-8")
+    program = tmp_path / "decode"
+    libraries = [plain / "libhipgraph_bridge.so", plain / "fake/libamdhip64.so.6"]
+    command = [
+        "cc",
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        source,
+        f"-I{ROOT / 'native'}",
+        *libraries,
+    ]
+    compiled = subprocess.run(
+        [*command, "-o", program, f"-Wl,-rpath,{plain}:{plain / 'fake'}"], capture_output=True, text=True
+    )
+    assert compiled.returncode == 0, compiled.stderr
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    for text in (done.stdout, done.stderr):
+        assert len(text.splitlines()) == 5
+        assert all(f"    {line}\n" in page for line in text.splitlines()), text

@@ -92,7 +92,7 @@ def test_python_reads_the_symbol_report(plain: Path, monkeypatch: pytest.MonkeyP
     report = native.symbol_report()
     kinds = Counter(kind for kind, _ in rows())
     assert report.count("refused") == kinds["REFUSED"]
-    assert report.count("mapped") == kinds["SAME"] + kinds["CONVERTED"]
+    assert report.count("mapped") == kinds["SAME"] + kinds["CONVERTED"] + kinds["PTSZ"]
     assert len(report.symbols) == sum(kinds.values())
     assert "refused: cudaGraphConditionalHandleCreate" in str(report)
 
@@ -102,7 +102,10 @@ def test_python_reads_the_symbol_report(plain: Path, monkeypatch: pytest.MonkeyP
 
 def genuine() -> list[Path]:
     """Every libcudart that can be found: a toolkit's, or those that pip installed."""
-    places = [*Path("/usr/local").glob("cuda*/lib*/libcudart.so.1?"), *Path("/opt").glob("cuda*/lib*/libcudart.so.1?")]
+    places = [
+        *Path("/usr/local").glob("cuda*/lib*/libcudart.so.1?"),
+        *Path("/opt").glob("cuda*/lib*/libcudart.so.1?"),
+    ]
     for entry in sys.path:
         places += Path(entry or ".").glob("nvidia/*/lib/libcudart.so.1?")
     return sorted({place.resolve() for place in places})

@@ -53,6 +53,7 @@ def audit(
     *,
     archs: tuple[Arch, ...] | None = None,
     rules: frozenset[str] | None = None,
+    kinds: frozenset[str] | None = None,
     diff: str | None = None,
     baseline: str | None = None,
     vendored: bool = False,
@@ -67,6 +68,7 @@ def audit(
         path: what to audit.
         archs: targets; None for every architecture of the table.
         rules: ids or codes to keep; None for all.
+        kinds: kinds of file to audit (``docker``, ``python``, ...); None for all.
         diff: a git revision; only findings on lines changed since are kept.
         baseline: a file of known findings to leave out.
         progress: called with files done and files in all.
@@ -82,7 +84,11 @@ def audit(
         project.diff = changed_lines(project.root, diff)
     gather(project)
     targets = archs or select(None)
-    todo = [(s.path, s.kind, s.nbytes) for s in project.sources if project.diff is None or s.path in project.diff]
+    todo = [
+        (s.path, s.kind, s.nbytes)
+        for s in project.sources
+        if (project.diff is None or s.path in project.diff) and (kinds is None or s.kind in kinds)
+    ]
     results = _run(project, todo, targets, jobs, progress)
     report = Audit(project.root, targets, skipped=list(project.skipped), n_files=len(todo))
     _join_modules(project, results)
@@ -150,7 +156,7 @@ def gather(project: Project) -> None:
             project.has_torch_extension = True
             project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
             modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
-            if not re.search(r"(?<![A-Za-z_])Extension\(", text):  # else it also builds without torch
+            if not re.search(r"cuda_(include|lib)_dirs?\b|get_cuda_dirs", text):  # else it also builds without torch
                 defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
             named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
     project.extension_sources = frozenset(named)

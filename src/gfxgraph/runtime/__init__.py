@@ -15,5 +15,6 @@ Stays out: command line, engines.
     execute.py    running a tape eagerly
     validate.py   replay against eager
     process.py    the process's settings, driver, counters and sessions
+    callables/    gfxgraph.graphed: functions captured per signature
     selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases
 """

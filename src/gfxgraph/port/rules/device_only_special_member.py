@@ -50,7 +50,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if not match or "__host__" in line:
             continue
         rest = match.group(1)
-        made = re.match(r"~?\s*(\w+)\s*\(", rest)
+        made = re.match(r"~?\s*(\w+)\s*\(\s*(?:const\s+\w+\s*&[^,()]*)?\)", rest)
         given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
         if (made and made.group(1) in names) or (given and given.group(1) in names):
             yield line_hit(number + f.offset, line.index("__device__"), expr=line.strip()[:90])

@@ -49,6 +49,8 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
         return make
 
     n_done, predicted = 0, 0
+    if not todo:
+        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
     current = torch.cuda.current_stream(arena.device_index)
     try:
         prediction = arena.predict([trial(*item) for item in todo])
@@ -57,7 +59,9 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
             if not entry.statics:
                 _ready(graphed, entry, bucketed, call)
             entry.n_seen = graphed._warmup
-            entry.ring.append(graphed._one_more(entry, call))
+            entry.first = entry.capture(recorded=not graphed._may_go_unrecorded(call))
+            graphed._learn(call, entry, entry.first)
+            graphed._n_captures += 1
             arena.use(entry)
             n_done += 1
     except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -77,5 +81,5 @@ def _ready(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> Non
         fits = [
             t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)
         ]
-        entry.fill(fits, [0.0] * len(fits))
+        entry.fill(fits)
     entry.run_once(graphed._warmup)

@@ -32,24 +32,6 @@ class Picks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Explicit:
-    """Ascending sizes."""
-
-    sizes: tuple[int, ...]
-
-    def pick(self, n: int, /) -> int | None:
-        return next((size for size in self.sizes if size >= n), None)
-
-
-@dataclass(frozen=True, slots=True)
-class PowersOfTwo:
-    """1, 2, 4... without end."""
-
-    def pick(self, n: int, /) -> int | None:
-        return 1 << max(0, n - 1).bit_length()
-
-
-@dataclass(frozen=True, slots=True)
 class Bucketed:
     """A call with dynamic dims, rounded up.
 
@@ -70,8 +52,8 @@ class Bucketed:
         return frozenset(name for name, n in self.actual.items() if self.bucket[name] != n)
 
 
-class TooLarge(Exception):
-    """A dim is larger than every bucket: ``args`` are its name and size."""
+class AboveAll(Exception):
+    """A dim is larger than every bucket: ``args`` are its name and the size of every dim."""
 
 
 class Dims:
@@ -99,7 +81,7 @@ class Dims:
             None where the call has no dynamic dims, or where a name has two sizes in it.
 
         Raises:
-            TooLarge: a dim is larger than every bucket.
+            AboveAll: a dim is larger than every bucket.
         """
         by_tensor = self._dims_of(structure, tensors, where)
         if not by_tensor:
@@ -116,7 +98,7 @@ class Dims:
             picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
             picked = picks.pick(n) if picks is not None and n > 0 else n
             if picked is None:
-                raise TooLarge(name, n)
+                raise AboveAll(name, actual)
             bucket[name] = picked
         sizes: list[tuple[int, ...] | None] = []
         for i, tensor in enumerate(tensors):
@@ -125,6 +107,13 @@ class Dims:
                 size[dim] = bucket[name]
             sizes.append(tuple(size) if i in by_tensor else None)
         return Bucketed(tuple(sizes), actual, bucket)
+
+    def of(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> dict[int, dict[int, str]]:
+        """The dynamic dims by position of the tensor, counted from the front."""
+        found = self._dims_of(structure, tensors, where)
+        return {i: {dim % tensors[i].dim(): name for dim, name in dims.items()} for i, dims in found.items()}
 
     def all_buckets(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
@@ -175,24 +164,10 @@ class Dims:
         return inferred
 
 
-def buckets_of(given: Any) -> Mapping[str, Picks] | Picks:
-    """What the user gave as ``buckets``: sizes, a rule's name, something that picks, or one of these by dim name."""
-    if isinstance(given, Mapping):
-        return {name: _picks(each) for name, each in given.items()}
-    return _picks(given)
-
-
-def _picks(given: Any) -> Picks:
-    if given is None or given in ("auto", "powers_of_two"):
-        return PowersOfTwo()
-    if hasattr(given, "pick"):
-        return given  # type: ignore[no-any-return]
-    return Explicit(tuple(sorted({int(size) for size in given})))
-
-
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Each tensor's path, in the order in which ``flatten((args, kwargs))`` meets them."""
     named: list[str] = []
+    fn = getattr(fn, "forward", fn)  # a module's own signature says no more than *args
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

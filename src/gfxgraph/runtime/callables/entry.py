@@ -3,16 +3,16 @@
     new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
                                     └──> eager (it cannot be captured; the reason is kept)
 
-A captured entry has one graph, or in ``hot`` mode a small ring of them over the same inputs: while
-the caller still holds the results of one, the next call uses another; when all are held, results
-are copied out of a graph that is never handed out.
+A captured entry has one graph, whose results are copied out; in ``hot`` mode also a small ring of them
+over the same inputs, whose results are handed out: while the caller still holds those of one, the next
+call uses another; when all are held, the first graph's are copied out.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +22,13 @@ from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import RunEagerly
 from gfxgraph.runtime.callables.inputs import Buffers, StaticInput, copy_all, pad
+from gfxgraph.runtime.callables.invent import Content, Pad, repeat_last
 from gfxgraph.runtime.callables.outputs import Outputs, Result
-from gfxgraph.runtime.callables.proof import Verdict
 from gfxgraph.runtime.callables.signature import flatten, replace
 from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.memory import Arena
-
-RING = 2
-"""Graphs whose results may be handed out at the same time in ``hot`` mode."""
 
 
 class Instance:
@@ -47,6 +44,9 @@ class Instance:
         self.generators = program.generators
         self.n_trials = 0
         """Replays whose result nobody was given."""
+        self.seen_on = -1
+        self.stream: Any = None
+        """The stream on which the results were last handed out."""
 
 
 class Entry:
@@ -56,7 +56,6 @@ class Entry:
         label: for people: the shapes.
         function: its name.
         buffers: where the static inputs lie.
-        owns: results are always copied out, so that captures may share the memory they are made in.
         in_place: the caller's tensors are read and written where they are.
     """
 
@@ -67,12 +66,10 @@ class Entry:
         label: str,
         function: str,
         buffers: Buffers,
-        owns: bool,
         in_place: bool,
     ) -> None:
         self.arena = arena
         self.buffers = buffers
-        self.owns = owns
         self.in_place = in_place
         self.is_clean = False
         """Further captures need not be recorded."""
@@ -85,8 +82,10 @@ class Entry:
         self.statics: list[StaticInput] = []
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.first: Instance | None = None
         self.ring: list[Instance] = []
-        self.spare: Instance | None = None
+        self.ring_failed = False
+        self.result_nbytes = 0
         self.why_eager = ""
         self.gradients: Any = None
         """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
@@ -98,13 +97,13 @@ class Entry:
         self.warm: list[weakref.ref[Tensor]] = []
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
-        self.verdicts: dict[frozenset[str], Verdict] = {}
-        """By the dims that are padded: whether padding changes what the caller sees."""
+        self.bucket: Mapping[str, int] = {}
+        """Size of each dynamic dim; empty where there are none."""
         arena.entries.add(self)
 
     @property
     def is_captured(self) -> bool:
-        return bool(self.ring) or self.spare is not None
+        return self.first is not None
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +111,7 @@ class Entry:
         return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
-        instances = [*self.ring, *([self.spare] if self.spare else [])]
+        instances = self.instances()
         return {
             "function": self.function,
             "signature": self.label,
@@ -126,8 +125,10 @@ class Entry:
 
     def n_replays(self) -> int:
         """Replays that gave a caller's result."""
-        graphs = [*self.ring, *([self.spare] if self.spare else [])]
-        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in graphs)
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+
+    def instances(self) -> list[Instance]:
+        return [self.first, *self.ring] if self.first is not None else []
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -154,11 +155,24 @@ class Entry:
             self.warm_structure = flatten(result, made)
             self.warm = [weakref.ref(t) for t in made]
 
-    def capture(self, *, recorded: bool, pool: Any = None) -> Instance:
+    def add_to_ring(self, *, recorded: bool) -> Instance:
+        """One more graph, whose results can be handed out; raises as ``capture``."""
+        assert self.first is not None
+        kind = self.first.outputs
+        buffers = kind.buffers()
+        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
+        instance.outputs.hand_out(buffers)
+        self.ring.append(instance)
+        return instance
+
+    def capture(
+        self, *, recorded: bool, pool: Any = None, copy_results: Callable[[Any], None] | None = None
+    ) -> Instance:
         """Capture the function once more on the static inputs.
 
         Args:
             pool: another one than the arena's.
+            copy_results: called with the function's result, inside the capture.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -168,14 +182,19 @@ class Entry:
         arena = self.arena
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+
+        def run() -> Any:
+            result = self.fn(*self.args, **self.kwargs)
+            if copy_results is not None:
+                copy_results(result)
+            return result
+
         try:
-            made = engine.capture(
-                lambda: self.fn(*self.args, **self.kwargs), arena.stream, pool or arena.pool, recorded=recorded
-            )
+            made = engine.capture(run, arena.stream, pool or arena.pool, recorded=recorded)
         except engine.CaptureDied:
             arena.renew()
             raise
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm, self.owns))
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
@@ -190,8 +209,8 @@ class Entry:
         self.arena.wait_for_all()  # what is being dropped may still be running
         self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
         self.n_gone = self.n_replays()
+        self.first = None
         self.ring.clear()
-        self.spare = None
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -209,12 +228,15 @@ class Entry:
 
     @property
     def results(self) -> list[Result]:
-        return self.ring[0].outputs.results if self.ring else []
+        return self.first.outputs.results if self.first is not None else []
 
-    def fill(self, tensors: Sequence[Tensor], values: Sequence[float], filled_for: Any = None) -> None:
-        """Copy a call's tensors into the static inputs; ``values`` fill the padding.
+    def fill(
+        self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None
+    ) -> None:
+        """Copy a call's tensors into the static inputs.
 
         Args:
+            content: what the padding of each is to hold; None for zeros.
             filled_for: the call's route; where the padding is still that of the same route it is left.
         """
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
@@ -226,11 +248,16 @@ class Entry:
                 if given.data_ptr() == static.tensor.data_ptr():
                     continue
             elif pads_again:
-                pad(static.tensor, size, values[i])
+                value = Pad.ZERO if content is None else content[i]
+                pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)
         copy_all(targets, sources)
+        for static, given, value in zip(self.statics, tensors, content or ()):
+            if value is Pad.LAST and given.size() != static.tensor.size():
+                with torch.no_grad():
+                    repeat_last(static.tensor.detach(), given.size())
 
     def replay(self, instance: Instance) -> None:
         """Launch; where a guard or a launch fails, undo and leave the call to the function.

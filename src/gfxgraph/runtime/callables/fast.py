@@ -22,6 +22,8 @@ from torch import Tensor
 
 from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense
+from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
+from gfxgraph.runtime.callables.outputs import RING
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
@@ -46,36 +48,41 @@ def has_guards() -> bool:
 
 def make_fast(
     entry: Entry,
-    route: Any,
+    mark: object,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: Sequence[Tensor],
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
     watch: Watch,
+    content: Sequence[Content] | None = None,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
     Args:
-        route: what the entry's padding must have been filled for.
+        mark: whom the padding must have been filled for.
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
         watch: tells where something outside the arguments has changed.
+        content: what the padding of each argument holds; None where nothing is padded.
     """
-    instances = entry.ring if hot else entry.ring[:1]
+    instances = entry.ring if hot else entry.instances()[:1]
     if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
         return None
     if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
         return None
-    writer = _Writer(entry, route, tensors)
+    writer = _Writer(entry, mark, tensors)
     if not has_guards() or not writer.takes(args, kwargs):
         return None
     writer.guards(watch)
-    writer.copy_in()
+    writer.copy_in(content)
     if hot:
         writer.hand_out(instances)
-    else:
-        writer.copy_out(instances[0], sizes)
+        if len(instances) < RING or entry.first is None or not _is_simple(entry.first):
+            writer.line("return MISS")
+            return writer.function()
+    assert entry.first is not None
+    writer.copy_out(entry.first, sizes)
     return writer.function()
 
 
@@ -93,7 +100,7 @@ def _is_simple(instance: Instance) -> bool:
 class _Writer:
     """Writes the function's source, and keeps what its names stand for."""
 
-    def __init__(self, entry: Entry, route: Any, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, entry: Entry, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
@@ -101,7 +108,7 @@ class _Writer:
             "MISS": MISS,
             "ReplayError": ReplayError,
             "arena": arena,
-            "route": route,
+            "mark": mark,
             "lock": arena.lock,
             "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
             "raw_stream": torch._C._cuda_getCurrentRawStream,
@@ -172,7 +179,7 @@ class _Writer:
             self.names["watch"], self.names["is_same"] = watch, watch.is_same
             self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
 
-    def copy_in(self) -> None:
+    def copy_in(self, content: Sequence[Content] | None) -> None:
         """Every argument into its buffer, or the part of it that is not padding."""
         if not self.entry.statics:
             return
@@ -182,13 +189,14 @@ class _Writer:
             return
         self.names["buffers"] = self.entry.buffers
         if any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors)):
-            self.names["fill"], self.names["zeros"] = self.entry.fill, [0.0] * len(self.tensors)
-            self.line(f"if buffers.filled_for is not route: fill({self.taken}, zeros, route)")
+            self.names["fill"], self.names["content"] = self.entry.fill, content
+            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, content, mark)")
             self.line("else:")
             self.indent = "    "
         else:
-            self.line("buffers.filled_for = route")
+            self.line("buffers.filled_for = mark")
         self._copies_in()
+        self._repeat_last(content or ())
         self.indent = ""
 
     def _copies_in(self) -> None:
@@ -208,6 +216,18 @@ class _Writer:
                 f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
                 f"static{i}.copy_(t{i})"
             )
+
+    def _repeat_last(self, content: Sequence[Content]) -> None:
+        """The last row of what was copied in, again, into all of its padding; one dim after the other."""
+        by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for static, given, value in zip(self.entry.statics, self.tensors, content):
+            if value is Pad.LAST:
+                for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
+                    by_dim.setdefault(dim, []).append((padding, last))
+        for dim in sorted(by_dim):
+            self.names[f"padding{dim}"] = [padding for padding, _ in by_dim[dim]]
+            self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]
+            self.line(f"foreach_copy(padding{dim}, last{dim})")
 
     def replay(self, instance: Instance, name: str = "replay") -> str:
         self.names[name] = instance.graph.replay
@@ -243,18 +263,21 @@ class _Writer:
     def hand_out(self, instances: Sequence[Instance]) -> None:
         """The buffers of the first graph whose results nobody can see."""
         for k, instance in enumerate(instances):
-            held = " or ".join(
-                f"use_count({handle}) > {idle}"
+            self.names[f"instance{k}"] = instance
+        elsewhere = " or ".join(f"instance{k}.seen_on != stream" for k in range(len(instances)))
+        self.line(f"if {elsewhere}: return MISS")
+        for k, instance in enumerate(instances):
+            free = " and ".join(
+                f"use_count({handle}) <= {idle}"
                 for handle, idle in zip(instance.outputs.handles, instance.outputs.idle)
             )
-            self.line(f"if not ({held or False}):")
+            self.line(f"if {free or True}:")
             self.line(f"    {self.replay(instance, f'replay{k}')}")
             results = []
             for i, result in enumerate(instance.outputs.results):
                 self.names[f"made{k}_{i}"] = result.made
                 results.append(f"made{k}_{i}.data")
             self.give(results, instance, indent="    ")
-        self.line("return MISS")
 
     def give(self, results: list[str], instance: Instance, indent: str = "") -> None:
         structure = instance.outputs.structure

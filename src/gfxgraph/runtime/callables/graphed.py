@@ -27,20 +27,22 @@ import torch
 from torch import Tensor
 
 from gfxgraph import config
+from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.errors import CaptureError
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
-from gfxgraph.runtime.callables.dims import Bucketed, Dims, TooLarge, argument_paths, buckets_of
-from gfxgraph.runtime.callables.entry import RING, Entry, Instance
+from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
+from gfxgraph.runtime.callables.entry import Entry, Instance
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
-from gfxgraph.runtime.callables.proof import Verdict, prove, size_after
+from gfxgraph.runtime.callables.outputs import RING
+from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
+from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -57,6 +59,9 @@ class Options:
 
     dynamic: Any = None
     buckets: Any = None
+    above: Above = Above.EAGER
+    budget: Budget | None = None
+    pad: Any = None
     mode: ReplayMode = ReplayMode.STANDARD
     moved: MovedInput = MovedInput.COPY
     warmup: int = 1
@@ -64,21 +69,7 @@ class Options:
     strict: bool = False
 
 
-class Route:
-    """Where calls of one exact signature go."""
-
-    __slots__ = ("bucketed", "entry", "fast", "fast_of", "result_sizes", "why_eager")
-
-    def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
-        self.entry = entry
-        self.bucketed = bucketed
-        self.why_eager = why_eager
-        self.fast: Fast | None = None
-        self.fast_of: tuple[Instance, ...] = ()
-        self.result_sizes: Sequence[Sequence[int] | None] | None = None
-
-
-class Graphed:
+class Graphed(Planned):
     """A captured callable; made by ``gfxgraph.graphed``."""
 
     def __init__(self, fn: Callable[..., Any], options: Options, *, owner: int = 0) -> None:
@@ -88,8 +79,8 @@ class Graphed:
         """Whose arena: 0 the process's, else a thread's own."""
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._fast: Fast = never
-        self._near: dict[Any, Fast] = {}
-        """The last fast path of calls with this tree and these shapes; it checks everything itself."""
+        self._near: dict[Any, Route] = {}
+        """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Entry] = {}
         self._eager: Counter[str] = Counter()
@@ -98,10 +89,12 @@ class Graphed:
         """Replays of signatures that have been forgotten."""
         self._is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
-        self._writes_outside: dict[Any, bool] = {}
+        self._is_transparent: dict[Any, bool] = {}
+        """By kind of call: whether every kernel of that capture came from an operation of torch."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._dims = Dims(declared, buckets_of(options.buckets)) if is_dynamic else None
+        self._plan_sizes(Sizes(options.buckets, options.above, options.budget), Proofs(fn, options.pad))
+        self._dims = Dims(declared, self._sizes) if is_dynamic else None
         self._warmup = options.warmup
         self._watch = Watch(fn)
         self._seen_tensors = -1
@@ -143,23 +136,33 @@ class Graphed:
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
             raise RunEagerly(f"an argument cannot be compared: {error}", problem) from None
         near = (structure, *[t.shape for t in tensors])
-        fast = self._near.get(near)
-        if fast is not None and fast is not self._fast:
-            self._fast = fast
-            result = fast(args, kwargs)
+        route = self._near.get(near)
+        if route is not None and route.fast is not None and route.fast is not self._fast:
+            if self._dims is not None:
+                self._count_fast_calls()
+            self._fast = route.fast
+            result = route.fast(args, kwargs)
             if result is not MISS:
+                if route.bucketed is not None:
+                    self._count(route)
                 return result
         call = self._understand(state, structure, args, kwargs, tensors)
         arena = arena_of(state, call.device, self._owner)
         with arena.lock:
+            if self._dims is not None:
+                self._count_fast_calls()
             route = self._routes.get(call.key)
             if route is None:
                 route = self._route(arena, call)
-            result = self._routed(arena, route, call)
-            if route.fast is not None and route.fast is not never:
+            try:
+                result = self._routed(arena, route, call)
+            finally:
+                if self._dims is not None:
+                    self._count(route)
+            if route.fast is not None and route.fast is self._fast and self._fast is not never:
                 if len(self._near) >= MAX_ROUTES:
                     self._near.clear()
-                self._near[near] = route.fast
+                self._near[near] = route
             return result
 
     def _understand(
@@ -170,6 +173,8 @@ class Graphed:
             self._forget(lambda entry: True)
             self._buffers = Buffers()
             self._is_clean.clear()
+            self._is_transparent.clear()
+            self._adaptive = None
         token = self._watch.look()
         if self._watch.tensors_token != self._seen_tensors:
             # What was captured reads tensors that are no more, and would keep them.
@@ -191,9 +196,11 @@ class Graphed:
             where = lambda: argument_paths(self._fn, call.args, call.kwargs)  # noqa: E731
             try:
                 bucketed = self._dims.bucketed(call.structure, call.tensors, where)
-            except TooLarge as error:
-                name, n = error.args
-                self._routes[call.key] = route = Route(None, why_eager=f"{name}={n} is larger than every bucket")
+            except AboveAll as error:
+                name, sizes = error.args
+                route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
+                self._routes[call.key] = route
+                route.too_large = TooLarge(name, sizes)
                 return route
         if bucketed is None:
             route = Route(self._entry_for(arena, call.key, call.label))
@@ -208,24 +215,19 @@ class Graphed:
             for t, size in zip(call.tensors, bucketed.sizes)
         ]
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-        return self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
+        entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
+        entry.bucket = bucketed.bucket
+        return entry
 
     def _routed(self, arena: Arena, route: Route, call: Call) -> Any:
         entry, bucketed = route.entry, route.bucketed
+        if route.too_large is not None:
+            return self._in_chunks(route, route.too_large, call)
         if entry is None:
             raise RunEagerly(route.why_eager)
-        if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.result_sizes is None:
-            verdict = entry.verdicts.get(bucketed.padded_names)
-            if verdict is None:
-                return self._prove(arena, entry, bucketed, call)
-            if verdict.refused:
-                entry = route.entry = self._entry_for(arena, call.key, call.label)
-                route.bucketed = None
-            elif entry.is_captured:
-                route.result_sizes = [
-                    size_after(r.made, rules, bucketed.actual) if r.made is not None else None
-                    for r, rules in zip(entry.results, verdict.rules)
-                ]
+        if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.proof is None:
+            if not self._is_proved_already(route, call):
+                return self._prove(arena, route, call)
         if entry.gradients is not None and not (bucketed is not None and bucketed.is_padded):
             return self._with_gradients(arena, entry, call)
         if entry.why_eager:
@@ -235,10 +237,14 @@ class Graphed:
                 entry.n_seen += 1
                 return self._warm_up(arena, entry, call)
             self._capture(arena, entry, call, route.bucketed)
-            if route.bucketed is not None and route.bucketed.is_padded and route.result_sizes is None:
-                return self._routed(arena, route, call)  # captured again after an eviction
-        result = self._replay(arena, entry, route, call.tensors)
-        self._fast = self._fast_for(route, entry, call)
+        if route.proof is not None and route.result_sizes is None:
+            self._cut(route, entry)
+        is_settled = True
+        if self._options.mode is ReplayMode.ADAPTIVE:
+            result, is_settled = self._the_faster(arena, entry, route, call)
+        else:
+            result = self._replay(arena, entry, route, call.tensors)
+        self._fast = self._fast_for(route, entry, call) if is_settled else never
         return result
 
     def _with_gradients(self, arena: Arena, entry: Entry, call: Call) -> Any:
@@ -258,91 +264,56 @@ class Graphed:
             raise RunEagerly(entry.why_eager, entry.error) from error
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        instance, own = self._instance(entry, route)
-        entry.fill(tensors, [0.0] * len(tensors), route)
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        instance, own = self._instance(entry, stream)
+        # What the function writes to its arguments it writes to their padding too.
+        entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _instance(self, entry: Entry, route: Route) -> tuple[Instance, bool]:
+    def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
+        assert entry.first is not None
         if self._options.mode is not ReplayMode.HOT:
-            return entry.ring[0], True
-        for instance in entry.ring:
-            if not instance.outputs.in_use():
-                return instance, False
-        try:
-            if len(entry.ring) < RING:
-                entry.ring.append(self._one_more(entry))
-                return entry.ring[-1], False
-            if entry.spare is None:
-                entry.spare = self._one_more(entry)
-            return entry.spare, True
-        except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-            raise RunEagerly("every result buffer is in use, and another capture failed") from error
-
-    def _one_more(self, entry: Entry, call: Call | None = None) -> Instance:
-        recorded = not (entry.is_clean if call is None else self._may_go_unrecorded(call))
-        self._n_captures += 1
-        return entry.capture(recorded=recorded)
+            return entry.first, True
+        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            try:
+                chosen = entry.add_to_ring(recorded=not entry.is_clean)
+                self._n_captures += 1
+                stream.wait_stream(entry.arena.stream)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                entry.ring_failed = True  # results are copied out from now on
+                why = "no further graph for hot mode; results are copied"
+                entry.arena.state.report("fallback", why, self._name, engine.first_line(error))
+        if chosen is None:
+            return entry.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # there the last results may still be read
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
 
     def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = tuple(entry.ring)
+        graphs = tuple(entry.instances())
         if route.fast is None or route.fast_of != graphs:
             made = make_fast(
                 entry,
-                route,
+                route.mark,
                 call.args,
                 call.kwargs,
                 call.tensors,
                 route.result_sizes,
                 self._options.mode is ReplayMode.HOT,
                 self._watch,
+                route.content,
             )
             route.fast, route.fast_of = made or never, graphs
         return route.fast
-
-    def _prove(self, arena: Arena, entry: Entry, bucketed: Bucketed, call: Call) -> Any:
-        """The call itself, eagerly; then whether its bucket would have given the same."""
-        result = self._warm_up(arena, entry, call)
-        if entry.why_eager:
-            return result
-        if not entry.is_captured:
-            try:
-                self._capture(arena, entry, call, bucketed)
-            except RunEagerly:
-                return result
-        instance = entry.ring[0]
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        expected: list[Tensor] = []
-        flatten(result, expected)
-        if self._writes_outside.get(call.kind) or entry.mutates:
-            verdict = Verdict("the function writes to tensors that are not its own")
-        else:
-            before = Effects((), instance.generators)
-
-            def run(content: float) -> list[Tensor]:
-                entry.fill(call.tensors, [content] * len(call.tensors))
-                entry.replay(instance)
-                instance.n_trials += 1
-                given: list[Tensor] = []
-                flatten(instance.outputs.give(call.tensors, None, own=True), given)
-                return given
-
-            try:
-                verdict = prove(run, expected, bucketed.actual, bucketed.bucket)
-            except RunEagerly:
-                return result
-            finally:
-                before.put_back()
-        entry.verdicts[bucketed.padded_names] = verdict
-        if verdict.refused:
-            arena.state.report("padding_refused", verdict.refused, self._name, entry.label)
-        return result
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -351,9 +322,8 @@ class Graphed:
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
-            owns = self._options.mode is not ReplayMode.HOT
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Entry(arena, self._fn, label, self._name, self._buffers, owns, in_place)
+            entry = Entry(arena, self._fn, label, self._name, self._buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -361,6 +331,7 @@ class Graphed:
     def _forget(self, which: Callable[[Entry], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
+        self._last = None
         self._routes.clear()
         self._forget_fast()
 
@@ -381,20 +352,25 @@ class Graphed:
         finally:
             current.wait_stream(arena.stream)
         self._eager["warm-up"] += 1
+        self._look_at(entry, result, current)
+        return result
+
+    def _look_at(self, entry: Entry, result: Any, current: Any) -> None:
+        """What an eager result, made on the capture's stream, says of captures to come."""
         made: list[Tensor] = []
         try:
             entry.warm_structure = flatten(result, made)
         except NotATree as error:
             self._stay_eager(entry, f"its result cannot be taken apart: {error}")
-            return result
+            return
         entry.warm = [weakref.ref(t) for t in made]
+        entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 tensor.record_stream(current)  # it was made on another stream than it will be used on
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
             entry.why_eager = NEEDS_GRADIENTS
             entry.gradients = leaves_of(made)
-        return result
 
     def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
         entry.why_eager = why
@@ -412,10 +388,9 @@ class Graphed:
         captured = [e for e in self._entries.values() if e.is_captured]
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
-        if not arena.make_room(max((e.nbytes for e in captured), default=0), keep=entry):
-            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-            error = CaptureError("vram_cap_exceeded", **arena.account(max(e.nbytes for e in captured)))
-            raise RunEagerly("a capture would go over the memory limit", error)
+        # At least its arguments and results; what its like have taken says more.
+        needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
+        self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
         try:
@@ -443,15 +418,27 @@ class Graphed:
         if entry.mutates and call.aliases:
             self._stay_eager(entry, "it writes to arguments that share memory")
             raise RunEagerly(entry.why_eager, entry.error)
-        entry.ring.append(instance)
+        entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
+        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
+            try:
+                self._make_room(arena, entry, 0)
+            except RunEagerly:
+                entry.evict("it takes more memory than the limit allows")
+                raise
+
+    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
+        if not arena.make_room(needed, keep=entry):
+            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+            error = CaptureError("vram_cap_exceeded", **arena.account(needed))
+            raise RunEagerly("a capture would go over the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""
         for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
-            entry.fill(call.tensors, [0.0] * len(call.tensors))
+            entry.fill(call.tensors)
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
             try:
                 return entry.capture(recorded=recorded)
@@ -469,7 +456,7 @@ class Graphed:
         if instance.is_recorded and call.kind not in self._is_clean:
             program = instance.graph._program
             self._is_clean[call.kind] = program.is_plain and not instance.has_guards
-            self._writes_outside[call.kind] = any(step.mutated for step in program.steps) and not entry.mutates
+            self._is_transparent[call.kind] = all(step.tape.is_complete for step in program.segments)
         entry.is_clean = self._may_go_unrecorded(call)
 
     def _may_go_unrecorded(self, call: Call) -> bool:
@@ -506,14 +493,12 @@ class Graphed:
         for entry in self._entries.values():
             if entry.why_eager:
                 how = f"eager: {entry.why_eager}"
-            elif entry.is_captured:
-                how = f"{entry.n_replays()} replays of {entry.ring[0].graph.explain()}"
+            elif entry.first is not None:
+                how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
             else:
                 how = "not captured yet"
-            refused = [f"; padding refused: {v.refused}" for v in entry.verdicts.values() if v.refused]
-            lines.append(f"  {entry.label}: {how}{''.join(refused)}")
-        lines += [f"  {n} calls eager: {why}" for why, n in self._eager.items()]
-        return "\n".join(lines)
+            lines.append(f"  {entry.label}: {how}")
+        return "\n".join([*lines, *self.why().splitlines()[1:]])
 
     def reset(self) -> None:
         """Drop every capture; the next calls begin anew."""
@@ -582,7 +567,11 @@ def graphed(
     *,
     dynamic: Mapping[str, Any] | str | None = None,
     buckets: Any = None,
+    above: Above | str = Above.EAGER,
+    budget: Budget | None = None,
+    pad: Any = None,
     mode: ReplayMode | str | None = None,
+    policy: ReplayMode | str | None = None,
     moved: MovedInput | str = MovedInput.COPY,
     threads: str = "serial",
     warmup: int = 1,
@@ -595,9 +584,15 @@ def graphed(
         fn: a function, method or module.
         dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
             calls (the default where ``buckets`` is given).
-        buckets: sizes that dynamic dims are rounded up to: a list, "powers_of_two", something with
-            ``pick(n)``, or one of these by dim name.
-        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE. In "hot" the results are
+        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen; the
+            default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
+            of these by dim name.
+        above: a call larger than every bucket runs "eager" or in "chunks".
+        budget: limits for learned buckets.
+        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores,
+            or one of these by argument; by default zero, or last where zero would be noticed.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
+            for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
             the graph's own buffers, handed out again only when nobody can see them any more.
         moved: what is done about arguments at another address: "copy" them into buffers, or "recapture",
             which reads and writes the caller's tensors in place.
@@ -615,7 +610,11 @@ def graphed(
             graphed,
             dynamic=dynamic,
             buckets=buckets,
+            above=above,
+            budget=budget,
+            pad=pad,
             mode=mode,
+            policy=policy,
             moved=moved,
             threads=threads,
             warmup=warmup,
@@ -626,6 +625,9 @@ def graphed(
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
     if threads not in ("serial", "clones"):
         raise ValueError(f"threads is 'serial' or 'clones', not {threads!r}")
+    mode = mode if mode is not None else policy
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
-    options = Options(dynamic, buckets, chosen, MovedInput(moved), warmup, max_graphs, strict)
+    options = Options(
+        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
+    )
     return Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)

@@ -4,6 +4,10 @@
 from torch's allocator as eager execution would. ``hot``: the graph's own buffers are handed out, and
 the next replay may only write to them when nobody can see them any more.
 
+Those buffers lie outside the pool, and the graph's last nodes copy into them: in the pool they would lie
+where graphs captured earlier keep what they compute on the way, and a replay of one of those would
+overwrite what a caller holds.
+
 Who can see a buffer: each hand-out is a new tensor over it, so the storage's own count of holders
 tells of every view, alias and saved-for-backward reference, in Python or C++. What it cannot tell of
 is a bare address somebody kept.
@@ -27,6 +31,8 @@ from gfxgraph.runtime.callables.signature import NotATree, builder, flatten
 from gfxgraph.runtime.memory import Layout, tensor_at
 from gfxgraph.runtime.recorder import storage_address
 
+RING = 2
+"""Graphs whose results may be handed out at the same time in ``hot`` mode."""
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 @dataclass(slots=True)
@@ -51,25 +57,49 @@ class Outputs:
         result: what it returned.
         statics: the inputs, to know what is a view of one.
         warm: the tensors of an eager call's result; one that comes again is from outside.
-        owns: every result will be copied out, so that its memory need not be held.
     """
 
-    def __init__(
-        self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]], owns: bool
-    ) -> None:
+    def __init__(self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]]) -> None:
         tensors: list[Tensor] = []
         self.structure = flatten(result, tensors)
         self.results = [_kind(t, statics, warm, i) for i, t in enumerate(tensors)]
         self.build = builder(result)
-        if owns:
-            # Copied out before anything else runs in the pool: later captures may have the memory.
-            for found in self.results:
-                if found.made is not None and not found.is_host and found.made.numel():
-                    found.made = tensor_at(Layout.of(found.made))
+        # Copied out before anything else runs in the pool: later captures may have the memory.
+        for found in self.results:
+            if found.made is not None and not found.is_host and found.made.numel():
+                found.made = tensor_at(Layout.of(found.made))
+        self._count_holders()
+
+    def _count_holders(self) -> None:
         self.made = [r.made for r in self.results if r.made is not None and not r.is_host]
         self.storages = list({storage_address(t): t.untyped_storage() for t in self.made if t.numel()}.values())
         self.handles = [storage._cdata for storage in self.storages]
         self.idle = [use_count(handle) for handle in self.handles]
+
+    def buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Memory outside the pool like the results: for each what to hand out, where to copy, what is there now."""
+        return [_place_for(tensor, False) for tensor in self.made]
+
+    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], None]:
+        """A function that copies another result of the same kind into ``buffers``."""
+        targets = [to for _, to, _ in buffers]
+        positions = [i for i, r in enumerate(self.results) if r.made is not None and not r.is_host]
+
+        def copy(result: Any) -> None:
+            tensors: list[Tensor] = []
+            flatten(result, tensors)
+            made = [tensors[i].detach() for i in positions]
+            copy_all(targets, [t if is_dense(t) else t.as_strided((span(t),), (1,)) for t in made])
+
+        return copy
+
+    def hand_out(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """From now on the results are ``buffers``."""
+        fresh = iter(buffers)
+        for result in self.results:
+            if result.made is not None and not result.is_host:
+                result.made = next(fresh)[0]
+        self._count_holders()
 
     @property
     def nbytes(self) -> int:

@@ -34,6 +34,9 @@ from gfxgraph.runtime import process
 _MISSING = "missing"
 
 
+_n_made: Counter[str] = Counter()
+
+
 class RanksMissing(CaptureError):
     """Not every rank took part in a decision; `ranks_missing`."""
 
@@ -44,7 +47,8 @@ class Ranks:
     Args:
         group: a process group, None for all ranks.
         timeout_s: how long a decision waits for the slowest rank.
-        name: keeps the decisions of several users of one group apart.
+        name: keeps the decisions of several users of one group apart; those of one name are made in the
+            same order on every rank.
         store, rank, size: in place of torch.distributed's own.
     """
 
@@ -64,12 +68,14 @@ class Ranks:
         if store is None:
             members = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
             self.rank, self.size = dist.get_rank(group), len(members)
-            prefix = f"gfxgraph/{name}/{'-'.join(map(str, members))}"
-            self._store = dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+            name = f"{name}/{'-'.join(map(str, members))}"
+            store = dist.distributed_c10d._get_default_store()
         else:
             assert rank is not None and size is not None
             self.rank, self.size = rank, size
-            self._store = dist.PrefixStore(f"gfxgraph/{name}", store)
+        # The second of a name must not find the verdicts of the first.
+        self._store = dist.PrefixStore(f"gfxgraph/{name}/{_n_made[name]}", store)
+        _n_made[name] += 1
         self._n_decisions: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.is_broken = False

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +30,9 @@ from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session, shown
 from gfxgraph.types import OnUnsafe
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.guard.guard import Guard
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -81,6 +84,7 @@ def bridged_class(base: type) -> type:
             self._is_between_halves = False
             # What was being handled when the capture began: an engine may retry inside its except block.
             self._begun_while = 0
+            self._guard: Guard | None = None
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -154,7 +158,18 @@ def bridged_class(base: type) -> type:
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
             self._unvalidated = self._state.validate_replays
+            if self._state.settings.guard:
+                self._put_under_guard(shown(session.begun_at))
             self._choose_path()
+
+        def _put_under_guard(self, where: str) -> None:
+            from gfxgraph.runtime.guard.guard import guard_for
+
+            assert self._program is not None
+            self._guard = guard_for(self, self._program, super().pool(), where)
+            if self._guard is not None and self._guard.is_slow:
+                self._unvalidated = 0  # after a fault in the reference every node would be blamed
+            self.__class__ = GuardedCUDAGraph
 
         def _is_unwinding(self) -> bool:
             """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
@@ -245,6 +260,8 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
+            if self._guard is not None:
+                self._guard.before_replay()
             with one_replay(self):
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
@@ -255,6 +272,8 @@ def bridged_class(base: type) -> type:
                     begun = time.perf_counter()
                     program.run()
                     self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+            if self._guard is not None:
+                self._guard.after_replay()
             self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
@@ -279,6 +298,7 @@ def bridged_class(base: type) -> type:
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
+            plain = plain and (self._guard is None or not self._guard.is_slow)
             self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
 
         def _grant(self, n: int) -> None:
@@ -325,6 +345,9 @@ def bridged_class(base: type) -> type:
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
+            if self._guard is not None:
+                self._guard.close()
+                self._guard = None
             if program is not None:
                 self._state.graph_memory.subtract(program.addresses)
                 for address in program.addresses:
@@ -393,14 +416,42 @@ def bridged_class(base: type) -> type:
             self._choose_path()
             return verdict
 
+        def _replay_by_nodes(self) -> None:
+            """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
+            self._refuse_in_child("replay()")
+            from gfxgraph.runtime.guard.guard import replay_by_nodes
+
+            if self._program is None:
+                raise self._nothing_to_replay()
+            if not self._is_instantiated:
+                self.instantiate()
+            self._counted += 1
+            with one_replay(self):
+                replay_by_nodes(self._guard, self._program, super().pool())
+
         def explain(self) -> str:
             """What a replay of this graph does, step by step."""
             if self._program is None:
                 return "nothing captured"
             return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
 
-    BridgedCUDAGraph.__qualname__ = "BridgedCUDAGraph"
-    BridgedCUDAGraph.__module__ = "gfxgraph"
+    class GuardedCUDAGraph(BridgedCUDAGraph):
+        """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
+
+        def replay(self) -> None:
+            left = self._left - 1
+            if left >= 0 and not self._guard.pointers.is_dirty:  # type: ignore[union-attr]
+                self._left = left
+                try:
+                    launch(self)
+                except RuntimeError as error:
+                    self._replay_failed(error)
+                return
+            self._checked_replay()
+
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph):
+        made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
+        made.__module__ = "gfxgraph"
     return BridgedCUDAGraph
 
 

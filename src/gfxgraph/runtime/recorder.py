@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime.conditions import CONDITIONS
+from gfxgraph.runtime.memory import Layout
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
@@ -90,7 +91,11 @@ _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
 
 def is_library_code(code: CodeType) -> bool:
     """True for frames of torch and of this package, which are never the user's line."""
-    name = code.co_filename
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(name: str) -> bool:
+    """True for source files of torch and of this package."""
     known = _SKIP.get(name)
     if known is None:
         known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
@@ -136,6 +141,9 @@ class Recorder(TorchDispatchMode):
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
+        self.holds: list[Tensor] | None = None
+        """Where set, every result is held until the capture is over, so that no two share memory."""
+        self.is_guarded = session.state.settings.guard > 0
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -339,6 +347,10 @@ class Recorder(TorchDispatchMode):
         else:
             value = Value(position, segment, 0, None, weakref.ref(tensor))
         self.known[id(tensor)] = value
+        if self.is_guarded:
+            value.layout = Layout.of(tensor) if tensor.layout is torch.strided else None
+            if self.holds is not None:
+                self.holds.append(tensor)
         return value
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:

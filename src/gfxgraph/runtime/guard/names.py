@@ -1,0 +1,91 @@
+"""What a program calls its tensors, and which tensors hold an address; asked at captures and faults only."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.runtime.recorder import is_library_code
+
+_TORCH_MODULE = torch.nn.Module
+
+
+class Names:
+    """Names of tensors as the program's frames, globals and modules know them, at one moment."""
+
+    def __init__(self, frame: FrameType | None = None) -> None:
+        self._by_id: dict[int, str] = {}
+        frame = frame if frame is not None else sys._getframe(1)
+        while frame is not None:
+            if not is_library_code(frame.f_code):
+                self._note(frame.f_locals, "")
+            frame = frame.f_back
+        main = sys.modules.get("__main__")
+        if main is not None:
+            self._note(vars(main), "")
+
+    def _note(self, scope: Any, prefix: str) -> None:
+        for name, item in list(scope.items()):
+            if isinstance(item, Tensor):
+                self._by_id.setdefault(id(item), prefix + name)
+            elif isinstance(item, _TORCH_MODULE):
+                for inner, tensor in (*item.named_parameters(), *item.named_buffers()):
+                    self._by_id.setdefault(id(tensor), f"{prefix}{name}.{inner}")
+            elif type(item) is dict and len(item) < 1000:
+                for key, tensor in item.items():
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}[{key!r}]")
+            elif type(item) in (list, tuple) and len(item) < 1000:
+                for at, tensor in enumerate(item):
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}[{at}]")
+
+    def of(self, tensor: Tensor) -> str:
+        """The tensor's name; that of an attribute where no variable holds it; empty where nothing does."""
+        known = self._by_id.get(id(tensor))
+        if known is None:
+            known = self._by_id[id(tensor)] = _attribute(tensor)
+        return known
+
+
+def _attribute(tensor: Tensor) -> str:
+    for holder in gc.get_referrers(tensor):
+        if type(holder) is dict:
+            for name, item in holder.items():
+                if item is tensor and isinstance(name, str) and name.isidentifier():
+                    return name
+    return ""
+
+
+def device_tensors() -> list[Tensor]:
+    """Every device tensor that a Python object stands for; some milliseconds in a large process."""
+    # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__.
+    return [
+        item
+        for item in gc.get_objects()
+        if issubclass(type(item), Tensor) and item.is_cuda and item.layout is torch.strided
+    ]
+
+
+def layout_text(size: Iterable[int], stride: Iterable[int] | None, dtype: object) -> str:
+    """``[4, 8] float32``, with the strides where they are not row-major."""
+    size = tuple(size)
+    text = f"[{', '.join(map(str, size))}] {str(dtype).removeprefix('torch.')}"
+    if stride is None:
+        return text
+    expected, step = [], 1
+    for extent in reversed(size):
+        expected.insert(0, step)
+        step *= max(extent, 1)
+    stride = tuple(stride)
+    return text if list(stride) == expected or 0 in size else f"{text} strides {stride}"
+
+
+def describe(tensor: Tensor) -> str:
+    return layout_text(tensor.size(), tensor.stride(), tensor.dtype)

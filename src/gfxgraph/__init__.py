@@ -41,7 +41,7 @@ _EXPORTS: dict[str, str] = {
     "make_capture_safe": "gfxgraph.runtime.guard.layout:make_capture_safe",
     "localize_fault": "gfxgraph.runtime.guard.localize:localize_fault",
     "RedZone": "gfxgraph.runtime.guard.redzones:RedZone",
-    "compute_sanitizer_cmd": "gfxgraph.runtime.guard.sanitizer:compute_sanitizer_cmd",
+    "compute_sanitizer_cmd": "gfxgraph.startup.sanitizer:compute_sanitizer_cmd",
     "explain": "gfxgraph.hardware.advice:explain",
     "install_diagnostics": "gfxgraph.hardware.advice:install_diagnostics",
     "diagnose": "gfxgraph.hardware.advice:diagnose",

@@ -142,6 +142,12 @@ GPU_PREFIXES = (
 )  # fmt: skip
 
 
+def environment_without(names: Iterable[str]) -> dict[str, str]:
+    """Return this process's environment, to be handed on whole, without ``names``."""
+    left_out = set(names)
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
 def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that change how a GPU program behaves, by name, sorted."""
     source = os.environ if environ is None else environ

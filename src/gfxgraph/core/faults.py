@@ -13,6 +13,9 @@ from typing import Any
 
 from gfxgraph.core.memory_map import Allocation, MemoryMap, size_text
 
+HANG_LIMIT_S = 60.0
+"""How long one node may take before it counts as hanging."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorUse:

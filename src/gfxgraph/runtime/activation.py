@@ -208,17 +208,22 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
-    if settings.guard:
-        from gfxgraph.runtime.guard import guard
-
-        guard.watch_releases(_replace)
-        guard.prepare_process(settings.guard)
+    watch_memory(settings.guard)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,
         settings.on_unsafe,
         state.validate_replays,
     )
+
+
+def watch_memory(tier: GuardTier) -> None:
+    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
+    if tier is GuardTier.OFF:
+        return
+    from gfxgraph.runtime.guard import guard
+
+    guard.prepare_process(tier, _replace, _undo)
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

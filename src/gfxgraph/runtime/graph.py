@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,10 +30,10 @@ from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session, shown
-from gfxgraph.types import OnUnsafe
+from gfxgraph.types import GuardTier, OnUnsafe
 
 if TYPE_CHECKING:
-    from gfxgraph.runtime.guard.guard import Guard
+    from gfxgraph.runtime.guard.guard import DeepCapture, Guard
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -85,6 +86,7 @@ def bridged_class(base: type) -> type:
             # What was being handled when the capture began: an engine may retry inside its except block.
             self._begun_while = 0
             self._guard: Guard | None = None
+            self._deep: DeepCapture | None = None
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -110,9 +112,13 @@ def bridged_class(base: type) -> type:
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = _without_liveness_check(args, kwargs)
+            if self._state.settings.guard is GuardTier.DEEP:
+                pool = self._begin_deep(pool)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
+            if self._deep is not None:
+                session.recorder.holds = []
             self._session = session
             self._was_reset = False
 
@@ -162,11 +168,22 @@ def bridged_class(base: type) -> type:
                 self._put_under_guard(shown(session.begun_at))
             self._choose_path()
 
+        def _begin_deep(self, pool: Any) -> Any:
+            from gfxgraph.runtime.guard.guard import DeepCapture
+
+            self._deep = DeepCapture()
+            return self._deep.pool(pool)
+
         def _put_under_guard(self, where: str) -> None:
             from gfxgraph.runtime.guard.guard import guard_for
 
             assert self._program is not None
-            self._guard = guard_for(self, self._program, super().pool(), where)
+            zones = None
+            if self._deep is not None:
+                zones = self._deep.zones
+                self._deep.ended()
+                self._deep = None
+            self._guard = guard_for(self, self._program, super().pool(), where, zones)
             if self._guard is not None and self._guard.is_slow:
                 self._unvalidated = 0  # after a fault in the reference every node would be blamed
             self.__class__ = GuardedCUDAGraph
@@ -428,6 +445,23 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             with one_replay(self):
                 replay_by_nodes(self._guard, self._program, super().pool())
+
+        def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
+            """Find the first operation whose graphed result differs from eager; None where none does.
+
+            Args:
+                path: where the smallest script that shows it goes; by default the working directory.
+            """
+            self._refuse_in_child("bisect()")
+            from gfxgraph.runtime.guard.bisect import bisect_program
+
+            if self._program is None:
+                raise self._nothing_to_replay()
+            if not self._is_instantiated:
+                self.instantiate()
+            self._counted += 1
+            with one_replay(self):
+                return bisect_program(self._program, Path(path).absolute() if path is not None else None)
 
         def explain(self) -> str:
             """What a replay of this graph does, step by step."""

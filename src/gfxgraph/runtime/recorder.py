@@ -44,6 +44,7 @@ class OpInfo:
         "draws",
         "generator",
         "is_composite",
+        "is_torchs",
         "is_view",
         "is_watched",
         "makes_memory",
@@ -64,6 +65,7 @@ class OpInfo:
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
+        self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         # Inference mode hands over composite operations whole: their parts are looked at instead.
         has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -214,6 +216,11 @@ class Recorder(TorchDispatchMode):
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
+        if self.is_guarded and not info.is_torchs:
+            from gfxgraph.runtime.guard.layout import repaired
+
+            with self:  # the copies belong to the capture
+                args, kwargs = repaired(args, kwargs or {}, info.mutates)
         known = self.known
         spec_args = []
         try:

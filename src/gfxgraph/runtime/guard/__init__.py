@@ -10,8 +10,8 @@ Stays out: capturing itself; a graph without a guard knows nothing of this folde
     live_memory.py  what the allocator knows; names.py what the program calls its tensors
     flight.py       tier 2: the file that outlives the process
     localize.py     tier 2: replay by node walk, and a fault's text
+    zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
     redzones.py     tier 3: bytes around every allocation that nobody may write
-    sanitizer.py    tier 3: NVIDIA's and AMD's own tools, and their reports mapped back to nodes
     bisect.py       which operation fails or differs, and a script that shows it
     guard.py        all of it for one graph
 """

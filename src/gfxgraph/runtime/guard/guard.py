@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gfxgraph.core.faults import NodeInfo
 from gfxgraph.core.memory_map import Allocation
-from gfxgraph.errors import DriverError, GfxGraphFault
+from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
 from gfxgraph.runtime import process
-from gfxgraph.runtime.guard import flight
-from gfxgraph.runtime.guard.live_memory import LiveMemory, allocations, n_frees, remember_lines
+from gfxgraph.runtime.guard import flight, zoned_pool
+from gfxgraph.runtime.guard.live_memory import LiveMemory, allocations, forget_lines, remember_lines
 from gfxgraph.runtime.guard.localize import fault_at, is_fault
 from gfxgraph.runtime.guard.names import Names, device_tensors
 from gfxgraph.runtime.guard.nodes import SegmentNode, nodes_of
 from gfxgraph.runtime.guard.pointers import PointerGuard, describe_arguments
+from gfxgraph.runtime.guard.redzones import RedZones
 from gfxgraph.runtime.memory import pool_id
 from gfxgraph.runtime.walk import can_walk, walk
 from gfxgraph.types import GuardTier
@@ -31,7 +34,7 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 class Guard:
     """Made when a capture has ended; a graph captured at tier 0 has none."""
 
-    def __init__(self, program: Program, tier: GuardTier, pool: Any, where: str, zones: Any = None) -> None:
+    def __init__(self, program: Program, tier: GuardTier, pool: Any, where: str, zones: RedZones | None = None) -> None:
         self.tier = tier
         self.program = program
         self.where = where
@@ -54,6 +57,8 @@ class Guard:
                 process.require().report("guard_skipped", f"the graph's nodes cannot be read: {error}", "", where)
                 nodes = []
             self._nodes[id(segment)] = nodes
+        if zones is not None:
+            zones.place([node for nodes in self._nodes.values() for node in nodes])
         process.require().counters.add("guard_unchecked", len(self.pointers.unchecked))
         if tier >= GuardTier.LOCALIZE:
             self._start_recording(names)
@@ -81,6 +86,8 @@ class Guard:
         """
         self.pointers.check()
         self.n_replays += 1
+        if self.zones is not None:
+            self.zones.arm(self.program)
 
     # -- during ------------------------------------------------------------------------------------------
 
@@ -92,6 +99,9 @@ class Guard:
         for number, segment in enumerate(self.program.segments):
             self._recorder.describe(self._graph_number, number, self.infos(segment), self.where)
         self._remember_memory(names)
+
+    def nodes(self, segment: SegmentStep) -> list[SegmentNode]:
+        return self._nodes.get(id(segment), [])
 
     def infos(self, segment: SegmentStep) -> list[NodeInfo]:
         return [node.info(position) for position, node in enumerate(self._nodes.get(id(segment), ()))]
@@ -167,7 +177,7 @@ class Guard:
             self.zones.check(self)
 
 
-def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: Any = None) -> Guard | None:
+def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:
     """The guard that the settings in force ask for; None at tier 0."""
     tier = process.require().settings.guard
     if tier is GuardTier.OFF:
@@ -199,27 +209,68 @@ def memory_may_be_gone() -> None:
         guard.pointers.memory_may_be_gone()
 
 
-def watch_releases(replace: Any) -> None:
-    """Notice the calls that give memory back in bulk; ``replace(owner, name, new)`` can be undone."""
-
-    def noticing(call: Any) -> Any:
-        def noticed(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return call(*args, **kwargs)
-            finally:
-                memory_may_be_gone()
-
-        noticed.__wrapped__ = call  # type: ignore[attr-defined]
-        return noticed
-
-    replace(torch.cuda.memory, "empty_cache", empty := noticing(torch.cuda.memory.empty_cache))
-    replace(torch.cuda, "empty_cache", empty)
-    replace(torch._C, "_cuda_clearCublasWorkspaces", noticing(torch._C._cuda_clearCublasWorkspaces))
+_prepared: list[GuardTier] = []
 
 
-def prepare_process(tier: GuardTier) -> None:
-    """What a guarded process needs from the start: lines of allocations."""
-    remember_lines()
+def prepare_process(
+    tier: GuardTier, replace: Callable[[Any, str, Any], None], undo: list[Callable[[], None]]
+) -> None:
+    """What a guarded process needs: calls that give memory back noticed, lines of allocations remembered.
+
+    Args:
+        replace: ``replace(owner, name, new)`` puts ``new`` in place, to be put back by ``disable``.
+        undo: what else ``disable`` is to call.
+    """
+    if not _prepared:
+        cuda = torch.cuda
+        replace(cuda.memory, "empty_cache", empty := _noticing(cuda.memory.empty_cache))
+        replace(cuda, "empty_cache", empty)
+        replace(torch._C, "_cuda_clearCublasWorkspaces", _noticing(torch._C._cuda_clearCublasWorkspaces))
+        undo.append(_prepared.clear)
+    if not _prepared or tier > max(_prepared):
+        if remember_lines(every_event=tier >= GuardTier.DEEP):
+            undo.append(forget_lines)
+        if tier >= GuardTier.DEEP:
+            use_cache(False)
+            undo.append(lambda: use_cache(True))
+        _prepared.append(tier)
 
 
-__all__ = ["Guard", "guard_for", "memory_may_be_gone", "n_frees", "prepare_process", "watch_releases"]
+def _noticing(call: Any) -> Any:
+    @functools.wraps(call)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        finally:
+            memory_may_be_gone()
+
+    return noticed
+
+
+class DeepCapture:
+    """What a capture at tier 3 has: a pool with red zones, no memory used twice, and the cache on.
+
+    Outside of captures the cache is off, so that memory which is given back is unmapped at once and
+    eager work faults where it errs. A capture cannot do without it.
+    """
+
+    def __init__(self) -> None:
+        zoned_pool.let_go_of_unused()
+        self.zones: RedZones | None = None
+        try:
+            self.zones = RedZones(zoned_pool.ZonedPool())
+        except CaptureError as error:
+            process.require().report("guard_without_red_zones", str(error.fields.get("why")), "", "")
+        use_cache(True)
+
+    def pool(self, asked: Any) -> Any:
+        """The pool to capture into, whatever the program asked for."""
+        return self.zones.pool.id if self.zones is not None else asked
+
+    def ended(self) -> None:
+        use_cache(False)
+
+
+def use_cache(on: bool) -> None:
+    """Have the caching allocator keep what is given back, or not."""
+    torch.cuda.memory.caching_allocator_enable(on)

@@ -7,7 +7,7 @@ strides, gaps or foreign memory. Those are replaced by plain copies at the bound
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -103,7 +103,12 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def repaired(args: Any, kwargs: Any, written: frozenset[int | str]) -> tuple[Any, Any]:
-    """Arguments of an operation that is not torch's, safe ones in place of those it only reads."""
-    safe = tuple(arg if at in written else make_safe(arg) for at, arg in enumerate(args))
-    return safe, {name: arg if name in written else make_safe(arg) for name, arg in kwargs.items()}
+def repaired(args: Any, kwargs: Any, writes: Sequence[tuple[int, str]]) -> tuple[Any, Any]:
+    """Arguments of an operation that is not torch's, safe ones in place of those it only reads.
+
+    Args:
+        writes: position and name of each argument that it writes, which must stay what it is.
+    """
+    positions, names = {at for at, _ in writes}, {name for _, name in writes}
+    safe = tuple(arg if at in positions else make_safe(arg) for at, arg in enumerate(args))
+    return safe, {name: arg if name in names else make_safe(arg) for name, arg in kwargs.items()}

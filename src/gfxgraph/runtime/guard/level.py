@@ -25,10 +25,9 @@ def guard_level(level: GuardTier | int | str | None = None) -> GuardTier:
     asked = asked_tier(level)
     if state is not None:
         state.settings = replace(state.settings, guard=asked)
-        if asked is not GuardTier.OFF:
-            from gfxgraph.runtime.guard.guard import prepare_process
+        from gfxgraph.runtime.activation import watch_memory
 
-            prepare_process(asked)
+        watch_memory(asked)
     return asked
 
 

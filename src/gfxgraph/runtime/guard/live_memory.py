@@ -78,13 +78,26 @@ def user_line(frames: Iterable[Any]) -> str:
     return ""
 
 
-def remember_lines() -> bool:
-    """Have the allocator note the Python line of each allocation from now on; False where somebody else does."""
+def remember_lines(*, every_event: bool = False) -> bool:
+    """Have the allocator note the Python line of each allocation from now on; False where somebody else does.
+
+    Args:
+        every_event: also sizes and lines of what has been given back since.
+    """
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if asked is not None and asked():
+    if asked is not None and asked() and not every_event:
         return False
-    torch.cuda.memory._record_memory_history("state", context="state", stacks="python")
+    record = torch.cuda.memory._record_memory_history
+    if every_event:
+        record("all", context="alloc", stacks="python", max_entries=200_000)
+    else:
+        record("state", context="state", stacks="python")
     return True
+
+
+def forget_lines() -> None:
+    """Take back ``remember_lines``."""
+    torch.cuda.memory._record_memory_history(None)
 
 
 def n_frees() -> tuple[int, int]:

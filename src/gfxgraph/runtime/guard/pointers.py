@@ -102,7 +102,8 @@ class PointerGuard:
                 on_tape = node.entry is not None
                 if on_tape and not pointer.is_direct and tensor is not None:
                     continue
-                if tensor is None and (block is None or (not block.is_live and (on_tape or block.pool != DEFAULT_POOL))):
+                is_free = block is not None and not block.is_live
+                if tensor is None and (block is None or (is_free and (on_tape or block.pool != DEFAULT_POOL))):
                     continue  # not torch's memory, or a left-over word
                 self._watch(position, node, pointer.address, block, tensor, names)
         self._frees = n_frees()
@@ -158,8 +159,10 @@ class PointerGuard:
                 continue
             block = memory.block_at(watch.address)
             # In a graph's pool blocks are reused by design: only memory that left the pool is gone.
-            is_there = block is not None and block.pool == watch.pool and (block.is_live or watch.pool != DEFAULT_POOL)
-            watch.is_gone = not is_there
+            if block is None or block.pool != watch.pool:
+                watch.is_gone = True
+            else:
+                watch.is_gone = watch.pool == DEFAULT_POOL and not block.is_live
 
     def memory_may_be_gone(self) -> None:
         """Somebody gave memory back in bulk: look at the next replay."""

@@ -281,6 +281,8 @@ class Allocator:
         segment = Segment(address, nbytes, pool, stream, small)
         segment.first = block = Block(address, nbytes, segment, stream)
         pool.segments.append(segment)
+        if self.history == "all":
+            self.trace.append(_event("segment_alloc", address, nbytes, []))
         self._count_segment(segment, 1)
         return block
 

@@ -87,7 +87,8 @@ class RuntimeWords:
 
 
 _AMD_ABORT = re.compile(
-    r"(?P<line>Memory access fault by GPU node-\d+ \(Agent handle: \S+\) on address (?P<address>0x[0-9a-fA-F]+|\(nil\))"
+    r"(?P<line>Memory access fault by GPU node-\d+ \(Agent handle: \S+\) on address "
+    r"(?P<address>0x[0-9a-fA-F]+|\(nil\))"
     r"(?P<vague>\s?\(may not be exact address\))?\.? ?Reason: (?P<reason>[^.\n]+)\.?)"
 )
 _AMD_NAMED = re.compile(
@@ -105,11 +106,9 @@ _STICKY = re.compile(
 def read_words(text: str) -> RuntimeWords | None:
     """What ``text``, a program's stderr, says about a memory fault; the most telling line, None without one."""
     for pattern in (_AMD_NAMED, _AMD_ABORT, _HW, _QUEUE, _STICKY):
-        found = None
-        for found in pattern.finditer(text):
-            pass  # the last one: earlier ones were survived
-        if found is not None:
-            parts = found.groupdict()
+        found = list(pattern.finditer(text))
+        if found:
+            parts = found[-1].groupdict()  # earlier ones were survived
             address = parts.get("address")
             return RuntimeWords(
                 line=parts["line"],
@@ -137,11 +136,11 @@ class Fault:
     words: RuntimeWords | None = None
     memory: Sequence[Allocation] = field(default_factory=tuple)
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, Any]:
         """Values for the catalogue's ``memory_fault``."""
         address = self.words.address if self.words is not None else None
         node = self.node
-        known = {
+        known: dict[str, Any] = {
             "status": self.status,
             "n_nodes": self.n_nodes,
             "replay": self.replay,

@@ -58,9 +58,8 @@ def _each(text: str) -> Iterator[Finding]:
     for match in _NVIDIA.finditer(text):
         body = match["body"]
         at, address = _AT.search(body), _ADDRESS.search(body)
-        yield Finding(
-            match["what"].strip(), at["kernel"].strip() if at else "", int(address["address"], 16) if address else None
-        )
+        kernel = at["kernel"].strip() if at else ""
+        yield Finding(match["what"].strip(), kernel, int(address["address"], 16) if address else None)
     waves = list(_AMD_WAVE.finditer(text))
     for number, match in enumerate(waves):
         end = waves[number + 1].start() if number + 1 < len(waves) else len(text)

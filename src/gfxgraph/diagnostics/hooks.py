@@ -63,7 +63,8 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
     found = how(error)
     text = found.format() if found else ""
     # Our own errors say all this themselves, with their values.
-    if text and not hasattr(error, "fields") and text not in getattr(error, "__notes__", ()) and text not in str(error):
+    is_ours = hasattr(error, "fields")
+    if text and not is_ours and text not in getattr(error, "__notes__", ()) and text not in str(error):
         (file or sys.stderr).write(f"\n{text}\n")
     return found
 

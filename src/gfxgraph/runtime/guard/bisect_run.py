@@ -96,7 +96,8 @@ class WatchedSession(Session):
                         found[value] = fresh.zero_()
                 return found
 
-            script = write_script(FaultKind.CAPTURE, tape, len(entries) - 1, values_before, self.watch.target, entries)
+            at = len(entries) - 1
+            script = write_script(FaultKind.CAPTURE, tape, at, values_before, self.watch.target, entries)
         self.watch.found(
             Bisection(
                 FaultKind.CAPTURE,
@@ -116,17 +117,15 @@ def main(arguments: Sequence[str]) -> None:
     watch = Watch(Path(result), Path(target))
     WatchedSession.watch = watch
     activation.enable(on_unsafe="raise", validate=True)
-    graph.Session = WatchedSession  # type: ignore[misc]
+    vars(graph)["Session"] = WatchedSession
     process.require().validate_replays = 1 << 30
 
     def bisected(program: Any, retire: Any) -> bool:
         try:
             found = bisect_program(program, watch.target)
         except GfxGraphFault as fault:
-            fields = fault.fields
-            watch.found(
-                Bisection(FaultKind.FAULT, str(fields.get("op")), str(fields.get("where")), explained(fault), None, 0, 0)
-            )
+            op, where = str(fault.fields.get("op")), str(fault.fields.get("where"))
+            watch.found(Bisection(FaultKind.FAULT, op, where, explained(fault), None, 0, 0))
             raise
         if found is not None:
             watch.found(found)

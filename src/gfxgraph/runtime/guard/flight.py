@@ -60,12 +60,8 @@ class FlightRecorder:
 
     def running(self, graph: int, segment: int, node: int, n_nodes: int, replay: int) -> None:
         """A node is about to run."""
-        page = self.page
-        self._write(
-            Page(
-                self._owner, Phase.RUNNING, graph, segment, node, n_nodes, replay, time.monotonic_ns(), page.sequence + 1
-            )
-        )
+        n, now = self.page.sequence + 1, time.monotonic_ns()
+        self._write(Page(self._owner, Phase.RUNNING, graph, segment, node, n_nodes, replay, now, n))
 
     def idle(self) -> None:
         """The replay is done."""

@@ -34,7 +34,9 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 class Guard:
     """Made when a capture has ended; a graph captured at tier 0 has none."""
 
-    def __init__(self, program: Program, tier: GuardTier, pool: Any, where: str, zones: RedZones | None = None) -> None:
+    def __init__(
+        self, program: Program, tier: GuardTier, pool: Any, where: str, zones: RedZones | None = None
+    ) -> None:
         self.tier = tier
         self.program = program
         self.where = where

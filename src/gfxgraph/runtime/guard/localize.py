@@ -57,7 +57,7 @@ def fault_at(
     if node is None:
         return GfxGraphFault("fault_before_replay", status=status_of(error), where=segment.where, replay=replay)
     fault = Fault(node, n_nodes, replay, status_of(error), words, memory)
-    return GfxGraphFault("memory_fault", **fault.fields())
+    return GfxGraphFault("memory_fault", quote="", **fault.fields())
 
 
 class _OneByOne(TorchDispatchMode):
@@ -81,9 +81,8 @@ class _OneByOne(TorchDispatchMode):
             if not (is_fault(error) or isinstance(error, IndexError)):
                 raise
             names = Names()
-            lines = [
-                f"{f'`{name}` ' if (name := names.of(tensor)) else ''}{text}" for tensor, text in zip(tensors, layouts)
-            ]
+            called = [names.of(tensor) for tensor in tensors]
+            lines = [f"`{name}` {text}" if name else text for name, text in zip(called, layouts)]
             raise GfxGraphFault(
                 "eager_fault",
                 quote=str(error).strip(),
@@ -117,9 +116,8 @@ def localize_fault(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Raises:
         GfxGraphFault: `memory_fault` for a node of a graph, `eager_fault` for an operation.
     """
-    by_nodes = getattr(call, "_replay_by_nodes", None) or getattr(
-        getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else None, "_replay_by_nodes", None
-    )
+    graph = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else call
+    by_nodes = getattr(graph, "_replay_by_nodes", None)
     if by_nodes is not None:
         return by_nodes()
     torch.cuda.synchronize()

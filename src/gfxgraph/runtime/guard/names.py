@@ -79,7 +79,8 @@ def layout_text(size: Iterable[int], stride: Iterable[int] | None, dtype: object
     text = f"[{', '.join(map(str, size))}] {str(dtype).removeprefix('torch.')}"
     if stride is None:
         return text
-    expected, step = [], 1
+    expected: list[int] = []
+    step = 1
     for extent in reversed(size):
         expected.insert(0, step)
         step *= max(extent, 1)

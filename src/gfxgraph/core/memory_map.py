@@ -32,7 +32,8 @@ class Allocation:
         return self.address + self.nbytes
 
     def __str__(self) -> str:
-        known = [f"`{self.name}`" if self.name else "an unnamed tensor"]
+        # A description in place of a name is no name.
+        known = [self.name if " " in self.name else f"`{self.name}`" if self.name else "an unnamed tensor"]
         if self.shape:
             known.append(self.shape)
         known.append(size_text(self.nbytes))

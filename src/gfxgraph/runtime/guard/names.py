@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Iterable
 from types import FrameType
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from gfxgraph.runtime.recorder import is_library_code
 
+# Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame holds on to.
+_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _TORCH_MODULE = torch.nn.Module
 
 
@@ -24,11 +27,18 @@ class Names:
         frame = frame if frame is not None else sys._getframe(1)
         while frame is not None:
             if not is_library_code(frame.f_code):
-                self._note(frame.f_locals, "")
+                self._note_locals(frame)
             frame = frame.f_back
         main = sys.modules.get("__main__")
         if main is not None:
             self._note(vars(main), "")
+
+    def _note_locals(self, frame: FrameType) -> None:
+        scope = frame.f_locals
+        self._note(scope, "")
+        if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # The frame keeps this copy, and it would keep every tensor alive that the function drops.
+            scope.clear()
 
     def _note(self, scope: Any, prefix: str) -> None:
         for name, item in list(scope.items()):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,9 @@ class Watch:
     tensor: str = "memory"
     allocated: str = ""
     is_gone: bool = False
-    has_finalizer: bool = False
-    reference: Any = None
+    has_block: bool = True
+    references: list[Any] = field(default_factory=list)
+    """To the storages that Python knows there; gone when the last of them is."""
 
     def error(self) -> ReplayError:
         return ReplayError(
@@ -86,7 +88,7 @@ class PointerGuard:
     def add(self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: Names) -> None:
         """Look up the pointers of one segment's nodes and watch those that can become stale."""
         memory = LiveMemory()
-        pinned = Storages([t for t in program.externals.values() if isinstance(t, Tensor) and t.is_cuda])
+        pinned = Storages((t for t in program.externals.values() if isinstance(t, Tensor) and t.is_cuda), memory)
         known: Storages | None = None
         for position, node in enumerate(nodes):
             if node.why_unchecked:
@@ -94,31 +96,41 @@ class PointerGuard:
             for pointer in node.pointers:
                 block = memory.block_at(pointer.address)
                 self.n_pointers += 1
-                if (block is not None and block.pool in own_pools) or pinned.holding(pointer.address) is not None:
+                if (block is not None and block.pool in own_pools) or pinned.holding(pointer.address, block):
                     continue
                 if known is None:
-                    known = Storages(device_tensors())
-                tensor = known.holding(pointer.address)
+                    known = Storages(device_tensors(), memory)
+                tensors = known.holding(pointer.address, block)
                 on_tape = node.entry is not None
-                if on_tape and not pointer.is_direct and tensor is not None:
+                if on_tape and not pointer.is_direct and tensors:
                     continue
                 is_free = block is not None and not block.is_live
-                if tensor is None and (block is None or (is_free and (on_tape or block.pool != DEFAULT_POOL))):
+                if not tensors and (block is None or (is_free and (on_tape or block.pool != DEFAULT_POOL))):
                     continue  # not torch's memory, or a left-over word
-                self._watch(position, node, pointer.address, block, tensor, names)
+                self._watch(position, node, pointer.address, block, tensors, names)
         self._frees = n_frees()
 
     def _watch(
-        self, position: int, node: SegmentNode, address: int, block: Block | None, tensor: Tensor | None, names: Names
+        self,
+        position: int,
+        node: SegmentNode,
+        address: int,
+        block: Block | None,
+        tensors: list[Tensor],
+        names: Names,
     ) -> None:
         pool = block.pool if block is not None else DEFAULT_POOL
         watch = Watch(position, node, address, pool, allocated=block.where if block is not None else "")
-        if tensor is not None:
-            name = names.of(tensor)
+        if tensors:
+            called = {names.of(tensor): tensor for tensor in reversed(tensors)}
+            name = next(filter(None, called), "")
+            tensor = called.get(name, tensors[0])
             watch.tensor = f"`{name}` {describe(tensor)}" if name else f"a tensor {describe(tensor)}"
+            watch.has_block = block is not None
             if pool == DEFAULT_POOL:
-                watch.has_finalizer = True
-                watch.reference = weakref.ref(tensor.untyped_storage(), _mark_when_gone(self, watch))
+                storages = {id(s): s for s in (tensor.untyped_storage() for tensor in tensors)}
+                died = _mark_when_gone(self, watch)
+                watch.references = [weakref.ref(storage, died) for storage in storages.values()]
         elif block is not None and not block.is_live:
             watch.is_gone = self.is_dirty = True
         elif block is not None:
@@ -128,7 +140,7 @@ class PointerGuard:
 
     @property
     def needs_polls(self) -> bool:
-        return any(not watch.has_finalizer for watch in self.watches)
+        return any(not watch.references for watch in self.watches)
 
     def check(self) -> None:
         """Before a launch.
@@ -155,7 +167,7 @@ class PointerGuard:
         self._frees = frees
         memory = LiveMemory()
         for watch in self.watches:
-            if watch.has_finalizer:
+            if watch.is_gone or not watch.has_block:
                 continue
             block = memory.block_at(watch.address)
             # In a graph's pool blocks are reused by design: only memory that left the pool is gone.
@@ -166,15 +178,18 @@ class PointerGuard:
 
     def memory_may_be_gone(self) -> None:
         """Somebody gave memory back in bulk: look at the next replay."""
-        if self.needs_polls:
+        if self.watches:
             self.has_moved = self.is_dirty = True
 
 
 def _mark_when_gone(guard: PointerGuard, watch: Watch) -> Any:
     guard_ref = weakref.ref(guard)
 
-    def died(_: object) -> None:
+    def died(dead: object) -> None:
         alive = guard_ref()
+        # Not the first: a tensor that only stands for somebody else's memory may go before its owner.
+        if any(reference() is not None for reference in watch.references if reference is not dead):
+            return
         watch.is_gone = True
         if alive is not None:
             alive.is_dirty = True
@@ -183,43 +198,41 @@ def _mark_when_gone(guard: PointerGuard, watch: Watch) -> Any:
 
 
 class Storages:
-    """Tensors by the memory of their storages."""
+    """Tensors by the memory of their storages: several may stand for the same."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        ranges: dict[tuple[int, int], Tensor] = {}
+    def __init__(self, tensors: Iterable[Tensor], memory: LiveMemory) -> None:
+        self._by_block: dict[int, list[tuple[int, int, Tensor]]] = {}
         for tensor in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             if address:
-                ranges.setdefault((address, address + storage.nbytes()), tensor)
-        self._ranges = sorted(ranges.items(), key=lambda item: item[0])
+                block = memory.block_at(address)
+                # 0: memory that is not the caching allocator's.
+                key = block.address if block is not None else 0
+                self._by_block.setdefault(key, []).append((address, address + storage.nbytes(), tensor))
 
-    def holding(self, address: int) -> Tensor | None:
-        low, high = 0, len(self._ranges)
-        while low < high:
-            middle = (low + high) // 2
-            if self._ranges[middle][0][0] <= address:
-                low = middle + 1
-            else:
-                high = middle
-        if low and address < self._ranges[low - 1][0][1]:
-            return self._ranges[low - 1][1]
-        return None
+    def holding(self, address: int, block: Block | None) -> list[Tensor]:
+        """Those whose storage has ``address`` in it; ``block`` is where that lies."""
+        near = self._by_block.get(block.address if block is not None else 0, ())
+        return [tensor for begin, end, tensor in near if begin <= address < end]
 
 
 def describe_arguments(nodes: list[SegmentNode], names: Names) -> None:
     """Say which tensors the launches that torch did not make work on, as far as their pointers tell."""
+    if all(node.opaque is None for node in nodes):
+        return
     on_tape = {use.address: use for node in nodes for use in node.uses}
-    known: Storages | None = None
+    memory = LiveMemory()
+    known = Storages(device_tensors(), memory)
     for node in nodes:
         if node.opaque is None:
             continue
-        known = known or Storages(device_tensors())
         for pointer in node.pointers:
             role = f"argument {pointer.argument}"
-            tensor = known.holding(pointer.address)
-            if tensor is not None:
-                place = TensorUse(role, names.of(tensor), describe(tensor), tensor.data_ptr(), tensor.nbytes)
-                node.uses.append(place)
+            tensors = known.holding(pointer.address, memory.block_at(pointer.address))
+            named = next((tensor for tensor in tensors if names.of(tensor)), tensors[0] if tensors else None)
+            if named is not None:
+                nbytes = named.numel() * named.element_size()
+                node.uses.append(TensorUse(role, names.of(named), describe(named), named.data_ptr(), nbytes))
             elif pointer.address in on_tape:
                 node.uses.append(replace(on_tape[pointer.address], role=role))

@@ -25,7 +25,7 @@ from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.guard.live_memory import user_line
 from gfxgraph.runtime.guard.names import Names, describe
 from gfxgraph.runtime.guard.nodes import SegmentNode
-from gfxgraph.runtime.guard.zoned_pool import ZONE_NBYTES, ZonedPool
+from gfxgraph.runtime.guard.zoned_pool import ZonedPool
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.walk import can_walk, walk
 
@@ -105,9 +105,10 @@ class RedZones:
         for address, nbytes in self.pool.segments():
             size, where = extents.get(address, (0, ""))
             owner = _allocation(address, size or nbytes, where, uses.get(address))
-            self.zones.append(Zone(owner, address - ZONE_NBYTES, ZONE_NBYTES))
+            width = self.pool.zone_nbytes
+            self.zones.append(Zone(owner, address - width, width))
             end = address + (size or nbytes)
-            self.zones.append(Zone(owner, end, address + nbytes + ZONE_NBYTES - end))
+            self.zones.append(Zone(owner, end, address + nbytes + width - end))
 
     def arm(self, program: Program) -> None:
         """Before a replay: pattern in every zone, and the state from which it can be run again."""

@@ -35,7 +35,7 @@ _CALLS = {
 class SimulatedFences:
     """Stands in for the allocator where the simulator is the device; its MemPool knows it."""
 
-    fence_nbytes = ZONE_NBYTES
+    fence_nbytes = 4096
 
 
 class ZonedPool:
@@ -47,6 +47,7 @@ class ZonedPool:
                 "red_zones_unavailable", why=f"torch {torch.__version__} cannot keep a pool from splitting segments"
             )
         self.pool: Any = torch.cuda.MemPool(_allocator(), no_split=True)
+        self.zone_nbytes = SimulatedFences.fence_nbytes if process.require().platform == "simulator" else ZONE_NBYTES
         self.id: tuple[int, int] = tuple(self.pool.id)
         # Never by the interpreter's teardown: graphs may go after it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool))
@@ -65,8 +66,10 @@ _pools: list[ZonedPool] = []
 def let_go_of_unused() -> None:
     """Give back the pools whose graphs are gone."""
     for zoned in list(_pools):
-        if zoned.pool.use_count() == 1:
+        n_users = zoned.pool.use_count()
+        if n_users <= 1:
             _pools.remove(zoned)
+        if n_users == 1:  # 0: of a simulator that is gone, and nothing to give back to
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(zoned.pool))
             del zoned.pool
 

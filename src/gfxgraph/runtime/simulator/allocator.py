@@ -261,7 +261,9 @@ class Allocator:
 
     def _from_new_segment(self, pool: Pool, size: int, stream: int) -> Block:
         small = size <= _SMALL
-        if small:
+        if pool.fence_nbytes:
+            nbytes = size  # a real one takes 2 MiB and more; filling and comparing that takes a CPU seconds
+        elif small:
             nbytes = _SMALL_SEGMENT
         elif size < _LARGE:
             nbytes = _LARGE_SEGMENT

@@ -167,7 +167,8 @@ class SimDriver:
         return found
 
     def _belongs(self, api: str, made: GraphExec, node: Node) -> None:
-        if node not in made.nodes:
+        # Both runtimes refuse nodes of other kinds (HIP 6.4.3 and 7.15: status 1).
+        if node not in made.nodes or node.kind not in (NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET):
             raise self._error(api, codes.INVALID_VALUE)
 
     def _error(self, api: str, code: int) -> DriverError:

@@ -266,7 +266,7 @@ if sys.argv[1:] == ["raise"]:
 """
 
 
-@pytest.mark.parametrize("how", ["", "fork", "raise"])
+@pytest.mark.parametrize("how", ["fork", "raise"])
 def test_the_recorder_is_removed_at_a_clean_end_and_nothing_else_is_written(tmp_path, how):
     """Also after an exception and beside forked children; files appear below the state directory only."""
     work = tmp_path / "work"

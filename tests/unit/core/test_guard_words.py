@@ -75,8 +75,8 @@ VAGUE = (
     "Reason: Page not present or supervisor privilege."
 )
 NAMED = (
-    ":0:rocdevice.cpp            :3685: 71 us:  Memory Fault Error [host: box, GPU index: 0, faulting addr: 0x7f0000001200, "
-    "kernel: _Z3addPfS_i]\nWarning: Queue error - HSA_STATUS_ERROR_MEMORY_FAULT\n"
+    ":0:rocdevice.cpp            :3685: 71 us:  Memory Fault Error [host: box, GPU index: 0, "
+    "faulting addr: 0x7f0000001200, kernel: _Z3addPfS_i]\nWarning: Queue error - HSA_STATUS_ERROR_MEMORY_FAULT\n"
 )
 NULL = "Memory access fault by GPU node-1 (Agent handle: 0x1) on address (nil). Reason: Page not present.\n"
 

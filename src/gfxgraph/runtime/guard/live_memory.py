@@ -89,7 +89,7 @@ def remember_lines(*, every_event: bool = False) -> bool:
         return False
     record = torch.cuda.memory._record_memory_history
     if every_event:
-        record("all", context="alloc", stacks="python", max_entries=200_000)
+        record("all", context="alloc", stacks="python", max_entries=20_000)
     else:
         record("state", context="state", stacks="python")
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import sys
@@ -42,6 +43,8 @@ class Names:
 
     def _note(self, scope: Any, prefix: str) -> None:
         for name, item in list(scope.items()):
+            if not isinstance(name, str):
+                continue
             if isinstance(item, Tensor):
                 self._by_id.setdefault(id(item), prefix + name)
             elif isinstance(item, _TORCH_MODULE):
@@ -55,11 +58,19 @@ class Names:
                 for at, tensor in enumerate(item):
                     if isinstance(tensor, Tensor):
                         self._by_id.setdefault(id(tensor), f"{prefix}{name}[{at}]")
+            elif type(getattr(item, "__dict__", None)) is dict and len(vars(item)) < 1000:
+                for attribute, tensor in vars(item).items():
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}.{attribute}")
 
-    def of(self, tensor: Tensor) -> str:
-        """The tensor's name; that of an attribute where no variable holds it; empty where nothing does."""
-        known = self._by_id.get(id(tensor))
-        if known is None:
+    def of(self, tensor: Tensor, *, search: bool = False) -> str:
+        """The tensor's name; empty where no variable in sight holds it.
+
+        Args:
+            search: ask every object of the process, which takes up to 100 ms, for one that has it as attribute.
+        """
+        known = self._by_id.get(id(tensor), "")
+        if not known and search:
             known = self._by_id[id(tensor)] = _attribute(tensor)
         return known
 
@@ -75,12 +86,22 @@ def _attribute(tensor: Tensor) -> str:
 
 def device_tensors() -> list[Tensor]:
     """Every device tensor that a Python object stands for; some milliseconds in a large process."""
-    # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__.
-    return [
-        item
-        for item in gc.get_objects()
-        if issubclass(type(item), Tensor) and item.is_cuda and item.layout is torch.strided
-    ]
+    return [item for item in gc.get_objects() if _has_memory(type(item)) and item.is_cuda and _is_strided(item)]
+
+
+@functools.cache
+def _has_memory(kind: type) -> bool:
+    # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__. Subclasses with a
+    # dispatcher of their own (fake tensors) may stand for memory that is not there.
+    own = getattr(kind, "__torch_dispatch__", None)
+    return issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    try:
+        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() >= 0
+    except (RuntimeError, NotImplementedError):  # a wrapper of torch.func
+        return False
 
 
 def layout_text(size: Iterable[int], stride: Iterable[int] | None, dtype: object) -> str:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Memory that only C++ knows is looked for again at most so often.
 _POLL_S = 0.5
+# For so many pointers every object of the process is asked for the tensor's name.
+_SEARCHES = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +124,7 @@ class PointerGuard:
         pool = block.pool if block is not None else DEFAULT_POOL
         watch = Watch(position, node, address, pool, allocated=block.where if block is not None else "")
         if tensors:
-            called = {names.of(tensor): tensor for tensor in reversed(tensors)}
+            called = {names.of(tensor, search=len(self.watches) < _SEARCHES): tensor for tensor in reversed(tensors)}
             name = next(filter(None, called), "")
             tensor = called.get(name, tensors[0])
             watch.tensor = f"`{name}` {describe(tensor)}" if name else f"a tensor {describe(tensor)}"

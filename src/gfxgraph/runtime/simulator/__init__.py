@@ -48,7 +48,7 @@ def tensor_at(address: int, size: Sequence[int], stride: Sequence[int], dtype: t
 def launch_opaque(
     name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
 ) -> None:
-    """Launch a kernel (or a host function or child graph, by ``kind``) on the current stream that no dispatcher sees, as Triton or an extension does.
+    """Launch a kernel, or what ``kind`` says, on the current stream; no dispatcher sees it, as with Triton.
 
     ``function`` gets a CPU tensor over the memory of each of ``tensors``; in a capture it is recorded and
     called at every replay.

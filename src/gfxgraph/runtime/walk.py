@@ -90,7 +90,7 @@ def walk(
         if _can_switch():
             run = _by_switching(segment, program, graph, kinds, first_advance, held)
         else:
-            run = _alone(graph)
+            run = _alone(graph, _disabled(segment, kinds))
         for position, node in enumerate(nodes):
             if before is not None:
                 before(position, node)
@@ -107,12 +107,25 @@ def working_nodes(kinds: dict[int, NodeKind]) -> list[int]:
 Runner = Callable[[int, int], None]
 
 
-def _alone(graph: int) -> Runner:
+def _disabled(segment: SegmentStep, kinds: dict[int, NodeKind]) -> frozenset[int]:
+    """Nodes that somebody has switched off, as far as the runtime tells."""
+    driver = process.require().driver
+    assert driver is not None
+    if "node_enabled" in driver.missing:
+        return frozenset()
+    graph_exec = raw_exec(segment.graph)
+    switchable = (node for node, kind in kinds.items() if kind in _SWITCHABLE)
+    return frozenset(node for node in switchable if not driver.node_enabled(graph_exec, node))
+
+
+def _alone(graph: int, skipped: frozenset[int] = frozenset()) -> Runner:
     """Each node as a graph of its own."""
     driver = process.require().driver
     assert driver is not None
 
     def run(node: int, stream: int) -> None:
+        if node in skipped:
+            return
         with driver.exec_of(graph, {node}) as (graph_exec, _):
             driver.launch(graph_exec, stream)
             driver.synchronize_stream(stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import inspect
 import sys
@@ -89,12 +88,18 @@ def device_tensors() -> list[Tensor]:
     return [item for item in gc.get_objects() if _has_memory(type(item)) and item.is_cuda and _is_strided(item)]
 
 
-@functools.cache
+_HAS_MEMORY: dict[type, bool] = {}
+
+
 def _has_memory(kind: type) -> bool:
+    known = _HAS_MEMORY.get(kind)
+    if known is not None:
+        return known
     # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__. Subclasses with a
     # dispatcher of their own (fake tensors) may stand for memory that is not there.
     own = getattr(kind, "__torch_dispatch__", None)
-    return issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
+    found = _HAS_MEMORY[kind] = issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
+    return found
 
 
 def _is_strided(tensor: Tensor) -> bool:

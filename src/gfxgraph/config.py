@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 from gfxgraph.types import GuardTier, OnUnsafe, ReplayMode
@@ -66,6 +67,7 @@ class Config:
     simulate: str = ""
     validate_replays: int | None = None
     guard: GuardTier = GuardTier.OFF
+    flight: str = ""
     lang: str = "en"
     arch: str = ""
     environment: str = ""
@@ -117,6 +119,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_SIMULATE": "name of a simulator profile",
     "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
     "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
+    "GFXGRAPH_FLIGHT": "a folder in the state directory; set by gfxgraph run --guard",
     "GFXGRAPH_LANG": "en | zh",
     "GFXGRAPH_ARCH": "an architecture name, as gfx1030",
     "GFXGRAPH_ENVIRONMENT": "path of a recorded environment (JSON)",
@@ -142,6 +145,12 @@ GPU_PREFIXES = (
 )  # fmt: skip
 
 
+def environment_without(names: Iterable[str]) -> dict[str, str]:
+    """Return this process's environment, to be handed on whole, without ``names``."""
+    left_out = set(names)
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
 def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that change how a GPU program behaves, by name, sorted."""
     source = os.environ if environ is None else environ
@@ -152,6 +161,32 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     """Return those of ``names`` that are set and not empty (``LD_LIBRARY_PATH``, ``HOME``...)."""
     source = os.environ if environ is None else environ
     return {name: source[name] for name in names if source.get(name)}
+
+
+def guard_tier(word: GuardTier | int | str) -> GuardTier:
+    """Return the tier that ``word`` names, as ``GFXGRAPH_GUARD`` would be read.
+
+    Raises:
+        ValueError: it names none.
+    """
+    found = _GUARD.get(str(int(word)) if isinstance(word, int) else word.strip().lower())
+    if found is None:
+        raise ValueError(word)
+    return found
+
+
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the folder for what outlives a process: ``$XDG_STATE_HOME/gfxgraph``, or below the home directory.
+
+    It need not exist. Nothing that was not asked for by name is written anywhere else.
+    """
+    source = os.environ if environ is None else environ
+    stated = source.get("XDG_STATE_HOME", "")
+    # The specification: a relative path is to be ignored.
+    if stated and Path(stated).is_absolute():
+        return Path(stated) / "gfxgraph"
+    home = Path(source["HOME"]) if source.get("HOME") else Path.home()
+    return home / ".local" / "state" / "gfxgraph"
 
 
 def language_of(environ: Mapping[str, str] | None = None) -> str:
@@ -201,6 +236,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         simulate=reader.text("GFXGRAPH_SIMULATE"),
         validate_replays=reader.checked("GFXGRAPH_VALIDATE_REPLAYS", _maybe_whole, None),
         guard=reader.choice("GFXGRAPH_GUARD", _GUARD, GuardTier.OFF),
+        flight=reader.text("GFXGRAPH_FLIGHT"),
         lang=language_of(reader.environ),
         arch=reader.checked("GFXGRAPH_ARCH", _arch, ""),
         environment=reader.text("GFXGRAPH_ENVIRONMENT"),

@@ -72,16 +72,26 @@ def test_long_graphs_are_cut(table, limit):
     assert stats["split_count"] == 0 and stats["fallback_count"] == 0
 
 
-def test_no_node_walk(table):
-    """node_walk: where nodes must not be switched, none is."""
-    from gfxgraph.runtime.walk import can_walk
+def test_no_node_is_switched(table, monkeypatch):
+    """node_walk: where switching nodes off and on can hang, a walk runs graphs of one node."""
+    from gfxgraph.runtime.walk import can_walk, walk
 
-    x = arange()
-    graph, _ = captured(lambda: x + 1)
-    graph.replay()
-    assert can_walk(graph._program.segments[0])
-    table(node_walk=False)
-    assert not can_walk(graph._program.segments[0])
+    x, switched = arange(), []
+    driver = process.require().driver
+    switch = driver.set_node_enabled
+    monkeypatch.setattr(driver, "set_node_enabled", lambda *a: (switched.append(a), switch(*a)))
+    graph, y = captured(lambda: (x + 1) * 2)
+    segment = graph._program.segments[0]
+    for asked in (True, False):
+        table(node_walk=asked)
+        switched.clear()
+        x.add_(1)
+        if not can_walk(segment):
+            assert "exec_of" in driver.missing
+            continue
+        walk(segment, graph._program)
+        torch.cuda.synchronize()
+        assert torch.equal(y, (x + 1) * 2) and bool(switched) == asked
 
 
 def test_graphs_are_kept(table):

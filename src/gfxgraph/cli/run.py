@@ -17,11 +17,12 @@ from pathlib import Path
 
 import click
 
+from gfxgraph.cli import _guarded
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
-from gfxgraph.types import OnUnsafe
+from gfxgraph.types import GuardTier, OnUnsafe
 
 DEFAULT_PROFILE = "hip"
 DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR}
@@ -40,7 +41,7 @@ class RunCommand(click.Command):
     """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, program = split(args, takes_value={"--on-unsafe"})
+        ours, program = split(args, takes_value={"--on-unsafe", "--guard", "--guard-limit"})
         ctx.meta["gfxgraph.program"] = program
         return super().parse_args(ctx, ours)
 
@@ -96,6 +97,7 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     is_flag=True,
     help="For engines that call the graph API themselves: preload the native library, print its report.",
 )
+@_guarded.options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -106,6 +108,9 @@ def command(
     debug: bool,
     stats: str | None,
     preload: bool,
+    guard: str | None,
+    guard_limit: float,
+    sanitizer: bool,
 ) -> None:
     """Run a program with graphs made safe, in all of its processes.
 
@@ -123,6 +128,8 @@ def command(
     if allow_cuda and simulate:
         raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
     asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
+    if guard or sanitizer:
+        asked["GFXGRAPH_GUARD"] = "3" if sanitizer else str(guard)
     environment, settings = program_environment(asked)
     argv = command_line(program)
     if runs_here(argv):
@@ -131,6 +138,8 @@ def command(
         from gfxgraph.cli import _preload
 
         sys.exit(_preload.run(argv, environment))
+    if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
+        _guarded.run(argv, environment, guard_limit, sanitizer)
     replace_process(argv, environment)
 
 

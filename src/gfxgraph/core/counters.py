@@ -91,6 +91,10 @@ class Counters:
             "opaque_launches": counts["opaque"],
             "not_recorded": counts["not_recorded"],
             "effects_not_undone": counts["effects_not_undone"],
+            "guard_repairs": counts["guard_repaired"],
+            "guard_refusals": counts["guard_refused"],
+            "guard_faults": counts["guard_faults"],
+            "guard_unchecked_nodes": counts["guard_unchecked"],
             "avg_replay_us": round(total / timed, 2) if timed else None,
             "events": events,
         }

@@ -22,9 +22,10 @@ class Value:
 
     ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
     0 for views (their base says) and for host tensors. ``ref`` gives the tensor while it lives.
+    ``layout`` is noted where memory is guarded, None elsewhere.
     """
 
-    __slots__ = ("address", "made_by", "ref", "root", "segment")
+    __slots__ = ("address", "layout", "made_by", "ref", "root", "segment")
 
     def __init__(self, made_by: int, segment: int, address: int, root: Value | None, ref: Callable[[], Any]) -> None:
         self.made_by = made_by
@@ -32,6 +33,7 @@ class Value:
         self.address = address
         self.root = root
         self.ref = ref
+        self.layout: Any = None
 
     @property
     def is_external(self) -> bool:

@@ -62,7 +62,9 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
         return Explanation()
     found = how(error)
     text = found.format() if found else ""
-    if text and text not in getattr(error, "__notes__", ()) and text not in str(error):
+    # Our own errors say all this themselves, with their values.
+    is_ours = hasattr(error, "fields")
+    if text and not is_ours and text not in getattr(error, "__notes__", ()) and text not in str(error):
         (file or sys.stderr).write(f"\n{text}\n")
     return found
 

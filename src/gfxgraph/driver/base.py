@@ -6,9 +6,11 @@ simulator. Handles are plain integers. Every method may raise ``gfxgraph.errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.types import CaptureInfo, NodeKind
 
 
@@ -64,6 +66,18 @@ class GraphDriver(Protocol):
         ...
 
     def upload(self, graph_exec: int, stream: int) -> None: ...
+
+    def exec_of(self, graph: int, keep: Collection[int]) -> AbstractContextManager[tuple[int, dict[int, int]]]:
+        """An exec of ``graph`` with only the nodes of ``keep``, and the nodes that stand for them there."""
+        ...
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""
+        ...
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        """(from, to) pairs of ``graph``."""
+        ...
 
     def launch(self, graph_exec: int, stream: int) -> None: ...
 

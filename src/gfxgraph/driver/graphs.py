@@ -7,7 +7,7 @@ and are never looked into.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
@@ -292,6 +292,35 @@ class RuntimeDriver(ABC):
                 self.destroy_exec(graph_exec)
         finally:
             self.destroy_graph(graph.value or 0)
+
+    @contextmanager
+    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
+        """Instantiate a copy of ``graph`` without the nodes that are not in ``keep``, and destroy it at the end.
+
+        Gives the exec, and for each kept node the one that stands for it there. The others are taken out
+        of a clone, so that no node's parameters need to be known; the edges through them are lost.
+
+        Raises:
+            DriverError: `driver_call_failed`, as for a graph that the runtime cannot clone.
+        """
+        clone = c_void_p()
+        self.table.call("graph_clone", byref(clone), graph)
+        try:
+            kept: dict[int, int] = {}
+            for node in self.nodes(graph):
+                found = c_void_p()
+                self.table.call("find_in_clone", byref(found), node, clone)
+                if node in keep:
+                    kept[node] = found.value or 0
+                else:
+                    self.table.call("destroy_node", found)
+            graph_exec = self.instantiate(clone.value or 0)
+            try:
+                yield graph_exec, kept
+            finally:
+                self.destroy_exec(graph_exec)
+        finally:
+            self.destroy_graph(clone.value or 0)
 
     def relaunch(self, node: int, stream: int, params: KernelParams | None = None) -> None:
         """Run the kernel of ``node`` once on ``stream`` and wait for it."""

@@ -14,6 +14,7 @@ Stays out: command line, engines.
     steps.py      what a replay does, step by step
     execute.py    running a tape eagerly
     validate.py   replay against eager
+    guard/        against illegal memory accesses: tiers, flight recorder, red zones, bisect
     process.py    the process's settings, driver, counters and sessions
     callables/    gfxgraph.graphed: functions captured per signature
     selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases

@@ -18,7 +18,8 @@ from typing import Any
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
 from gfxgraph.errors import ActivationError, DriverError, check_settings
-from gfxgraph.types import OnUnsafe
+from gfxgraph.runtime.guard.level import asked_tier, guard_level
+from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
 VALIDATE_REPLAYS = 3
@@ -35,6 +36,7 @@ def enable(
     on_unsafe: OnUnsafe | str | None = None,
     simulate: str | bool | None = None,
     debug: bool | None = None,
+    guard: GuardTier | int | str | None = None,
 ) -> None:
     """Put gfxgraph under ``torch.cuda.CUDAGraph`` in this process.
 
@@ -47,13 +49,14 @@ def enable(
         on_unsafe: "split", "pin" or "raise": what a capture does with values that Python reads.
         simulate: name of a simulator profile (True for "hip"), to run without a GPU.
         debug: log every capture and fallback.
+        guard: tier of memory checks, by number or name (``GFXGRAPH_GUARD``'s values).
 
     Raises:
         ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`,
             `torch_too_old`, `already_enabled_differently`; nothing is patched then.
         ConfigError: `bad_setting`.
     """
-    settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug)
+    settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
     with _lock:
         from gfxgraph.runtime import process
@@ -62,6 +65,8 @@ def enable(
         if state is not None and _undo:
             _refuse_other_settings(state.settings, settings)
             _take_up(state, settings, validate, debug)
+            if guard is not None:
+                guard_level(guard)
             return
         _enable(settings)
 
@@ -97,6 +102,7 @@ def _settings(
     on_unsafe: OnUnsafe | str | None,
     simulate: str | bool | None,
     debug: bool | None,
+    guard: GuardTier | int | str | None,
 ) -> Config:
     changes: dict[str, Any] = {}
     if allow_cuda is not None:
@@ -112,6 +118,8 @@ def _settings(
         changes["activation"] = Activation.VALIDATE
     if validate is False:
         changes["validate_replays"] = 0
+    if guard is not None:
+        changes["guard"] = asked_tier(guard)
     return replace(settings, **changes)
 
 
@@ -200,6 +208,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
+    watch_memory(settings.guard)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,
@@ -249,6 +258,15 @@ def process_for_callables() -> Any:
             _unpatched = _make_process(settings, platform, torch.cuda.graphs.CUDAGraph)
         process.install(_unpatched)
         return _unpatched
+
+
+def watch_memory(tier: GuardTier) -> None:
+    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
+    if tier is GuardTier.OFF:
+        return
+    from gfxgraph.runtime.guard import guard
+
+    guard.prepare_process(tier, _replace, _undo)
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

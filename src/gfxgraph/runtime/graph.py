@@ -18,7 +18,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,7 +30,10 @@ from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session, shown
-from gfxgraph.types import OnUnsafe
+from gfxgraph.types import GuardTier, OnUnsafe
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.guard.guard import DeepCapture, Guard
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -82,6 +86,8 @@ def bridged_class(base: type) -> type:
             self._is_between_halves = False
             # What was being handled when the capture began: an engine may retry inside its except block.
             self._begun_while = 0
+            self._guard: Guard | None = None
+            self._deep: DeepCapture | None = None
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -107,9 +113,13 @@ def bridged_class(base: type) -> type:
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             extra = _without_liveness_check(args, kwargs)
+            if self._state.settings.guard is GuardTier.DEEP:
+                pool = self._begin_deep(pool)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
             session.begin()
+            if self._deep is not None:
+                session.recorder.holds = []
             self._session = session
             self._was_reset = False
 
@@ -155,7 +165,29 @@ def bridged_class(base: type) -> type:
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
             self._unvalidated = self._state.validate_replays
+            if self._state.settings.guard:
+                self._put_under_guard(shown(session.begun_at))
             self._choose_path()
+
+        def _begin_deep(self, pool: Any) -> Any:
+            from gfxgraph.runtime.guard.guard import DeepCapture
+
+            self._deep = DeepCapture()
+            return self._deep.pool(pool)
+
+        def _put_under_guard(self, where: str) -> None:
+            from gfxgraph.runtime.guard.guard import guard_for
+
+            assert self._program is not None
+            zones = None
+            if self._deep is not None:
+                zones = self._deep.zones
+                self._deep.ended()
+                self._deep = None
+            self._guard = guard_for(self, self._program, super().pool(), where, zones)
+            if self._guard is not None and self._guard.is_slow:
+                self._unvalidated = 0  # after a fault in the reference every node would be blamed
+            self.__class__ = GuardedCUDAGraph
 
         def _is_unwinding(self) -> bool:
             """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
@@ -214,19 +246,14 @@ def bridged_class(base: type) -> type:
 
         # -- replay ------------------------------------------------------------------------------------
 
-        def replay(self, **older: Any) -> Any:
+        def replay(self) -> None:
             """Replay the captured work on the current stream.
-
-            Args:
-                older: ``batch_size``, ``branch`` and ``input_tensor`` of gfxgraph 1.x; see `capture`.
 
             Raises:
                 ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
-            if older:
-                return self._replay_older(**older)
             left = self._left - 1
             if left >= 0:
                 self._left = left
@@ -252,6 +279,8 @@ def bridged_class(base: type) -> type:
             if not self._is_instantiated:
                 self.instantiate()
             remedies.before_replay()
+            if self._guard is not None:
+                self._guard.before_replay()
             with one_replay(self):
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
@@ -262,6 +291,8 @@ def bridged_class(base: type) -> type:
                     begun = time.perf_counter()
                     program.run()
                     self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+            if self._guard is not None:
+                self._guard.after_replay()
             self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
@@ -287,6 +318,7 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             checked = self._unvalidated or self._state.decisions.join_copies
+            checked = checked or (self._guard is not None and self._guard.is_slow)
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
@@ -334,6 +366,9 @@ def bridged_class(base: type) -> type:
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
+            if self._guard is not None:
+                self._guard.close()
+                self._guard = None
             if program is not None:
                 self._state.graph_memory.subtract(program.addresses)
                 for address in program.addresses:
@@ -410,6 +445,8 @@ def bridged_class(base: type) -> type:
             """
             from gfxgraph.runtime.callables.older import OlderCapture
 
+            if type(self) is BridgedCUDAGraph:
+                self.__class__ = OlderCUDAGraph
             self._older = OlderCapture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
             return self._older
 
@@ -436,14 +473,67 @@ def bridged_class(base: type) -> type:
             self._choose_path()
             return verdict
 
+        def _replay_by_nodes(self) -> None:
+            """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
+            self._refuse_in_child("replay()")
+            from gfxgraph.runtime.guard.guard import replay_by_nodes
+
+            if self._program is None:
+                raise self._nothing_to_replay()
+            if not self._is_instantiated:
+                self.instantiate()
+            self._counted += 1
+            with one_replay(self):
+                replay_by_nodes(self._guard, self._program, super().pool())
+
+        def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
+            """Find the first operation whose graphed result differs from eager; None where none does.
+
+            Args:
+                path: where the smallest script that shows it goes; by default the working directory.
+            """
+            self._refuse_in_child("bisect()")
+            from gfxgraph.runtime.guard.bisect import bisect_program
+
+            if self._program is None:
+                raise self._nothing_to_replay()
+            if not self._is_instantiated:
+                self.instantiate()
+            self._counted += 1
+            with one_replay(self):
+                return bisect_program(self._program, Path(path).absolute() if path is not None else None)
+
         def explain(self) -> str:
             """What a replay of this graph does, step by step."""
             if self._program is None:
                 return "nothing captured"
             return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
 
-    BridgedCUDAGraph.__qualname__ = "BridgedCUDAGraph"
-    BridgedCUDAGraph.__module__ = "gfxgraph"
+    class GuardedCUDAGraph(BridgedCUDAGraph):
+        """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
+
+        def replay(self, **older: Any) -> Any:  # type: ignore[override]
+            if older:
+                return self._replay_older(**older)
+            left = self._left - 1
+            if left >= 0 and not self._guard.pointers.is_dirty:  # type: ignore[union-attr]
+                self._left = left
+                try:
+                    launch(self)
+                except RuntimeError as error:
+                    self._replay_failed(error)
+                return
+            self._checked_replay()
+
+    class OlderCUDAGraph(BridgedCUDAGraph):
+        """What a graph becomes by ``capture``: its replay takes the keywords of gfxgraph 1.x, and their time."""
+
+        def replay(self, **older: Any) -> Any:  # type: ignore[override]
+            return self._replay_older(**older) if older else super().replay()
+
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
+        made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
+        made.__module__ = "gfxgraph"
     return BridgedCUDAGraph
 
 

@@ -36,6 +36,8 @@ class Program:
     """Handles on the random states that a replay advances: torch's default one and the registered ones."""
     addresses: set[int] = field(default_factory=set)
     """Where this program's results lie, in the pool of its graph."""
+    by_nodes: Callable[[SegmentStep, Program], None] | None = None
+    """Replays one segment node by node, where faults are to be localized."""
 
     @property
     def segments(self) -> list[SegmentStep]:

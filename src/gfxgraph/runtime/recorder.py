@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime.conditions import CONDITIONS
+from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class OpInfo:
         "draws",
         "generator",
         "is_composite",
+        "is_torchs",
         "is_view",
         "is_watched",
         "makes_memory",
@@ -62,6 +64,7 @@ class OpInfo:
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
+        self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         # Inference mode hands over composite operations whole: their parts are looked at instead.
         has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -89,7 +92,11 @@ _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
 
 def is_library_code(code: CodeType) -> bool:
     """True for frames of torch and of this package, which are never the user's line."""
-    name = code.co_filename
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(name: str) -> bool:
+    """True for source files of torch and of this package."""
     known = _SKIP.get(name)
     if known is None:
         known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
@@ -136,6 +143,9 @@ class Recorder(TorchDispatchMode):
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
+        self.holds: list[Tensor] | None = None
+        """Where set, every result is held until the capture is over, so that no two share memory."""
+        self.is_guarded = session.state.settings.guard > 0
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -216,6 +226,11 @@ class Recorder(TorchDispatchMode):
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
+        if self.is_guarded and not info.is_torchs:
+            from gfxgraph.runtime.guard.layout import repaired
+
+            with self:  # the copies belong to the capture
+                args, kwargs = repaired(args, kwargs or {}, info.mutates)
         known = self.known
         spec_args = []
         try:
@@ -351,6 +366,10 @@ class Recorder(TorchDispatchMode):
         else:
             value = Value(position, segment, 0, None, weakref.ref(tensor))
         self.known[id(tensor)] = value
+        if self.is_guarded:
+            value.layout = Layout.of(tensor) if tensor.layout is torch.strided else None
+            if self.holds is not None:
+                self.holds.append(tensor)
         return value
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
-from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape, wait_for_collective
 from gfxgraph.runtime.memory import Layout, overwrite
@@ -119,7 +119,12 @@ class SegmentStep(Step):
                 note_fallback(*self.why_not)
             return False
         try:
-            program.launch(self.graph)
+            if program.by_nodes is not None:
+                program.by_nodes(self, program)
+            else:
+                program.launch(self.graph)
+        except GfxGraphFault:
+            raise  # the device is gone: nothing that could be tried would run
         except RuntimeError as error:
             program.launch_failed(self, error)
             return False

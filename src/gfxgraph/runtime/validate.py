@@ -311,6 +311,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
                 difference = compare(layout.tensor(), reference, exact and is_exact(step.tape.entries[:index]))
                 if not difference.is_match:
                     found.update(
+                        position=index,
                         op=entry.name,
                         where=entry.where,
                         max_difference=difference.largest,
@@ -362,6 +363,7 @@ def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     for position in sorted(by_position):
         entry = step.tape.entries[position]
         return {
+            "position": position,
             "op": entry.name,
             "where": entry.where,
             "max_difference": by_position[position].largest,

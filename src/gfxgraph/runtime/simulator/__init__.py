@@ -23,6 +23,7 @@ from gfxgraph.runtime.simulator.driver import SimDriver
 from gfxgraph.runtime.simulator.faults import Faults, WrongReplay
 from gfxgraph.runtime.simulator.installation import Undo, active, install
 from gfxgraph.runtime.simulator.profiles import names as profile_names
+from gfxgraph.types import NodeKind
 
 __all__ = [
     "Faults",
@@ -44,13 +45,15 @@ def tensor_at(address: int, size: Sequence[int], stride: Sequence[int], dtype: t
     return _installed("tensor_at").tensor_at(address, size, stride, dtype)
 
 
-def launch_opaque(name: str, function: Callable[..., Any], *tensors: torch.Tensor) -> None:
-    """Launch a kernel on the current stream that no dispatcher sees, as Triton or an extension does.
+def launch_opaque(
+    name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
+) -> None:
+    """Launch a kernel, or what ``kind`` says, on the current stream; no dispatcher sees it, as with Triton.
 
     ``function`` gets a CPU tensor over the memory of each of ``tensors``; in a capture it is recorded and
     called at every replay.
     """
-    _installed("launch_opaque").launch_opaque(name, function, *tensors)
+    _installed("launch_opaque").launch_opaque(name, function, *tensors, kind=kind)
 
 
 def _installed(feature: str) -> Simulator:

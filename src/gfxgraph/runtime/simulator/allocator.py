@@ -12,11 +12,13 @@ Freed bytes keep their contents.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 
 from gfxgraph.runtime.simulator.arena import Arena
 
@@ -49,6 +51,7 @@ class Block:
     allocated: bool = False
     before: Block | None = None
     after: Block | None = None
+    frames: list[dict[str, object]] = field(default_factory=list)
 
     def key(self) -> tuple[int, int]:
         return (self.nbytes, self.address)
@@ -78,6 +81,8 @@ class Pool:
     id: PoolId
     use_count: int = 0
     segments: list[Segment] = field(default_factory=list)
+    no_split: bool = False
+    fence_nbytes: int = 0  # kept free on both sides of each segment
     # (stream, small) -> free blocks as (nbytes, address, block), ascending
     free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = field(default_factory=dict)
 
@@ -134,6 +139,9 @@ class Allocator:
         self.num_retries = 0
         self.frees = 0  # grows with every free; lets callers notice that addresses may be stale
         self.on_new_segment: Callable[[], None] = lambda: None
+        # What torch.cuda.memory._record_memory_history asked for: None, "state" or "all".
+        self.history: str | None = None
+        self.trace: deque[dict[str, object]] = deque(maxlen=100_000)
         self._lock = threading.Lock()
         # Apart, and taken again by its holder: a graph may die, and release its pool, inside any call here.
         self._use_lock = threading.RLock()
@@ -160,6 +168,10 @@ class Allocator:
             block.segment.allocated_nbytes += block.nbytes
             self.live[block.address] = block
             self._count(block, 1)
+        if self.history is not None:
+            block.frames = _frames()
+            if self.history == "all":
+                self.trace.append(_event("alloc", block.address, nbytes, block.frames))
         if self._pending:
             self._drain()
         return block
@@ -180,7 +192,10 @@ class Allocator:
 
     def _release(self, block: Block) -> None:
         self.frees += 1
+        if self.history == "all":
+            self.trace.append(_event("free_completed", block.address, block.requested, []))
         block.allocated = False
+        block.frames = []
         self.live.pop(block.address, None)
         segment = block.segment
         segment.allocated_nbytes -= block.nbytes
@@ -214,6 +229,8 @@ class Allocator:
         return free.pop(at)[2]
 
     def _split(self, block: Block, size: int) -> None:
+        if block.segment.pool.no_split:
+            return
         rest = block.nbytes - size
         if rest < (_ROUND if block.segment.small else _SMALL + 1):
             return
@@ -244,24 +261,30 @@ class Allocator:
 
     def _from_new_segment(self, pool: Pool, size: int, stream: int) -> Block:
         small = size <= _SMALL
-        if small:
+        if pool.fence_nbytes:
+            nbytes = size  # a real one takes 2 MiB and more; filling and comparing that takes a CPU seconds
+        elif small:
             nbytes = _SMALL_SEGMENT
         elif size < _LARGE:
             nbytes = _LARGE_SEGMENT
         else:
             nbytes = -(-size // _GRANULE) * _GRANULE
         self.on_new_segment()
-        address = self._reserve(nbytes)
+        fence = pool.fence_nbytes
+        address = self._reserve(nbytes + 2 * fence)
         if address is None:
             self.num_retries += 1
             self._release_cached(None)
-            address = self._reserve(nbytes)
+            address = self._reserve(nbytes + 2 * fence)
         if address is None:
             self.num_ooms += 1
             raise OutOfDeviceMemory(size)
+        address += fence
         segment = Segment(address, nbytes, pool, stream, small)
         segment.first = block = Block(address, nbytes, segment, stream)
         pool.segments.append(segment)
+        if self.history == "all":
+            self.trace.append(_event("segment_alloc", address, nbytes, []))
         self._count_segment(segment, 1)
         return block
 
@@ -308,7 +331,8 @@ class Allocator:
                 self._unlist(first)
                 pool.segments.remove(segment)
                 self._count_segment(segment, -1)
-                self._give_back(segment.address, segment.nbytes)
+                fence = pool.fence_nbytes
+                self._give_back(segment.address - fence, segment.nbytes + 2 * fence)
             if pool.id != DEFAULT_POOL and not pool.segments:
                 del self.pools[pool.id]
 
@@ -404,3 +428,18 @@ class Allocator:
             for stat in kinds.values():
                 stat.allocated = stat.freed = 0
         self.num_ooms = self.num_retries = 0
+
+
+def _frames() -> list[dict[str, object]]:
+    """The Python stack as torch's memory history has it, innermost first."""
+    found: list[dict[str, object]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+        frame = frame.f_back
+    return found
+
+
+def _event(action: str, address: int, nbytes: int, frames: list[dict[str, object]]) -> dict[str, object]:
+    return {"action": action, "addr": address, "size": nbytes, "stream": 0, "frames": frames}

@@ -204,8 +204,10 @@ class Simulator:
         with below_the_dispatcher():
             return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 
-    def launch_opaque(self, name: str, function: Callable[..., Any], *tensors: torch.Tensor) -> None:
-        """Launch ``function`` on the current stream as a kernel that no dispatcher sees.
+    def launch_opaque(
+        self, name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
+    ) -> None:
+        """Launch ``function`` on the current stream as a kernel, or another ``kind``, that no dispatcher sees.
 
         It is called with a CPU tensor over the memory of each of ``tensors``, at once or at every replay.
         """
@@ -218,7 +220,7 @@ class Simulator:
             def make() -> Node:
                 slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
                 # What it writes is not known; by custom the result comes last.
-                return Node(NodeKind.KERNEL, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
+                return Node(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
             self.call(self.device.submit, self.device.current(), make)
 

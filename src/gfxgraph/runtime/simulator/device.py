@@ -15,6 +15,7 @@ Everything on a stream that is not capturing has finished when the call returns.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +40,17 @@ class Refused(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+class NodeFault(Exception):
+    """A node of a graph does what it may not."""
+
+
+# As ROCr prints it before it aborts (6.4.3); the address is a page's.
+ABORT_TEXT = (
+    "Memory access fault by GPU node-1 (Agent handle: 0x5e0000) on address {address:#x}. "
+    "Reason: Page not present or supervisor privilege.\n"
+)
 
 
 class SimulatedCrash(BaseException):
@@ -99,6 +111,7 @@ class Device:
         self.by_handle: dict[int, Stream] = {0: self.streams[_LEGACY]}
         self.captures: list[Capture] = []
         self.sticky = 0
+        self.fault_text = ""
         self.sync_debug_mode = 0
         # True while any call may have to do more than compute at once; kernels look at nothing else.
         self.busy = False
@@ -401,19 +414,46 @@ class Device:
         graph_exec.launches += 1
         # Below every mode and autograd, as work that no dispatcher sees.
         with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-            graph_exec.run(self._liar(graph_exec))
+            try:
+                graph_exec.run(self._liar(graph_exec), self._before_node if self.faults.at_nodes else None)
+            except (IndexError, RuntimeError, NodeFault) as error:
+                if not isinstance(error, (IndexError, NodeFault)) and "index" not in str(error):
+                    raise
+                # A kernel that leaves its tensors takes the device with it.
+                self.sticky = codes.ILLEGAL_ADDRESS
+                self.fault_text = str(error)
+                self._note_busy()
+                raise Refused(codes.ILLEGAL_ADDRESS) from None
+
+    def _before_node(self, node: Node) -> None:
+        ending = self.faults.ending_of(node.name)
+        if ending == "fault":
+            raise NodeFault(node.name)
+        if ending == "hang":
+            while True:
+                time.sleep(1)
+        if ending == "abort":
+            address = node.written[0].data_ptr() + 512 * 1024 if node.written else 0
+            os.write(2, ABORT_TEXT.format(address=address & ~0xFFF).encode())
+            os.abort()
 
     def _liar(self, graph_exec: GraphExec) -> Callable[[int, Node], None] | None:
+        wrong = [op for op, ending in self.faults.at_nodes.items() if ending == "wrong"]
         lies = [
             lie
             for lie in self.faults.wrong_replays
             if lie.graph in (None, graph_exec.index) and lie.replay in (0, graph_exec.launches)
         ]
-        if not lies:
+        if not lies and not wrong:
             return None
         count = len(graph_exec.nodes)
 
         def corrupt(at: int, node: Node) -> None:
+            if wrong and self.faults.ending_of(node.name) == "wrong":
+                for written in node.written[:1]:
+                    if written.numel():
+                        victim = written.as_strided((1,), (1,), written.storage_offset())
+                        victim.copy_(victim + 1)
             for lie in lies:
                 written = [tensor for tensor in node.written if tensor.numel()]
                 if at == lie.node % count and written:

@@ -7,11 +7,13 @@ Stays out: torch's classes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
+from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
@@ -113,7 +115,8 @@ class SimDriver:
 
     def update_child(self, graph_exec: int, node: int, child: int) -> None:
         made, found = self._exec(graph_exec), self._node(node)
-        self._belongs("hipGraphExecChildGraphNodeSetParams", made, found)
+        if found not in made.nodes:
+            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.INVALID_VALUE)
         new = self._graph(child)
         if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner):
             raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
@@ -124,6 +127,23 @@ class SimDriver:
         self._stream(stream)
 
     # ---- work -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
+        part = Graph([node for node in self._graph(graph).nodes if node.handle in keep])
+        made = GraphExec(part, -1)
+        self._device.handles.execs[made.handle] = made
+        yield made.handle, {node.handle: node.handle for node in part.nodes}
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """Each operand's address as one argument, outputs last."""
+        found = self._node(node)
+        reads, writes = self.node_operands(node)
+        params = tuple(address.to_bytes(8, "little") for address in (*reads, *writes))
+        return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
 
     def launch(self, graph_exec: int, stream: int) -> None:
         made = self._exec(graph_exec)
@@ -204,7 +224,8 @@ class SimDriver:
         return found
 
     def _belongs(self, api: str, made: GraphExec, node: Node) -> None:
-        if node not in made.nodes:
+        # Both runtimes refuse nodes of other kinds (HIP 6.4.3 and 7.15: status 1).
+        if node not in made.nodes or node.kind not in (NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET):
             raise self._error(api, codes.INVALID_VALUE)
 
     def _error(self, api: str, code: int) -> DriverError:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 # What can fail by its Nth call.
 CALLS = ("begin", "op", "end", "instantiate", "launch", "malloc", "synchronize")
 
+# How a node may end: sticky error 700; ROCr's words on stderr and SIGABRT; never; with one element off.
+NODE_ENDINGS = ("fault", "abort", "hang", "wrong")
+
 
 @dataclass
 class WrongReplay:
@@ -39,6 +42,8 @@ class Faults:
     fail: dict[str, dict[int, int]] = field(default_factory=dict)
     oom_at_allocation: int | None = None  # the Nth allocation raises torch.OutOfMemoryError
     wrong_replays: list[WrongReplay] = field(default_factory=list)
+    # Operation -> what happens whenever a graph runs it: one of NODE_ENDINGS.
+    at_nodes: dict[str, str] = field(default_factory=dict)
     slow_launch_s: float = 0.0  # every graph launch takes this much longer
     die_at_sticky: bool = False  # a sticky error ends the process as ROCr does: SIGABRT
     calls: Counter[str] = field(default_factory=Counter)
@@ -50,6 +55,22 @@ class Faults:
             raise ValueError(f"{call!r} is not one of {', '.join(CALLS)}")
         self.fail.setdefault(call, {})[self.calls[call] + n] = code
         self.changed()
+
+    def plant(self, text: str) -> None:
+        """Plant ``fault=aten::gather``, as it stands after a profile's name.
+
+        Raises:
+            ValueError: it is no ending of ``NODE_ENDINGS`` and an operation.
+        """
+        ending, _, op = text.partition("=")
+        if ending not in NODE_ENDINGS or not op:
+            raise ValueError(text)
+        self.at_nodes[op] = ending
+
+    def ending_of(self, node_name: str) -> str:
+        """What is planted for a node, by the operation's name with or without its overload."""
+        plain = node_name.removeprefix("sim::")
+        return self.at_nodes.get(plain) or self.at_nodes.get(plain.rsplit(".", 1)[0], "")
 
     def oom_nth(self, n: int) -> None:
         """Make the ``n``-th allocation from now run out of memory."""

@@ -126,12 +126,18 @@ class GraphExec:
         self.disabled: set[int] = set()
         self.launches = 0
 
-    def run(self, after_node: Callable[[int, Node], None] | None = None) -> None:
-        """Execute every enabled node; ``after_node`` sees each, with its index."""
+    def run(
+        self,
+        after_node: Callable[[int, Node], None] | None = None,
+        before_node: Callable[[Node], None] | None = None,
+    ) -> None:
+        """Execute every enabled node; ``before_node`` sees each, and ``after_node`` with its index."""
         disabled = self.disabled
         for at, node in enumerate(self.nodes):
             if node.handle in disabled:
                 continue
+            if before_node is not None:
+                before_node(node)
             for part in self.inner.get(node.handle, (node,)):
                 part.execute()
             if after_node is not None:

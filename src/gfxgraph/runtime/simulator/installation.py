@@ -21,6 +21,7 @@ from torch.utils._device import _device_constructors
 from gfxgraph.errors import SimulatorError
 from gfxgraph.runtime.simulator import profiles
 from gfxgraph.runtime.simulator.core import Simulator
+from gfxgraph.runtime.simulator.faults import NODE_ENDINGS
 from gfxgraph.runtime.simulator.generators import GeneratorName
 from gfxgraph.runtime.simulator.host_memory import factories_with_pinning, storage_constructor
 from gfxgraph.runtime.simulator.kernels import Kernels
@@ -81,7 +82,8 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
     """Make ``torch.cuda`` one simulated card behaving as ``profile`` says.
 
     Args:
-        profile: a name of ``profiles.names()``.
+        profile: a name of ``profiles.names()``; a failure may be planted behind it, as in
+            ``hip+fault=aten::gather`` (``faults.NODE_ENDINGS``).
         total_memory: bytes of device memory that programs may reserve.
         torch_habits: fields of ``profiles.TorchHabits`` to have otherwise than the profile, such as
             ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
@@ -93,6 +95,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
     global _active
     if _active is not None:
         raise SimulatorError("simulator_unsupported", feature="a second simulator", where="this process")
+    profile, *plants = profile.split("+")
     chosen = profiles.load(profile)
     if torch_habits:
         chosen = dataclasses.replace(chosen, torch=dataclasses.replace(chosen.torch, **torch_habits))
@@ -105,6 +108,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         native = NativeDevice()
         undo.add(native.undo)
         sim = Simulator(chosen, total_memory)
+        _plant(sim, plants)
         kernels = Kernels(sim)
         undo.add(kernels.undo)
         kernels.install(special_kernels(sim, kernels))
@@ -121,6 +125,15 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
     _active = sim
     undo.add(lambda: _forget(sim))
     return undo
+
+
+def _plant(sim: Simulator, plants: list[str]) -> None:
+    for text in plants:
+        try:
+            sim.faults.plant(text)
+        except ValueError:
+            known = " or ".join(f"{ending}=OPERATION" for ending in NODE_ENDINGS)
+            raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
 
 
 def _forget(sim: Simulator) -> None:

@@ -172,6 +172,9 @@ class SimEventBase(torch.Event):
 class SimMemPoolBase:
     sim: ClassVar[Simulator]
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> SimMemPoolBase:
+        return object.__new__(cls)
+
     def __init__(
         self,
         allocator: Any = None,
@@ -183,6 +186,10 @@ class SimMemPoolBase:
         self._id = memory.new_user_pool_id() if is_user_created else memory.new_graph_pool_id()
         self._allocator = allocator
         memory.retain_pool(self._id)
+        pool = memory.pools[self._id]
+        pool.no_split = no_split
+        # What a pluggable allocator of ours does on a real card, in one number.
+        pool.fence_nbytes = getattr(allocator, "fence_nbytes", 0)
 
     @property
     def id(self) -> PoolId:

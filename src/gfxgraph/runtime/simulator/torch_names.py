@@ -125,6 +125,11 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
     def empty_cache(pool: Any = None) -> None:
         memory.empty_cache(tuple(pool) if pool else None)
 
+    def record_history(enabled: str | None, *args: Any, **kwargs: Any) -> None:
+        memory.history = enabled
+        if enabled != "all":
+            memory.trace.clear()
+
     def set_fraction(fraction: float, index: int) -> None:
         memory.fraction = fraction
 
@@ -167,7 +172,9 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_cudaCachingAllocator_raw_delete": raw_delete,
         "_cuda_getMemoryMetadata": lambda: "",
         "_cuda_setMemoryMetadata": lambda text: None,
-        "_cuda_record_memory_history": lambda *args, **kwargs: None,
+        "_cuda_record_memory_history": record_history,
+        "_cuda_isHistoryEnabled": lambda: memory.history is not None,
+        "_cuda_cudaCachingAllocator_enable": lambda value: None,
         "_accelerator_setAllocatorSettings": lambda text: None,
         "_accelerator_emptyCache": empty_cache,
         "_accelerator_emptyHostCache": lambda: None,
@@ -218,7 +225,7 @@ def memory_snapshot(sim: Simulator, request: Any = None) -> Any:
                 "size": block.nbytes,
                 "requested_size": block.requested if block.allocated else 0,
                 "state": "active_allocated" if block.allocated else "inactive",
-                "frames": [],
+                "frames": block.frames,
             }
             for block in segment.blocks()
         ]
@@ -238,7 +245,8 @@ def memory_snapshot(sim: Simulator, request: Any = None) -> Any:
                 "blocks": blocks,
             }
         )
-    return {"segments": segments, "device_traces": [], "allocator_settings": {}, "external_annotations": []}
+    traces = [list(sim.allocator.trace)]
+    return {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
 
 
 def device_properties(sim: Simulator) -> Any:

@@ -1,0 +1,111 @@
+"""What the guard costs a replay: off against stock torch, tier 1 against off, a node at tier 2; in one run.
+
+    python benchmarks/bench_guard.py [--out FILE] [--reps N]
+
+Writes one JSON object: environment, and one entry a figure with every repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_core import environment, paired, summary  # noqa: E402
+
+import gfxgraph  # noqa: E402
+from gfxgraph.types import GuardTier  # noqa: E402
+
+N_CALLS = 4000
+
+
+def chain(n_nodes: int, graph_class: type) -> tuple:
+    x = torch.ones(1024, device="cuda")
+    graph = graph_class()
+    with torch.cuda.graph(graph):
+        y = x
+        for _ in range(n_nodes):
+            y = y + 1
+    return graph, x, y
+
+
+def cpu_us(graph, n: int) -> float:
+    torch.cuda.synchronize()
+    replay = graph.replay
+    begun = time.perf_counter()
+    for _ in range(n):
+        replay()
+    took = time.perf_counter() - begun
+    torch.cuda.synchronize()
+    return took / n * 1e6
+
+
+def alternated(pairs: list, n: int, reps: int) -> list[list[float]]:
+    """Times of each graph, in turns that change their order."""
+    found: list[list[float]] = [[] for _ in pairs]
+    for graph, *_ in pairs:
+        cpu_us(graph, 200)
+    for turn in range(reps):
+        order = list(enumerate(pairs))
+        for at, (graph, *_) in order if turn % 2 else order[::-1]:
+            found[at].append(cpu_us(graph, n))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--reps", type=int, default=15)
+    parser.add_argument("--simulate", default="", help="a profile, to see that it runs; its times mean nothing")
+    options = parser.parse_args()
+    stock_class = torch.cuda.CUDAGraph
+    if options.simulate:
+        gfxgraph.enable(simulate=options.simulate, validate=False)
+        stock_class = torch.cuda.CUDAGraph.__mro__[1]
+    else:
+        gfxgraph.enable(allow_cuda=torch.version.hip is None, validate=False)
+    n_calls = 200 if options.simulate else N_CALLS
+    figures = []
+    for n_nodes in (1, 50):
+        stock = chain(n_nodes, stock_class)
+        gfxgraph.guard_level(GuardTier.OFF)
+        off = chain(n_nodes, torch.cuda.CUDAGraph)
+        gfxgraph.guard_level(GuardTier.SAFE)
+        safe = chain(n_nodes, torch.cuda.CUDAGraph)
+        gfxgraph.guard_level(GuardTier.OFF)
+        n = n_calls if n_nodes == 1 else n_calls // 10
+        times = alternated([stock, off, safe], n, options.reps)
+        # The drop-in itself may cost a little; the guard that is off may not.
+        figures.append(paired(f"CPU time of replay, guard off, {n_nodes} node(s)", "us", times[0], times[1], 1.05))
+        figures.append(paired(f"CPU time of replay, tier 1, {n_nodes} node(s)", "us", times[1], times[2], 1.20))
+    gfxgraph.guard_level(GuardTier.LOCALIZE)
+    walked, *_ = kept = chain(50, torch.cuda.CUDAGraph)
+    per_node = [cpu_us(walked, 4) / 50 for _ in range(options.reps)]
+    figures.append({"figure": "tier 2, time a node", "unit": "us", "gfxgraph": summary(per_node)})
+    begun = time.perf_counter()
+    gfxgraph.guard_level(GuardTier.SAFE)
+    again = chain(800, torch.cuda.CUDAGraph)
+    figures.append({"figure": "tier 1, capture of 800 nodes", "unit": "s", "value": time.perf_counter() - begun})
+    del kept, again
+    text = json.dumps({"environment": environment(), "figures": figures}, indent=1)
+    for figure in figures:
+        ratio = figure.get("ratio")
+        if ratio:
+            spread = f"{min(ratio['values']):.3f} to {max(ratio['values']):.3f}"
+            ours = statistics.median(figure["gfxgraph"]["values"])
+            print(f"{figure['figure']}: {ratio['median']:.3f}x ({spread}), {ours:.2f} us")
+        else:
+            print(f"{figure['figure']}: {figure.get('value') or figure['gfxgraph']['median']:.2f} {figure['unit']}")
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

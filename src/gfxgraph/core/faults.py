@@ -1,0 +1,169 @@
+"""A fault, put together from what is known: the node, its tensors, the address, the runtime's own words.
+
+AMD faults end in one of three ways, by version: the process aborts after a line on stderr, every
+later call returns the same error, or nothing returns any more. NVIDIA's end in the second way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gfxgraph.core.memory_map import Allocation, MemoryMap, size_text
+
+HANG_LIMIT_S = 60.0
+"""How long one node may take before it counts as hanging."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorUse:
+    """A tensor that a node touches.
+
+    Args:
+        role: ``input``, ``output`` or ``argument 3`` of a launch that torch did not make.
+        layout: shape, strides and dtype in one line.
+    """
+
+    role: str
+    name: str
+    layout: str
+    address: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        name = f" `{self.name}`" if self.name else ""
+        return f"{self.role}{name} {self.layout} at {self.address:#x} ({size_text(self.nbytes)})"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node of a graph, as people should know it.
+
+    Args:
+        op: the operation that made it, ``aten::mm``, or what is known of a launch that torch did not make.
+        where: the source line of that operation.
+        is_checked: whether the pointers among its arguments are known.
+        why_unchecked: where they are not.
+    """
+
+    position: int
+    kind: str
+    kernel: str
+    op: str
+    where: str
+    tensors: tuple[TensorUse, ...] = ()
+    is_checked: bool = True
+    why_unchecked: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> NodeInfo:
+        tensors = tuple(TensorUse(**row) for row in table["tensors"])
+        return cls(**{**table, "tensors": tensors})
+
+    @property
+    def title(self) -> str:
+        return self.kernel or self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeWords:
+    """What a runtime or a tool said about a fault.
+
+    Args:
+        kernel: the kernel it names; with several queues it can be a bystander.
+        is_exact: False where the runtime itself says that the address may be off.
+    """
+
+    line: str
+    address: int | None = None
+    is_exact: bool = True
+    kernel: str = ""
+    reason: str = ""
+
+
+_AMD_ABORT = re.compile(
+    r"(?P<line>Memory access fault by GPU node-\d+ \(Agent handle: \S+\) on address "
+    r"(?P<address>0x[0-9a-fA-F]+|\(nil\))"
+    r"(?P<vague>\s?\(may not be exact address\))?\.? ?Reason: (?P<reason>[^.\n]+)\.?)"
+)
+_AMD_NAMED = re.compile(
+    r"(?P<line>Memory Fault Error \[host: [^\]]*?faulting addr: (?P<address>0x[0-9a-fA-F]+)"
+    r"(?:, kernel: (?P<kernel>[^\]\n]+))?\])"
+)
+_HW = re.compile(r"(?P<line>HW Exception by GPU node-\d+ \(Agent handle: \S+\) reason ?:\s?(?P<reason>[^.\n]+))")
+_QUEUE = re.compile(r"(?P<line>(?:Warning: )?Queue error - (?P<reason>HSA_STATUS_ERROR_\w+))")
+_STICKY = re.compile(
+    r"(?P<line>(?:CUDA|HIP) error: (?P<reason>an illegal memory access was encountered|unspecified launch failure"
+    r"|device-side assert triggered|misaligned address|an illegal instruction was encountered))"
+)
+
+
+def read_words(text: str) -> RuntimeWords | None:
+    """What ``text``, a program's stderr, says about a memory fault; the most telling line, None without one."""
+    for pattern in (_AMD_NAMED, _AMD_ABORT, _HW, _QUEUE, _STICKY):
+        found = list(pattern.finditer(text))
+        if found:
+            parts = found[-1].groupdict()  # earlier ones were survived
+            address = parts.get("address")
+            return RuntimeWords(
+                line=parts["line"],
+                address=None if address is None else (0 if address == "(nil)" else int(address, 16)),
+                is_exact=not parts.get("vague"),
+                kernel=parts.get("kernel") or "",
+                reason=parts.get("reason") or "",
+            )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Everything known about one fault.
+
+    Args:
+        status: the runtime's name of the error, or how the process ended.
+        node: None where the fault happened outside every node.
+    """
+
+    node: NodeInfo | None
+    n_nodes: int
+    replay: int
+    status: str
+    words: RuntimeWords | None = None
+    memory: Sequence[Allocation] = field(default_factory=tuple)
+
+    def fields(self) -> dict[str, Any]:
+        """Values for the catalogue's ``memory_fault``."""
+        address = self.words.address if self.words is not None else None
+        node = self.node
+        known: dict[str, Any] = {
+            "status": self.status,
+            "n_nodes": self.n_nodes,
+            "replay": self.replay,
+            "address": "",
+            "nearest": "",
+        }
+        if address is not None:
+            vague = "" if self.words is None or self.words.is_exact else ", about"
+            known["address"] = f"{address:#x}{vague}"
+            known["nearest"] = MemoryMap([*self.memory, *_own(node)]).place(address)
+        if node is None:
+            return known
+        return known | {
+            "node": node.position,
+            "kernel": node.title,
+            "op": node.op,
+            "where": node.where,
+            "layout": "\n".join(map(str, node.tensors)),
+        }
+
+
+def _own(node: NodeInfo | None) -> list[Allocation]:
+    """The node's tensors, for addresses that no allocation is known for."""
+    if node is None:
+        return []
+    return [Allocation(t.address, t.nbytes, t.name or t.role, "", t.layout) for t in node.tensors if t.address]

@@ -1,0 +1,152 @@
+"""Run a script so that the first capture or replay that goes wrong is bisected; for ``gfxgraph bisect``.
+
+    python -m gfxgraph.runtime.guard.bisect_run RESULT.json TARGET.py SCRIPT.py ARGS...
+
+A process for nothing else: it replaces the class of captures and what validates replays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.core.reproducer import FaultKind
+from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.errors import CaptureError, GfxGraphFault
+from gfxgraph.runtime import activation, graph, process, validate
+from gfxgraph.runtime.guard.bisect import Bisection, bisect_program, explained, write_script
+from gfxgraph.runtime.host_values import HostValues
+from gfxgraph.runtime.recorder import place
+from gfxgraph.runtime.session import Session
+
+STATUS_FOUND = 1
+
+
+class Watch:
+    """Where the result goes, and what was found."""
+
+    def __init__(self, result: Path, target: Path) -> None:
+        self.result = result
+        self.target = target
+
+    def found(self, bisection: Bisection) -> None:
+        """Write the result and end the process: what comes after the first fault is not to be trusted."""
+        table = asdict(bisection) | {"script": str(bisection.script) if bisection.script else None}
+        self.result.write_text(json.dumps(table), encoding="utf-8")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STATUS_FOUND)
+
+
+class WatchedValues(HostValues):
+    """Reads, which the session is to remember as operations."""
+
+    def read_scalar(self, tensor: Tensor, name: str) -> Any:
+        session = self._capturing()
+        assert isinstance(session, WatchedSession)
+        session.at = torch.ops.aten._local_scalar_dense.default, (tensor,), {}
+        return super().read_scalar(tensor, name)
+
+
+class WatchedSession(Session):
+    """A capture that remembers the operation it is at, and bisects where that one cannot be captured."""
+
+    watch: Watch
+    at: tuple[Any, Any, Any] | None = None
+
+    def unsafe_op(self, row: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        self.at = func, args, kwargs
+        return super().unsafe_op(row, func, args, kwargs)
+
+    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+        self.at = func, args, kwargs
+        return super().op_failed(info, func, args, kwargs, error)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.values = WatchedValues(self)
+
+    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+        recorder, tape, at = self.recorder, self.recorder.tape, self.at
+        is_first = self.error is None
+        externals = dict(recorder.externals)
+        row = None
+        if at is not None and is_first:
+            func, args, kwargs = at
+            spec = tuple(recorder._spec(arg) for arg in args)
+            row = Entry(func, spec, {k: recorder._spec(v) for k, v in kwargs.items()}, None, *place(), 0)
+            externals |= recorder.externals
+        super().abort(error, dying)
+        if is_first and isinstance(error, CaptureError):
+            self._bisect(error, tape, row, externals)
+
+    def _bisect(self, error: CaptureError, tape: Tape, row: Entry | None, externals: dict[Value, Tensor]) -> None:
+        entries = [*tape.entries, row] if row is not None else list(tape.entries)
+        op = str(error.fields.get("op") or (row.name if row is not None else "unknown"))
+        where = str(error.fields.get("where") or where_of(*place()))
+        script = None
+        if row is not None:
+
+            def values_before(position: int, wanted: Sequence[Value]) -> dict[Value, Tensor]:
+                found = {value: externals[value] for value in wanted if value in externals}
+                for value in wanted:
+                    if value not in found:  # made in the capture, which computed nothing: any content will do
+                        alive = value.ref()
+                        if alive is None:
+                            raise KeyError(value)
+                        fresh = torch.empty_strided(alive.size(), alive.stride(), dtype=alive.dtype)
+                        found[value] = fresh.zero_()
+                return found
+
+            at = len(entries) - 1
+            script = write_script(FaultKind.CAPTURE, tape, at, values_before, self.watch.target, entries)
+        self.watch.found(
+            Bisection(
+                FaultKind.CAPTURE,
+                op,
+                where,
+                explained(error),
+                script[0] if script else None,
+                script[1] if script else 0,
+                len(entries),
+            )
+        )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the script; does not return where something was found."""
+    result, target, *program = arguments
+    watch = Watch(Path(result), Path(target))
+    WatchedSession.watch = watch
+    activation.enable(on_unsafe="raise", validate=True)
+    vars(graph)["Session"] = WatchedSession
+    process.require().validate_replays = 1 << 30
+
+    def bisected(program: Any, retire: Any) -> bool:
+        try:
+            found = bisect_program(program, watch.target)
+        except GfxGraphFault as fault:
+            op, where = str(fault.fields.get("op")), str(fault.fields.get("where"))
+            watch.found(Bisection(FaultKind.FAULT, op, where, explained(fault), None, 0, 0))
+            raise
+        if found is not None:
+            watch.found(found)
+        return True
+
+    validate.replay_validated = bisected
+    sys.argv = list(program)
+    sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

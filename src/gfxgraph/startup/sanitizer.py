@@ -1,0 +1,97 @@
+"""Run a whole program under the vendor's own memory checker, and say which graph nodes its report means.
+
+NVIDIA has compute-sanitizer. AMD has nothing of the kind for gfx103x (GPU AddressSanitizer needs
+xnack); its debug agent stops waves that fault and names their kernel, so that is what wraps a run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from gfxgraph import config
+from gfxgraph.core.faults import NodeInfo
+from gfxgraph.core.sanitizer_report import findings, nodes_named
+from gfxgraph.diagnostics.render import render
+from gfxgraph.errors import ActivationError
+from gfxgraph.startup.torch_build import installed_torch
+
+LOG_FILE = "sanitizer.log"
+_NVIDIA_PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/cuda/bin/compute-sanitizer")
+_AGENT = "librocm-debug-agent.so.2"
+
+
+def compute_sanitizer_cmd(
+    argv: Sequence[str], *, tool: str = "memcheck", log: str | Path | None = None, platform: str | None = None
+) -> list[str]:
+    """The command that runs ``argv`` under the platform's memory checker.
+
+    Args:
+        tool: compute-sanitizer's: memcheck, racecheck, initcheck or synccheck.
+        log: file for its report; its output is the program's where None.
+        platform: ``cuda`` or ``rocm``; by default what the installed torch was built for.
+
+    Raises:
+        ActivationError: `sanitizer_not_found`, with every place tried.
+    """
+    wanted = platform or _platform()
+    if wanted == "rocm":
+        return ["env", f"HSA_TOOLS_LIB={_debug_agent()}", "HSA_ENABLE_DEBUG=1", *_agent_options(log), *argv]
+    options = ["--tool", tool, "--target-processes", "all", "--print-limit", "100"]
+    if log is not None:
+        options += ["--log-file", str(log)]
+    return [_compute_sanitizer(), *options, *argv]
+
+
+def _platform() -> str:
+    build = installed_torch()
+    return "rocm" if build is not None and build.hip else "cuda"
+
+
+def _compute_sanitizer() -> str:
+    homes = config.variables(["CUDA_HOME", "CUDA_PATH"])
+    places = [os.path.join(home, "bin", "compute-sanitizer") for home in homes.values()] + list(_NVIDIA_PLACES)
+    found = shutil.which("compute-sanitizer") or next((place for place in places if os.access(place, os.X_OK)), None)
+    if found is None:
+        raise ActivationError("sanitizer_not_found", tool="compute-sanitizer", tried=["PATH", *places])
+    return found
+
+
+def _debug_agent() -> str:
+    homes = config.variables(["ROCM_PATH", "ROCM_HOME", "HIP_PATH"])
+    places = [os.path.join(home, "lib", _AGENT) for home in (*homes.values(), "/opt/rocm")]
+    found = next((place for place in places if os.path.exists(place)), None)
+    if found is None:
+        raise ActivationError("sanitizer_not_found", tool=_AGENT, tried=places)
+    return found
+
+
+def _agent_options(log: str | Path | None) -> list[str]:
+    return [f"ROCM_DEBUG_AGENT_OPTIONS=--output {log}"] if log is not None else []
+
+
+def mapped_report(text: str, graphs: Sequence[tuple[str, Sequence[NodeInfo]]], lang: str = "en") -> str:
+    """What the tool found, with the graph nodes that it means; '' where it found nothing.
+
+    Args:
+        graphs: where each graph was captured, and its nodes.
+    """
+    parts = []
+    for finding in findings(text):
+        lines = []
+        for where, nodes in graphs:
+            for node in nodes_named(finding, nodes):
+                tensors = "; ".join(map(str, node.tensors))
+                made_by = f"{node.op} at {node.where}"
+                lines.append(f"node {node.position} of the graph captured at {where}: {made_by}: {tensors}")
+        fields = {
+            "what": finding.what,
+            "count": finding.n_times,
+            "kernel": finding.kernel,
+            "address": f"{finding.address:#x}" if finding.address is not None else "",
+            "nodes": "\n".join(lines),
+        }
+        parts.append(render("sanitizer_finding", fields, lang))
+    return "\n".join(parts)

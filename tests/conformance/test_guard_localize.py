@@ -1,0 +1,335 @@
+"""Guard tier 2: a fault in a replay names its node; the recorder goes with a clean end; the walk is exact."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.errors import GfxGraphFault
+from gfxgraph.runtime import process
+from gfxgraph.runtime.simulator.driver import SimDriver
+from gfxgraph.types import NodeKind
+from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+SOURCE = str(Path(gfxgraph.__file__).parents[1])
+
+
+@pytest.fixture(params=PROFILES)
+def localizing(request, tmp_path, monkeypatch):
+    """Tier 2."""
+    with guarded(request.param, 2, tmp_path, monkeypatch) as sim:
+        yield sim
+
+
+def gathering():
+    x = torch.arange(8.0, device="cuda")
+    idx = torch.tensor([1, 2, 3], device="cuda")
+
+    def body():
+        a = x * 2
+        b = a.gather(0, idx)
+        return b + 1
+
+    return *graph_of(body), x, idx, body.__code__
+
+
+FAULT = """\
+memory_fault: the GPU touched memory that it may not
+  what: node 1 of 3 (sim::aten::gather), launched by aten::gather at {where}, ended replay 2 with {status}
+  why:  the address: (not known); it lies: (not known)
+        the node works on:
+        input [8] float32 at {a:#x} (32 bytes)
+        input `idx` [3] int64 at {idx:#x} (24 bytes)
+        output [3] float32 at {b:#x} (12 bytes)
+  do:   check the indices that aten::gather is given, and that every tensor in it still lives
+        look for the write itself: GFXGRAPH_GUARD=deep puts red zones round every allocation of the graph
+  more: gfxgraph explain memory_fault"""
+
+
+def test_an_index_out_of_range_names_node_line_and_tensors(localizing, tmp_path):
+    """The whole text; the replay before it was right."""
+    graph, result, _x, idx, code = gathering()
+    graph.replay()
+    assert result.tolist() == [3.0, 5.0, 7.0]
+    nodes = graph._guard.infos(graph._program.segments[0])
+    idx.fill_(100)
+    with pytest.raises(GfxGraphFault) as caught:
+        graph.replay()
+    platform = "hip" if localizing.profile.platform == "hip" else "cuda"
+    assert caught.value.text("en") == FAULT.format(
+        where=line_of(code, 2),
+        status=f"{platform}ErrorIllegalAddress (700)",
+        a=nodes[0].tensors[-1].address,
+        idx=idx.data_ptr(),
+        b=nodes[1].tensors[-1].address,
+    )
+    assert isinstance(caught.value, gfxgraph.ReplayError)  # what engines catch
+    assert gfxgraph.stats()["guard_faults"] == 1
+
+
+def test_a_device_that_faulted_before_is_not_blamed_on_the_graph(localizing):
+    """The sticky error was there before the first node."""
+    graph, _, _x, idx, _ = gathering()
+    other, *_ = gathering()
+    idx.fill_(100)
+    with pytest.raises(GfxGraphFault, match="memory_fault"):
+        graph.replay()
+    with pytest.raises(GfxGraphFault, match="fault_before_replay"):
+        other.replay()
+
+
+def test_a_graph_of_any_tier_can_be_localized(tmp_path, monkeypatch):
+    """localize_fault(graph) at tier 0: the same report, and a good replay is just a replay."""
+    with guarded("cuda", 0, tmp_path, monkeypatch):
+        graph, result, x, idx, _ = gathering()
+        x.add_(1)
+        gfxgraph.localize_fault(graph)
+        assert result.tolist() == [5.0, 7.0, 9.0]
+        gfxgraph.localize_fault(graph.replay)
+        assert graph.n_replays == 2
+        idx.fill_(100)
+        with pytest.raises(GfxGraphFault, match=r"node 1 of 3 \(sim::aten::gather\)"):
+            gfxgraph.localize_fault(graph)
+
+
+EAGER = """\
+eager_fault: an operation touched memory that it may not
+  what: operation {index}, aten::gather at {where}, ended with index 100 is out of bounds for dimension 0 with size 8
+  why:  it was given:
+        `a` [8] float32 at {a}
+        `idx` [3] int64 at {idx:#x}"""
+
+
+def test_an_eager_function_is_localized_operation_by_operation(tmp_path, monkeypatch):
+    """The operation, its line and what it was given; a function that is right returns what it returns."""
+    with guarded("cuda", 0, tmp_path, monkeypatch):
+        x = torch.arange(8.0, device="cuda")
+        idx = torch.tensor([1, 2, 3], device="cuda")
+
+        def body(n):
+            a = x * n
+            return a.gather(0, idx)
+
+        assert gfxgraph.localize_fault(body, 2).tolist() == [2.0, 4.0, 6.0]
+        idx.fill_(100)
+        with pytest.raises((GfxGraphFault, RuntimeError)) as caught:
+            gfxgraph.localize_fault(body, 2)
+        assert isinstance(caught.value, GfxGraphFault)
+        text = caught.value.text("en")
+        a = text.split("float32 at ")[1].split("\n")[0]
+        assert text.startswith(EAGER.format(index=2, where=line_of(body.__code__, 2), a=a, idx=idx.data_ptr()))
+
+
+def test_replays_by_nodes_are_exact(localizing):
+    """Random numbers, in-place state and a captured host copy come out as a plain replay's, many times."""
+    x = torch.arange(6.0, device="cuda")
+    count = torch.zeros((), device="cuda")
+    pinned = torch.zeros(6).pin_memory()
+
+    def body():
+        count.add_(1)
+        noise = torch.rand(6, device="cuda")
+        y = torch.dropout(x + noise, 0.5, True) * count
+        pinned.copy_(y, non_blocking=True)
+        return y
+
+    def run(level):
+        gfxgraph.guard_level(level)
+        torch.cuda.manual_seed(5)
+        graph, y = graph_of(body)
+        rows = []
+        for _ in range(3):
+            graph.replay()
+            torch.cuda.synchronize()
+            rows.append((y.tolist(), count.item(), pinned.tolist()))
+        graph.reset()
+        count.zero_()
+        return rows
+
+    assert run(2) == run(0)
+
+
+def switching_broken(monkeypatch, how):
+    state = process.require()
+    if how == "missing":
+        monkeypatch.setattr(state.driver, "missing", frozenset({"set_node_enabled", "node_enabled"}))
+    elif how == "broken":  # as the defect table says for ROCm 7.2.4 to 10.0
+        from dataclasses import replace
+
+        state.decisions = replace(state.decisions, node_walk=False)
+
+    def refused(*_):
+        raise AssertionError("a node was switched")
+
+    if how != "works":
+        monkeypatch.setattr(SimDriver, "set_node_enabled", refused)
+
+
+@pytest.mark.parametrize("how", ["works", "missing", "broken"])
+def test_host_functions_child_graphs_and_foreign_kernels_are_walked(localizing, monkeypatch, how):
+    """Each runs once, in order; where nodes cannot be switched off, as graphs of one node."""
+    x = torch.arange(4.0, device="cuda")
+    trace = []
+    switching_broken(monkeypatch, how)
+
+    def note(name, scale):
+        def run(*twins):
+            trace.append(name)
+            twins[-1].mul_(scale)
+
+        return run
+
+    def body():
+        a = x + 1
+        triton(note("kernel", 2), a)
+        triton(note("host", 3), a, kind=NodeKind.HOST)
+        b = a + 1
+        triton(note("child", 5), b, kind=NodeKind.CHILD_GRAPH)
+        b.zero_() if how == "never" else None
+        return b * 1
+
+    graph, result = graph_of(body)
+    for n in range(1, 4):
+        trace.clear()
+        graph.replay()
+        assert trace == ["kernel", "host", "child"]
+        assert result.tolist() == [((v + n) * 6 + 1) * 5 for v in range(4)]
+        x.add_(1)
+    assert not [event for event in gfxgraph.stats()["events"] if event["kind"] == "guard_not_localized"]
+
+
+def test_a_fault_in_a_host_function_is_named_too(localizing):
+    """A node that cannot be switched off."""
+    x = torch.arange(4.0, device="cuda")
+    broken = []
+
+    def host(twin):
+        if broken:
+            raise IndexError("out of range")
+
+    def body():
+        a = x + 1
+        triton(host, a, kind=NodeKind.HOST)
+        return a * 2
+
+    graph, _ = graph_of(body)
+    graph.replay()
+    broken.append(True)
+    with pytest.raises(GfxGraphFault, match=r"node 1 of 3 \(host\), launched by a call outside torch"):
+        graph.replay()
+
+
+def test_a_node_that_the_program_disabled_stays_disabled(localizing):
+    """Its switch is the program's."""
+    from gfxgraph.runtime.walk import raw_exec, raw_graph
+
+    x = torch.ones(4, device="cuda")
+    graph, _ = graph_of(lambda: (x.add_(1), x.mul_(3)))
+    driver = process.require().driver
+    first, second = driver.nodes(raw_graph(graph))
+    driver.set_node_enabled(raw_exec(graph), second, False)
+    graph.replay()
+    assert x.tolist() == [2.0] * 4
+    assert driver.node_enabled(raw_exec(graph), first) and not driver.node_enabled(raw_exec(graph), second)
+
+
+PROGRAM = """
+import os, sys
+import torch
+import gfxgraph
+x = torch.arange(8.0, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+graph.replay()
+state = os.environ["XDG_STATE_HOME"]
+files = [name for _, _, names in os.walk(state) for name in names]
+assert "recorder" in files and "graph-1-0.json" in files and "memory.json" in files, files
+if sys.argv[1:] == ["fork"]:
+    if os.fork() == 0:
+        # A child's clean end must leave the parent's recorder.
+        from gfxgraph.runtime.guard import flight
+        flight._recorder.close()
+        os._exit(0)
+    os.wait()
+    graph.replay()
+    files = [name for _, _, names in os.walk(state) for name in names]
+    assert "recorder" in files
+if sys.argv[1:] == ["raise"]:
+    raise RuntimeError("unrelated")
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "raise"])
+def test_the_recorder_is_removed_at_a_clean_end_and_nothing_else_is_written(tmp_path, how):
+    """Also after an exception and beside forked children; files appear below the state directory only."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "program.py").write_text(PROGRAM)
+    environment = dict(
+        os.environ, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path / "home"), PYTHONPATH=SOURCE,
+        GFXGRAPH="1", GFXGRAPH_SIMULATE="hip", GFXGRAPH_GUARD="2", PYTHONDONTWRITEBYTECODE="1",
+    )  # fmt: skip
+    command = [sys.executable, "program.py", *([how] if how else [])]
+    run = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == (1 if how == "raise" else 0), run.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["program.py"]
+
+
+def test_a_folder_outside_the_state_directory_is_not_used(tmp_path, monkeypatch):
+    """Whatever a variable says, nothing is written elsewhere."""
+    from gfxgraph.runtime.guard import flight
+
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("GFXGRAPH_FLIGHT", str(elsewhere))
+    with guarded("cuda", 2, tmp_path, monkeypatch):
+        recorder = flight.recorder()
+        assert recorder.folder.is_relative_to(tmp_path / "state" / "gfxgraph")
+        assert not elsewhere.exists()
+        recorder.close()
+        assert not recorder.folder.exists()
+
+
+def test_a_state_directory_that_cannot_be_written_costs_the_recorder_only(tmp_path, monkeypatch):
+    """Said once; replays and their reports go on."""
+    (tmp_path / "state").write_text("a file where the folder should be")
+    with guarded("cuda", 2, tmp_path, monkeypatch):
+        graph, _, _x, idx, _ = gathering()
+        graph.replay()
+        assert [e["kind"] for e in gfxgraph.stats()["events"]] == ["guard_without_recorder"]
+        idx.fill_(100)
+        with pytest.raises(GfxGraphFault, match="memory_fault"):
+            graph.replay()
+
+
+@pytest.mark.parametrize("tier", [1, 2, 3])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_guarded_graph_is_dropped_like_any_other(tmp_path, monkeypatch, profile, tier):
+    """No cycle: dropping the last reference frees its memory at once."""
+    with guarded(profile, tier, tmp_path, monkeypatch) as sim:
+        x = torch.ones(1024, device="cuda")
+        gc.collect()
+        gc.disable()
+        try:
+            before = sim.allocator.stats["allocation"]["all"].current
+            pools = len(sim.device.handles.execs)
+            graph, y = graph_of(lambda: (x * 2).relu())
+            graph.replay()
+            assert y[0].item() == 2.0
+            del graph, y
+            assert sim.allocator.stats["allocation"]["all"].current == before
+            assert len(sim.device.handles.execs) == pools
+        finally:
+            gc.enable()
+        from gfxgraph.runtime.guard import zoned_pool
+
+        zoned_pool.let_go_of_unused()
+        assert not zoned_pool._pools and not sim.crashes

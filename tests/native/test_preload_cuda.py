@@ -5,6 +5,11 @@ The real libcudart asks the driver for each function by name and version; the fa
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +55,25 @@ def test_a_runtime_library_is_seen_through_the_driver(run_cuda: Run, checked: Pa
     said = [line for line in seen.lines() if line.startswith("no libcudart")]
     assert len(said) == (way == "static runtime")
     assert all("cuda_static" in line for line in said)
+
+
+def test_the_real_libcudart_asks_us(plain: Path, tmp_path: Path) -> None:
+    """It fetches its driver functions through our cuGetProcAddress, whatever it makes of the fake driver then."""
+    places = [Path(sysconfig.get_path("purelib")) / "nvidia", *Path("/usr/local").glob("cuda*")]
+    found = [path for place in places for path in sorted(place.glob("**/libcudart.so.1[0-9]"))]
+    if not found:
+        pytest.skip("needs a libcudart.so.12 or newer: pip install nvidia-cuda-runtime-cu12, or a CUDA toolkit")
+    report = tmp_path / "report.json"
+    code = f"import ctypes; ctypes.CDLL({str(found[0])!r}).cudaGetDeviceCount(ctypes.byref(ctypes.c_int()))"
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(plain / "fake"),
+        "LD_PRELOAD": str(plain / "libgfxgraph_preload.so"),
+        "GFXGRAPH_PRELOAD_REPORT": str(report),
+    }
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
+    asked = [Path(path).name for path in json.loads(report.read_text())["asked_by"]]
+    assert asked == [found[0].name]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -325,8 +325,8 @@ def test_autocast_weights():
     assert g.stats()["replays"] >= 8
 
 
-def test_gradients_run_eagerly():
-    """Where the result needs gradients the function itself runs, and gradients are eager's."""
+def test_gradients():
+    """Where the result needs gradients they are eager's, to the bit, and without them calls are replays again."""
     net = Net().cuda()
     g = gfxgraph.graphed(net)
     with torch.enable_grad():

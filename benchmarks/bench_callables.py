@@ -44,15 +44,20 @@ def inputs(k: int, n_sets: int) -> list[tuple[torch.Tensor, ...]]:
     return [tuple(torch.randn(NUMEL, device="cuda") for _ in range(k)) for _ in range(n_sets)]
 
 
+_streams: list = []
+
+
 def by_hand(fn, args, pool=None):
-    stream = torch.cuda.Stream()
+    if not _streams:
+        _streams.append(torch.cuda.Stream())
+    (stream,) = _streams  # one for all: the allocator keeps its blocks by stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
             fn(*args)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
         out = fn(*args)
     return graph, out
 
@@ -158,7 +163,7 @@ def bench_calls(reps: int) -> list[dict]:
 
 def bench_buckets(reps: int) -> dict:
     """32 buckets of the chain: memory taken and time to capture."""
-    sizes = [NUMEL * i for i in range(1, 33)]
+    sizes = [64 * i for i in range(1, 33)]
 
     def one_pool():
         pool = torch.cuda.graph_pool_handle()
@@ -187,6 +192,7 @@ def bench_buckets(reps: int) -> dict:
                 held = make()
                 torch.cuda.synchronize()
                 ms = (time.perf_counter() - begun) * 1e3
+                torch.cuda.empty_cache()  # what warming up has left is not held
                 if turn:
                     took[name].append(ms)
                     memory[name].append(torch.cuda.memory_reserved() - before)

@@ -144,6 +144,11 @@ enum NodeType : int {
   kEmpty = 5,
   kWaitEvent = 6,
   kEventRecord = 7,
+  kSemaphoreSignal = 8,
+  kSemaphoreWait = 9,
+  kMemAlloc = 10,
+  kMemFree = 11,
+  kBatchMemOp = 12,  // 14 in HIP; what the C API and the compat library say
 };
 
 }  // namespace gfx

@@ -21,10 +21,7 @@
 struct Hip {
 #define GFX_GRAPH(name, need, params, args) hipError_t(*name) params;
 #include "../api.inc"
-  hipError_t (*hipStreamCreateWithFlags)(hipStream_t *, unsigned);
-  hipError_t (*hipStreamDestroy)(hipStream_t);
   hipError_t (*hipEventCreate)(hipEvent_t *);
-  hipError_t (*hipEventDestroy)(hipEvent_t);
   const void *(*fake_stub_add_to)();
   hipFunction_t (*fake_function_add_to)();
   int (*fake_live_graphs)();

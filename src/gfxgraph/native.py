@@ -14,7 +14,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
 from gfxgraph.errors import GfxGraphError
+
+__all__ = [
+    "Report",
+    "State",
+    "Symbol",
+    "SymbolReport",
+    "library_path",
+    "preload_environment",
+    "read_report",
+    "read_symbol_report",
+    "state",
+    "symbol_report",
+]
 
 PRELOAD = "gfxgraph_preload"
 COMPANION = "gfxgraph_native"

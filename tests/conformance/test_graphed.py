@@ -353,3 +353,13 @@ def test_no_arguments():
             assert g().is_inference()
         assert not g().is_inference()
     assert g.stats()["captures"] == 2
+
+
+def test_inside_compiled_code():
+    """Compiled code that calls a graphed function breaks there and goes on."""
+    g = gfxgraph.graphed(lambda x: x * 2 + 1)
+    f = torch.compile(lambda x: g(x) + 1, backend="eager")
+    for i in range(4):
+        x = torch.full((4,), float(i), device="cuda")
+        same(f(x), x * 2 + 2)
+    assert g.stats()["replays"] == 3

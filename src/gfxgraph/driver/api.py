@@ -58,6 +58,7 @@ FUNCTIONS = (
     F("add_empty", "hipGraphAddEmptyNode", "cuGraphAddEmptyNode", (P, H, P, N)),
     F("add_kernel", "hipGraphAddKernelNode", "cuGraphAddKernelNode_v2", (P, H, P, N, P)),
     F("child_graph", "hipGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (H, P)),
+    F("add_child", "hipGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (P, H, P, N, H), ("add_child",)),
     # nodes
     F("node_type", "hipGraphNodeGetType", "cuGraphNodeGetType", (H, P)),
     F("kernel_params", "hipGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (H, P)),
@@ -80,6 +81,14 @@ FUNCTIONS = (
         (H, H, P),
         ("set_kernel_params", "update_params"),
     ),
+    F(
+        "exec_child_params",
+        "hipGraphExecChildGraphNodeSetParams",
+        "cuGraphExecChildGraphNodeSetParams",
+        (H, H, H),
+        ("update_child",),
+    ),
+    F("upload", "hipGraphUpload", "cuGraphUpload", (H, H), ("upload",)),
     F("exec_update", "hipGraphExecUpdate", None, (H, H, P, P), ("update_exec",)),
     F("exec_update", None, "cuGraphExecUpdate_v2", (H, H, P), ("update_exec",)),
     # kernels: names and parameter layouts

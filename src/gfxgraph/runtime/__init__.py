@@ -5,6 +5,8 @@ Stays out: command line, engines.
 
     graph.py      BridgedCUDAGraph: what users hold
     session.py    one capture: segments, splits, recovery, undo
+    undo.py, generators.py, streams.py, host_values.py
+                  what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
     modes.py      standing on torch's stack of dispatch modes, and leaving it
     intercept.py  host reads and waits that no dispatch mode sees

@@ -41,6 +41,8 @@ def can_walk(segment: SegmentStep) -> bool:
     driver = process.require().driver
     if driver is None or "set_node_enabled" in driver.missing or segment.graph is None:
         return False
+    if not process.require().decisions.node_walk:
+        return False
     try:
         nodes = driver.nodes(raw_graph(segment.graph))
         return all(driver.node_kind(node) in _SWITCHABLE | _HARMLESS for node in nodes)

@@ -21,4 +21,18 @@ Stays out: engines, the command line.
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
     watch.py      what a function reads besides its arguments: parameters, flags
+
+and what is built beside and from them:
+
+    piece.py        one function over inputs that stay in place: a graph, with eager behind it
+    facts.py        what a captured graph reads, writes and draws
+    rehearse.py     running a function ahead of its capture and undoing what it did
+    flags.py        device values read by the host without waiting for more than them
+    conditional.py  one of several branches, by name, index or device flag
+    loops.py        bounded while loops on a device predicate; several steps in one launch
+    compose.py      captured graphs joined into one launch
+    training.py     whole training steps; make_graphed_callables warmed up where it captures
+    ranks.py        what several processes decide together
+    agreed.py       a function that is captured on every rank or on none
+    older.py        the names of gfxgraph 1.x
 """

@@ -87,6 +87,8 @@ class Entry:
         self.ring_failed = False
         self.result_nbytes = 0
         self.why_eager = ""
+        self.gradients: Any = None
+        """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0

@@ -25,6 +25,7 @@ from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense
 from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
 from gfxgraph.runtime.callables.outputs import RING
+from gfxgraph.runtime.graph import launch_of
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
@@ -120,6 +121,7 @@ class _Writer:
             "raw_stream": torch._C._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
             "device": arena.device_index,
+            "launch": launch_of(arena.state.base),
             "copier": self.copier,
             "foreach_copy": torch._foreach_copy_,
             "empty_like": torch.empty_like,
@@ -235,13 +237,23 @@ class _Writer:
             self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]
             self.line(f"foreach_copy(padding{dim}, last{dim})")
 
-    def replay(self, instance: Instance, name: str = "replay") -> str:
-        self.names[name] = instance.graph.replay
-        return f"{name}()"
+    def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
+        """BridgedCUDAGraph.replay without the call: a frame of Python costs a tenth of a launch."""
+        graph, replay = f"graph{k}", f"replay{k}"
+        self.names[graph], self.names[replay] = instance.graph, instance.graph.replay
+        for text in (
+            f"left = {graph}._left - 1",
+            f"if left < 0: {replay}()",
+            "else:",
+            f"    {graph}._left = left",
+            f"    try: launch({graph})",
+            f"    except RuntimeError as error: {graph}._replay_failed(error)",
+        ):
+            self.line(indent + text)
 
     def copy_out(self, instance: Instance, sizes: Sequence[Sequence[int] | None] | None) -> None:
         """Every result into memory of the caller's."""
-        self.line(self.replay(instance))
+        self.replay(instance)
         made = [r.made for r in instance.outputs.results]
         one_by_one = self.copier is not None and len(made) <= DRIVER_COPIES
         sources = []
@@ -278,7 +290,7 @@ class _Writer:
                 for handle, idle in zip(instance.outputs.handles, instance.outputs.idle)
             )
             self.line(f"if {free or True}:")
-            self.line(f"    {self.replay(instance, f'replay{k}')}")
+            self.replay(instance, str(k), indent="    ")
             results = []
             for i, result in enumerate(instance.outputs.results):
                 self.names[f"made{k}_{i}"] = result.made

@@ -35,6 +35,7 @@ from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.runtime.callables.entry import Entry, Instance
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
+from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.outputs import RING
@@ -42,6 +43,7 @@ from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
+from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
@@ -226,6 +228,8 @@ class Graphed(Planned):
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.proof is None:
             if not self._is_proved_already(route, call):
                 return self._prove(arena, route, call)
+        if entry.gradients is not None and not (bucketed is not None and bucketed.is_padded):
+            return self._with_gradients(arena, entry, call)
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error)
         if not entry.is_captured:
@@ -242,6 +246,22 @@ class Graphed(Planned):
             result = self._replay(arena, entry, route, call.tensors)
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
+
+    def _with_gradients(self, arena: Arena, entry: Entry, call: Call) -> Any:
+        """A call whose results need gradients: a graph for the forward, one for the backward."""
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        try:
+            if isinstance(entry.gradients, list):
+                leaves = entry.gradients
+                entry.gradients = WithGradients(arena, self._fn, call.args, call.kwargs, call.tensors, leaves)
+                self._n_captures += 1
+            return entry.gradients(call.tensors)
+        except ForwardFailed as error:
+            raise RunEagerly(f"the replay failed: {error}") from error
+        except (RuntimeError, NotATree) as error:
+            entry.gradients = None
+            self._stay_eager(entry, f"forward and backward could not be captured: {first_line(error)}")
+            raise RunEagerly(entry.why_eager, entry.error) from error
 
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
@@ -350,7 +370,8 @@ class Graphed(Planned):
             if tensor.is_cuda and tensor.layout is torch.strided:
                 tensor.record_stream(current)  # it was made on another stream than it will be used on
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
-            entry.why_eager = "its result needs gradients"
+            entry.why_eager = NEEDS_GRADIENTS
+            entry.gradients = leaves_of(made)
 
     def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
         entry.why_eager = why
@@ -513,6 +534,21 @@ class Graphed(Planned):
 
     def __repr__(self) -> str:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
+
+
+def _shield_from_dynamo(method: Any) -> None:
+    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+
+    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    """
+    method._torchdynamo_disable = True
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(method.__code__, skip)
+
+
+_shield_from_dynamo(Graphed.__call__)
 
 
 class GraphedPerThread:

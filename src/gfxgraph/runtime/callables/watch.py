@@ -100,9 +100,12 @@ class Watch:
         """False where something may have changed since ``look``; cheap."""
         if self._epoch != _epoch[0]:
             return False
-        for where, name, value in self._variables:
-            if (where.cell_contents if name is CELL else where.get(name)) is not value:
-                return False
+        try:
+            for where, name, value in self._variables:
+                if (where.cell_contents if name is CELL else where.get(name)) is not value:
+                    return False
+        except ValueError:  # the variable was deleted
+            return False
         tensors, addresses = self._tensors, self._addresses
         if self._is_exact:
             for tensor, address in zip(tensors, addresses):

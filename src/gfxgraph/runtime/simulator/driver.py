@@ -16,7 +16,7 @@ from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
-from gfxgraph.runtime.simulator.graphs import Graph, GraphExec, Node
+from gfxgraph.runtime.simulator.graphs import ChildNode, Graph, GraphExec, Node
 from gfxgraph.types import CaptureInfo, NodeKind
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class SimDriver:
         self._device = sim.device
         self.version: tuple[int, ...] = sim.profile.version
         self.missing: frozenset[str] = frozenset()
+        # Graphs and graph execs made here, which nobody else holds, until they are destroyed.
+        self._made: dict[int, Graph | GraphExec] = {}
 
     def capture_info(self, stream: int) -> CaptureInfo:
         found = self._stream(stream)
@@ -78,6 +80,50 @@ class SimDriver:
         made, found = self._exec(graph_exec), self._node(node)
         self._belongs("hipGraphNodeGetEnabled", made, found)
         return node not in made.disabled
+
+    # ---- graphs made node by node -----------------------------------------------------------------------
+
+    def create_graph(self) -> int:
+        graph = Graph(is_built=True)
+        self._device.handles.graphs[graph.handle] = graph
+        self._made[graph.handle] = graph
+        return graph.handle
+
+    def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
+        node = ChildNode(self._graph(child), tuple(self._node(before) for before in after))
+        self._graph(graph).add(node)
+        self._device.handles.nodes[node.handle] = node
+        return node.handle
+
+    def destroy_graph(self, graph: int) -> None:
+        if self._made.pop(graph, None) is None:
+            raise self._error("hipGraphDestroy", codes.INVALID_VALUE)
+
+    def instantiate(self, graph: int, flags: int = 0) -> int:
+        try:
+            made = self._device.instantiate(self._graph(graph))
+        except Refused as refused:
+            raise self._error("hipGraphInstantiateWithFlags", refused.code) from None
+        self._made[made.handle] = made
+        return made.handle
+
+    def destroy_exec(self, graph_exec: int) -> None:
+        if self._made.pop(graph_exec, None) is None:
+            raise self._error("hipGraphExecDestroy", codes.INVALID_VALUE)
+
+    def update_child(self, graph_exec: int, node: int, child: int) -> None:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphExecChildGraphNodeSetParams", made, found)
+        new = self._graph(child)
+        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner):
+            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
+        made.inner[node] = tuple(new.nodes)
+
+    def upload(self, graph_exec: int, stream: int) -> None:
+        self._exec(graph_exec)
+        self._stream(stream)
+
+    # ---- work -------------------------------------------------------------------------------------------
 
     def launch(self, graph_exec: int, stream: int) -> None:
         made = self._exec(graph_exec)
@@ -170,3 +216,8 @@ class SimDriver:
             number=code,
             detail=codes.status_text(code),
         )
+
+
+def _shape(nodes: Sequence[Node]) -> list[tuple[NodeKind, int]]:
+    """What HIP compares in an update: kinds by position, and numbers of dependencies."""
+    return [(node.kind, len(node.parents)) for node in nodes]

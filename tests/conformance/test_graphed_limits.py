@@ -325,8 +325,8 @@ def test_autocast_weights():
     assert g.stats()["replays"] >= 8
 
 
-def test_gradients_run_eagerly():
-    """Where the result needs gradients the function itself runs, and gradients are eager's."""
+def test_gradients():
+    """Where the result needs gradients they are eager's, to the bit, and without them calls are replays again."""
     net = Net().cuda()
     g = gfxgraph.graphed(net)
     with torch.enable_grad():
@@ -412,3 +412,20 @@ def test_the_environment_chooses_the_mode(monkeypatch):
     assert gfxgraph.graphed(chain)._options.mode == "hot"
     monkeypatch.setenv("GFXGRAPH_REPLAY_MODE", "standard")
     assert gfxgraph.graphed(chain)._options.mode == "standard"
+
+
+def test_a_read_in_a_later_size():
+    """The first size is captured clean; a size that reads a value is recorded and guarded."""
+
+    def f(x):
+        if len(x) > 4 and x.sum().item() > 100:
+            return x - 1
+        return x + 1
+
+    g = gfxgraph.graphed(f, dynamic={"x": {0: "n"}}, buckets=[4, 8])
+    for n in (4, 4, 4, 8, 8, 8, 4):
+        same(g, f, filled(1, n))
+    same(g, f, filled(50, 8))
+    same(g, f, filled(1, 8))
+    assert g.stats()["replays"] >= 4, g.explain()
+    assert torch.equal(chain(filled(1)), chain(filled(1)))

@@ -9,9 +9,10 @@ every capture is recorded (docs/decisions/0006).
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,8 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     try:
         base.capture_begin(graph, pool, "thread_local")
         begun = True
-        result = call()
+        with _refusing_waits():
+            result = call()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
             base.capture_end(graph)
@@ -140,6 +142,22 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     graph._choose_path()
     state.counters.add("capture")
     return result
+
+
+@contextmanager
+def _refusing_waits() -> Iterator[None]:
+    """Have torch refuse to wait for the device before the driver hears of it: the capture can then be ended."""
+    if threading.active_count() > 1:  # the mode is the process's: other threads may wait for their own work
+        yield
+        return
+    saved = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch._C._cuda_set_sync_debug_mode(2)
+    try:
+        yield
+    finally:
+        torch._C._cuda_set_sync_debug_mode(saved)
 
 
 def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:

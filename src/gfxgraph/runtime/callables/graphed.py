@@ -344,14 +344,21 @@ class Graphed(Planned):
             route.fast, route.fast_of = None, ()
 
     def _warm_up(self, arena: Arena, entry: Entry, call: Call) -> Any:
-        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream."""
+        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
+
+        A call that may be differentiated stays on its own: backward runs where forward ran.
+        """
         current = torch.cuda.current_stream(arena.device_index)
-        arena.stream.wait_stream(current)
+        differentiable = torch.is_grad_enabled() and (
+            self._watch.requires_grad or any(t.requires_grad for t in call.tensors)
+        )
+        stream = current if differentiable else arena.stream
+        stream.wait_stream(current)
         try:
-            with torch.cuda.stream(arena.stream):
+            with torch.cuda.stream(stream):
                 result = self._fn(*call.args, **call.kwargs)
         finally:
-            current.wait_stream(arena.stream)
+            current.wait_stream(stream)
         self._eager["warm-up"] += 1
         self._look_at(entry, result, current)
         return result

@@ -101,7 +101,10 @@ class Arena:
     def cap(self) -> int:
         """The most that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
         free, total = torch.cuda.mem_get_info(self.device_index)
-        others = total - free - self.graph_nbytes()
+        stats = torch._C._cuda_memoryStats(self.device_index)
+        # What torch keeps without using it goes back when it is needed; some of it may be the graphs' own.
+        cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
+        others = max(0, total - free - max(self.graph_nbytes(), cached))
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 

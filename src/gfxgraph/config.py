@@ -77,8 +77,10 @@ class Config:
     state_dir: str = ""
     """Where measured decisions are kept between runs; empty where they are not."""
     log_level: LogLevel = LogLevel.WARN
-    trusted_replay_threshold: int = 16
-    trusted_replay_sample_interval: int = 16
+    trusted_replay_threshold: int | None = None
+    """Replays that take the slow way before a graphed callable takes the short one; None: 1."""
+    trusted_replay_sample_interval: int | None = None
+    """Afterwards one replay in so many takes the slow way again; None: none."""
     diag: bool = True
     wave: WaveMode = WaveMode.DETECT
     no_wave: bool = False
@@ -245,8 +247,10 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         lib=reader.text("GFXGRAPH_LIB"),
         state_dir=state_dir_of(reader.environ),
         log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
-        trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _whole(0), 16),
-        trusted_replay_sample_interval=reader.checked("GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", _whole(1), 16),
+        trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _maybe_whole, None),
+        trusted_replay_sample_interval=reader.checked(
+            "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", lambda value: _maybe_whole(value, 1), None
+        ),
         diag=reader.flag("GFXGRAPH_DIAG", True),
         wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
@@ -307,8 +311,8 @@ def _whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _maybe_whole(value: str) -> int | None:
-    return _whole(0)(value)
+def _maybe_whole(value: str, least: int = 0) -> int | None:
+    return _whole(least)(value)
 
 
 def _fraction(value: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,7 +146,7 @@ def test_timing_waits_for_nothing(state, platform, monkeypatch):
     timed = Adaptive(step, 0, Store("")).of("s")
     waiting.append(1)
     for _ in range(20):
-        assert timed.decided is None
+        assert timed.decided() is None
         timed.timed(timed.next_way(), lambda: None)
     assert timed.choice.n_pairs == 0
     waiting.clear()
@@ -164,6 +165,27 @@ def test_the_environment_asks_for_it(state, platform, monkeypatch):
             patch.setenv(name, value)
             assert gfxgraph.graphed(step).why().startswith(f"step: {mode}")
             assert gfxgraph.graphed(step, policy="standard").why().startswith("step: standard")
+
+
+def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platform, monkeypatch):
+    """So many replays before the short way, and then one in so many; hot takes none."""
+
+    def slow_calls(mode, n=40):
+        g = gfxgraph.graphed(step, mode=mode)
+        slow = []
+        whole = g._slow
+        g._slow = lambda *a: (slow.append(1), whole(*a))[1]
+        for _ in range(n):
+            g(torch.zeros(4, device="cuda"))
+        return len(slow)
+
+    least = slow_calls("standard")
+    settings = process.current().settings
+    monkeypatch.setattr(process.current(), "settings", replace(settings, trusted_replay_threshold=12))
+    assert slow_calls("standard") == least + 11
+    assert slow_calls("hot") < 12
+    monkeypatch.setattr(process.current(), "settings", replace(settings, trusted_replay_sample_interval=5))
+    assert slow_calls("standard") == least + (40 - least) // 5
 
 
 def test_a_decided_choice_is_looked_at_again():

@@ -217,6 +217,58 @@ def test_a_proof_runs_the_function_as_if_once(platform):
     assert torch.equal(torch.cuda.get_rng_state(), state)
 
 
+class Remembers(torch.nn.Module):
+    """Keeps what it computed, counts its calls, and grows a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.n, self.kept, self.sizes = 0, None, []
+        self.register_buffer("seen", torch.zeros(1, device="cuda"))
+
+    def forward(self, x):
+        self.n += 1
+        self.kept = x * 2
+        self.sizes.append(x.shape[0])
+        self.seen = self.seen + 1
+        return self.kept - 1
+
+
+def test_pythons_state_is_left_as_after_one_run(platform):
+    """Attributes, lists, buffers bound anew and variables of a closure are those of the eager call."""
+    model, calls, total = Remembers(), [], 0
+
+    def step(x):
+        nonlocal total
+        total += 1
+        calls.append(total)
+        return model(x)
+
+    x = torch.randn(5, 4, device="cuda")
+    proof = Prover(lambda t: step(*t), ["x"], {0: {0: "n"}}, fn=step).prove([x], {"n": 5}, {"n": 8})
+    assert proof.n_runs > 3
+    assert (model.n, model.sizes, calls, total) == (1, [5], [1], 1)
+    assert torch.equal(model.kept, x * 2) and model.seen.item() == 1
+
+
+def test_a_size_that_depends_on_data_is_refused(platform):
+    """Such a result has another size with the next call's data, whatever this one's showed."""
+    for step, op in ((lambda x: x[x > 0], "aten::index"), (lambda x: x.unique(), "aten::_unique2")):
+        g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[8])
+        for _ in range(3):
+            x = torch.randn(5, 4, device="cuda")
+            assert torch.equal(g(x), step(x))
+        assert op in g.why()
+
+
+@pytest.mark.parametrize("step", [lambda x: x, lambda x: x[:, 1:], lambda x: (x.view(-1), x + 1)])
+def test_results_that_are_the_padded_argument(step, platform):
+    """The caller's own argument, or a view of it, of its own size."""
+    g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[8])
+    for _ in range(4):
+        x = torch.randn(5, 4, device="cuda")
+        assert near(g(x), step(x))
+
+
 def test_an_error_of_the_function_itself_is_the_callers(platform):
     """Raised as eager raises it, and the callable goes on."""
 

@@ -84,6 +84,11 @@ def leave() -> None:
     del dead
 
 
+def is_capturing_anywhere() -> bool:
+    """True while any thread captures: then some calls, event queries among them, could break that capture."""
+    return _depth > 0
+
+
 def keep_until_captures_end(held: Any) -> bool:
     """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:

@@ -17,7 +17,7 @@ Stays out: engines, the command line.
     memory.py     the arena: pool, capture stream, cap, eviction, report
     planned.py    sizes and choices of one callable: proofs, chunks, eager or graph
     plans.py      the sizes seen, the buckets they give, what is proved
-    padding.py    the proof that padding changes nothing; witness.py, invent.py, nearness.py, outside.py
+    padding.py    the proof; with witness.py, invent.py, nearness.py, outside.py, pystate.py
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
     watch.py      what a function reads besides its arguments: parameters, flags

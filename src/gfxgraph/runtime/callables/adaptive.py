@@ -31,6 +31,7 @@ import torch
 
 from gfxgraph.core.choice import Choice, Decision, Way
 from gfxgraph.runtime import process
+from gfxgraph.runtime.intercept import is_capturing_anywhere
 
 VERSION = 1
 LOOK_AGAIN_EVERY = 8192
@@ -138,14 +139,17 @@ class _Timed:
         self._n_calls = 0
         self._waiting: deque[tuple[Way, Any, Any]] = deque()
 
-    @property
-    def decided(self) -> Way | None:
-        """The way of a call that need not be timed; None where this one is."""
+    def decided(self, n_calls: int = 1) -> Way | None:
+        """The way of a call that need not be timed; None where this one is.
+
+        Args:
+            n_calls: how many calls this one stands for.
+        """
         if self._waiting:
             self.collect()
         if self.is_looking:
             return None
-        self._n_calls += 1
+        self._n_calls += n_calls
         if self._n_calls >= LOOK_AGAIN_EVERY:
             self._n_calls = 0
             self.choice.look_again()
@@ -171,6 +175,8 @@ class _Timed:
 
     def collect(self) -> None:
         """Read the events that have passed; wait for none."""
+        if is_capturing_anywhere():
+            return
         while self._waiting and self._waiting[0][2].query():
             way, begun, ended = self._waiting.popleft()
             decision = self.choice.add(way, begun.elapsed_time(ended) * 1e3) if self.is_looking else None

@@ -14,6 +14,7 @@ Source: measured (benchmarks/bench_callables.py); docs/decisions/0007.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ def make_fast(
     hot: bool,
     watch: Watch,
     content: Sequence[Content] | None = None,
+    sample_every: int = 0,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
@@ -66,6 +68,7 @@ def make_fast(
         hot: hand out the graph's buffers.
         watch: tells where something outside the arguments has changed.
         content: what the padding of each argument holds; None where nothing is padded.
+        sample_every: one call in so many is left to the slow path; 0 for none.
     """
     instances = entry.ring if hot else entry.instances()[:1]
     if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
@@ -76,6 +79,9 @@ def make_fast(
     if not has_guards() or not writer.takes(args, kwargs):
         return None
     writer.guards(watch)
+    if sample_every:
+        writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
+        writer.line("if is_sampled(): return MISS")
     writer.copy_in(content)
     if hot:
         writer.hand_out(instances)

@@ -244,7 +244,7 @@ class Graphed(Planned):
             result, is_settled = self._the_faster(arena, entry, route, call)
         else:
             result = self._replay(arena, entry, route, call.tensors)
-        self._fast = self._fast_for(route, entry, call) if is_settled else never
+        self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
     def _with_gradients(self, arena: Arena, entry: Entry, call: Call) -> Any:
@@ -311,6 +311,7 @@ class Graphed(Planned):
                 self._options.mode is ReplayMode.HOT,
                 self._watch,
                 route.content,
+                self._sample_every(),
             )
             route.fast, route.fast_of = made or never, graphs
         return route.fast

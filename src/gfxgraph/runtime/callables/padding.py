@@ -41,6 +41,7 @@ from torch import Tensor
 from gfxgraph.runtime.callables.invent import Content, Exchange, Pad, contrast, is_flat, is_uniform, padded_copy
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.callables.outside import Outside, changed, marks
+from gfxgraph.runtime.callables.pystate import PythonState
 from gfxgraph.runtime.callables.signature import NotATree, flatten
 from gfxgraph.runtime.callables.witness import (
     Comparison,
@@ -136,6 +137,7 @@ class Prover:
         dims: which dims of which tensors are dynamic.
         pads: what the caller wants as padding, by position; the others are chosen here.
         outside: tensors that the function can reach without being given them.
+        fn: the function itself, whose Python state the runs must leave alone.
         is_transparent: every kernel that the function launches comes from an operation of torch, so no
             index goes unchecked: then integers that no call has had may be tried too.
     """
@@ -148,6 +150,7 @@ class Prover:
         pads: Mapping[int, Content] | None = None,
         *,
         outside: Outside = list,
+        fn: Any = None,
         is_transparent: bool = False,
     ) -> None:
         self.call = call
@@ -155,7 +158,9 @@ class Prover:
         self.dims = dims
         self.pads = dict(pads or {})
         self.outside = outside
+        self.fn = fn
         self.is_transparent = is_transparent
+        self.python = PythonState(None)
         self._unseen: list[weakref.ref[Tensor]] = []
         self._n_runs = 0
 
@@ -210,6 +215,7 @@ class Prover:
         before = _states(tensors)
         known_unseen = self.unseen
         outside = marks(self.outside())
+        self.python = PythonState(self.fn)
         real = self._run(tensors, Watch())
         seen = {storage_address(write.tensor) for write in real.watch.writes.values()}
         unseen = [t for t in changed(outside) if storage_address(t) not in seen]
@@ -224,6 +230,12 @@ class Prover:
             proof.reason = f"its result cannot be taken apart: {error}"
             return proof
         proof.sizes = [tuple(t.size()) for t in real.outputs]
+        if real.watch.sized_by_data is not None:
+            op = real.watch.sized_by_data
+            proof.reason = "the size of something depends on the data, not only on the input's size"
+            proof.op, proof.where = op.name, str(op.where)
+            return proof
+        python = self.python.again()
         real.watch.take()
         try:
             real.watch.undo()
@@ -234,6 +246,7 @@ class Prover:
         finally:
             real.watch.redo()
             _set_states(tensors, real.generators)
+            python.put_back()
         proof.n_runs = self._n_runs
         return proof
 
@@ -418,6 +431,7 @@ class _Attempt:
     def _guarded(self, data: list[Tensor], each: Any = None) -> _Run:
         """A run whose effects are undone. Raises _Failed for whatever it raises."""
         watch = Watch(checks_values=True, each=each)
+        self.prover.python.put_back()
         try:
             run = self.prover._run(data, watch)
             run.structure = flatten(run.result, run.outputs)

@@ -25,16 +25,19 @@ from gfxgraph.runtime.callables.adaptive import Adaptive, Store
 from gfxgraph.runtime.callables.call import Call, RunEagerly
 from gfxgraph.runtime.callables.chunks import join, prove_chunks, split
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.fast import MISS, Fast
+from gfxgraph.runtime.callables.fast import MISS, Fast, never
 from gfxgraph.runtime.callables.invent import Content, Pad
 from gfxgraph.runtime.callables.padding import Proof, Status
 from gfxgraph.runtime.callables.plans import Proofs, Sizes, refusal
 from gfxgraph.runtime.callables.signature import replace
+from gfxgraph.types import ReplayMode
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
     from gfxgraph.runtime.callables.memory import Arena
 
+SAMPLED_IN_ADAPTIVE = 512
+"""One call in so many asks whether it is time to look at a decision again."""
 PROVING = "proving that padding changes nothing"
 
 
@@ -82,6 +85,7 @@ class Planned:
     _dims: Dims | None
     _eager: Counter[str]
     _entries: dict[Any, Entry]
+    _fast: Fast
     _is_transparent: dict[Any, bool]
     _options: Any
     _look_at: Callable[..., None]
@@ -250,6 +254,20 @@ class Planned:
             if n_fast > 0:
                 self._sizes.note(actual, n_fast)
 
+    # -- how often the slow way is taken ----------------------------------------------------------
+
+    def _is_trusted(self, entry: Entry) -> bool:
+        """Whether enough replays have gone the slow way for the short one to be taken."""
+        least = process.require().settings.trusted_replay_threshold
+        return least is None or self._options.mode is ReplayMode.HOT or entry.n_replays() >= least
+
+    def _sample_every(self) -> int:
+        """One replay in so many takes the slow way again; 0: none."""
+        if self._options.mode is ReplayMode.ADAPTIVE:
+            return SAMPLED_IN_ADAPTIVE
+        every = process.require().settings.trusted_replay_sample_interval
+        return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
+
     # -- eager or graph ---------------------------------------------------------------------------
 
     def _the_faster(self, arena: Arena, entry: Entry, route: Route, call: Call) -> tuple[Any, bool]:
@@ -267,7 +285,7 @@ class Planned:
             result = self._fast_for(route, entry, call)(call.args, call.kwargs)
             return self._replay(arena, entry, route, call.tensors) if result is MISS else result
 
-        way = timed.decided
+        way = timed.decided(SAMPLED_IN_ADAPTIVE if self._fast is not never else 1)
         if way is Way.EAGER:
             raise RunEagerly("measured to be faster than its graph")
         if way is Way.GRAPH:

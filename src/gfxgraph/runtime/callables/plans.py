@@ -197,7 +197,7 @@ class Proofs:
             pads = {i: self._pad_of(names[i]) for i in dims}
             chosen = {i: pad for i, pad in pads.items() if pad is not None}
             prover = self._provers[structure] = Prover(
-                call, names, dims, chosen, outside=lambda: reachable(self.fn)
+                call, names, dims, chosen, outside=lambda: reachable(self.fn), fn=self.fn
             )
         prover.call = call
         prover.is_transparent = is_transparent

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import Kind, When
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.memory import overwrite
 from gfxgraph.runtime.recorder import OpInfo, place, storage_address
@@ -85,6 +86,8 @@ class Watch(TorchDispatchMode):
         self.ops: list[Op] = []
         self.writes: dict[tuple[Any, ...], Write] = {}
         self.first_draw: Op | None = None
+        self.sized_by_data: Op | None = None
+        """An operation whose result's size depends on values."""
         # Where this run put what it made. External memory lives all the while, so it lies elsewhere.
         self._own: set[int] = set()
 
@@ -106,6 +109,10 @@ class Watch(TorchDispatchMode):
         self.ops.append(op)
         if info.draws and self.first_draw is None:
             self.first_draw = op
+        row = info.unsafe
+        if row is not None and row.kind is Kind.DYNAMIC_SHAPE and self.sized_by_data is None and "put" not in op.name:
+            if row.when is When.ALWAYS or info.applies(args, kwargs):  # type: ignore[misc]
+                self.sized_by_data = op
         if self.checks_values and info.name in VALUE_RULES:
             problem = VALUE_RULES[info.name](args, kwargs)
             if problem:

@@ -518,6 +518,22 @@ def test_what_one_launch_cannot_do_is_replayed_one_by_one(capture, platform, why
         state.driver = kept
 
 
+def test_a_part_that_is_reset_or_captured_again_is_noticed(capture):
+    """After reset() the composition refuses as the part does; captured again, the part's new work runs."""
+    x = torch.zeros(4, device="cuda")
+    part, other = capture(lambda: x.add_(1), warm=False)[0], capture(lambda: x.mul_(2), warm=False)[0]
+    both = compose([part, other])
+    both.replay()
+    part.reset()
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        both.replay()
+    assert caught.value.code == "use_after_reset"
+    capture(lambda: x.add_(10), graph=part, warm=False)
+    x.zero_()
+    both.replay()
+    assert x.tolist() == [20.0] * 4 and both.is_one_launch
+
+
 def test_composing_refuses_what_it_cannot_join(capture):
     """No capture, an unknown name, a circle: each named."""
     graph, _ = capture(lambda: randn(2) * 0)

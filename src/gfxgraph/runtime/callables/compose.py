@@ -33,6 +33,9 @@ from gfxgraph.runtime.session import first_line
 
 Edges = set[tuple[str, str]]
 
+# Replay hooks came with torch 2.14; entering a context for each part costs as much as launching it.
+HAS_HOOKS = hasattr(torch.cuda.graphs, "_global_replay_start_hooks")
+
 
 class Composition:
     """Several captured graphs as one; made by `compose`."""
@@ -43,6 +46,7 @@ class Composition:
         self._declared = edges
         self._implied: dict[tuple[str, str], str] = {}
         self._exec: _Exec | None = None
+        self._programs: list[Any] = []
         self._why_not = ""
         self._advances: bool | None = None
         self._lock = threading.RLock()
@@ -61,7 +65,10 @@ class Composition:
                 return
             stream = torch.cuda.current_stream().cuda_stream
             try:
-                with launched(self._parts.values()):
+                if HAS_HOOKS:
+                    with launched(self._parts.values()):
+                        made.launch(stream)
+                else:
                     made.launch(stream)
             except DriverError as error:
                 self._fall_back("the launch of composed graphs failed", error)
@@ -84,11 +91,12 @@ class Composition:
             self._look()
             if self._exec is None:
                 return
-            if self._why_not or self.edges != edges or self._is_used_up():
+            if self._why_not or self.edges != edges or self._is_used_up() or graph._unvalidated > 0:
                 self._drop()
                 return
             try:
                 self._exec.update(name, graph)
+                self._programs = [part._program for part in self._parts.values()]
                 self.n_updates += 1
             except DriverError as error:  # another shape: the exec is made anew at the next replay
                 process.log.debug("child graph %s was not updated: %s", name, error)
@@ -157,21 +165,31 @@ class Composition:
         """True once one launch is right; makes the exec."""
         if self._why_not or process.in_forked_child() or torch.cuda.is_current_stream_capturing():
             return False
+        if self._exec is not None:
+            if all(graph._program is made for graph, made in zip(self._parts.values(), self._programs)):
+                return True
+            # A part was reset or captured again: the exec would use memory that has been given back.
+            self._drop()
+            if any(graph._program is None for graph in self._parts.values()):
+                return False  # its own replay says so
+            self._look()
+            return self._may_launch()
         if any(graph._unvalidated > 0 for graph in self._parts.values()):
             return False
         if any(is_opaque(graph) for graph in self._parts.values()) and self._advances is None:
             return False  # launches beside torch may draw; the replay about to be made tells
-        if self._exec is None:
-            try:
-                self._exec = _Exec(self._state.driver, self._parts, self.edges)
-                self.n_updates = 0
-            except DriverError as error:
-                self._fall_back("graphs could not be composed", error)
+        try:
+            self._exec = _Exec(self._state.driver, self._parts, self.edges)
+            self._programs = [graph._program for graph in self._parts.values()]
+            self.n_updates = 0
+        except DriverError as error:
+            self._fall_back("graphs could not be composed", error)
         return self._exec is not None
 
     def _replay_one_by_one(self) -> None:
-        generators = {id(g): g for graph in self._parts.values() for g in graph._program.random_states()}
         measures = self._advances is None and not torch.cuda.is_current_stream_capturing()
+        programs = [graph._program for graph in self._parts.values() if graph._program is not None]
+        generators = {id(g): g for program in programs for g in program.random_states()} if measures else {}
         before = [g.get_offset() for g in generators.values()] if measures else []
         for name in self.parts:
             self._parts[name].replay()

@@ -81,13 +81,8 @@ class ShapeBucketPool:
 
     def warmup(self, example: Tensor) -> None:
         """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done."""
-        with torch.no_grad():
-            for size in reversed(self.buckets):
-                rows = torch.arange(size, device=example.device) % max(1, example.size(0))
-                batch = example.index_select(0, rows)
-                with rehearsal():
-                    for _ in range(2):  # once eagerly, then captured
-                        self._graphed(batch)
+        with torch.no_grad(), rehearsal():
+            self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:
         """The smallest bucket that holds ``size`` rows; the largest where none does."""
@@ -103,15 +98,16 @@ class ShapeBucketPool:
     @property
     def captured_buckets(self) -> list[int]:
         """Buckets that have a graph."""
-        return sorted({e.statics[0].tensor.size(0) for e in self._entries() if e.is_captured} & set(self.buckets))
+        captured = {entry.bucket.get("batch") for entry in self._entries() if entry.is_captured}
+        return [bucket for bucket in self.buckets if bucket in captured]
 
     @property
     def failed_buckets(self) -> list[int]:
-        """Buckets that run eagerly for good, because they could not be captured or padding would show."""
-        failed = {e.label for e in self._entries() if e.why_eager}
+        """Buckets of which calls run eagerly for good: not captured, or padding would show."""
+        failed = {entry.bucket.get("batch") for entry in self._entries() if entry.why_eager}
         routes = self._graphed._routes.values()
-        refused = {r.bucketed.bucket["batch"] for r in routes if r.entry is None and r.bucketed is not None}
-        return [bucket for bucket in self.buckets if bucket in refused or f"batch={bucket}" in failed]
+        failed |= {route.bucketed.bucket["batch"] for route in routes if route.why_eager and route.bucketed}
+        return [bucket for bucket in self.buckets if bucket in failed]
 
     @property
     def memory_overhead(self) -> int:

@@ -1,107 +1,330 @@
-"""How many of the places that a real ROCm port changed does the audit flag beforehand?
+"""How many of the lines that a real ROCm port changed does the audit flag beforehand?
 
-    python benchmarks/port_recall.py CLONE COMMIT [PATH...]
+    python benchmarks/port_recall.py MIRRORS [--set read|unread] [--only NAME] [--misses FILE]
 
-Audits the parent of COMMIT in a worktree of CLONE and compares with the commit's own diff. A *site* is a hunk
-(no context lines) in a kind of file the audit reads whose old or new text speaks of the GPU platform. A site
-counts as flagged when a finding stands on one of its old lines, or, where lines were only inserted, within
-three lines of the place. Old lines of code (no comments, no changes of white space) are counted as well: a line is
-flagged when a finding stands on it.
-Results need reading by hand: a hunk can mention the platform and change something else.
+MIRRORS holds one git directory a repository of ``port_repos.toml``, as ``owner+name/repo``. For each row the
+parent of the port's commits is unpacked, audited and compared with what the commits changed.
+
+What counts (the definition, fixed before any rule was written for it):
+
+- Only files that exist before the port, in a kind the audit reads. New files, documentation, recipes of CI
+  services and vendored copies are no part of it.
+- A **changed line** is a line of code of the old file of which at least one token is gone or replaced after the
+  port, or into which tokens were put. Blank lines, comments, white space, line breaks moved, and lines that the
+  port only moved do not count.
+- A **guarded line** is a line of code that stands unchanged in the new file, but there under a condition, or in
+  an arm, that AMD does not reach and that it did not stand under before. A run of guarded lines is one place (in
+  Python only where the run touches lines that the port put in: a function that is no longer called is no run):
+  the port judged the run, not its lines. It is flagged where a finding stands on one of its lines.
+- A change is *for ROCm* when the hunk (no context lines), old or new, speaks of the GPU platform: the word list
+  ``PLATFORM``. Lines that a reader judged to be about something else, before seeing what the audit says, are
+  named in ``port_repos.toml`` with the reason.
+- Names made neutral do not count: a line whose only change is that an identifier of the project's own lost or
+  changed its vendor word (``CHECK_CUDA_ERROR`` to ``CHECK_DEVICE_ERROR``) works as it was. CUDA's own names count.
+- An import statement that only gained names is an insertion. A line that already names AMD's platform is ROCm
+  code being maintained, not ported. What a condition hides because the condition itself was edited is counted at
+  the condition.
+- Hunks that rewrite launches to ``hipLaunchKernelGGL``, for compilers of before 2019, do not count: hipcc takes
+  ``<<<>>>``.
+- Lines only *inserted* (a new helper, an import, an option) have no old line and do not count.
+
+A line is flagged when a finding stands on it, or when the statement that a finding names spans it.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
+import difflib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from unidiff.patch import PatchSet
 
+from gfxgraph.port.archs import select
 from gfxgraph.port.audit import audit
-from gfxgraph.port.project import kind_of
+from gfxgraph.port.guards.cpp import Macros, excluding_arm
+from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.guards.worlds import World
+from gfxgraph.port.project import Project, kind_of
+from gfxgraph.port.readers.directives import arms_of, blank_comments, scan
+from gfxgraph.port.readers.python import PyFile
 
 PLATFORM = re.compile(
-    r"(?i)rocm|hip|amd|gfx\d|wave|warp|cuda|nvcc|nvidia|__shfl|ballot|cublas|ptx|asm\b|cutlass|triton|miopen|sm_\d|lane"
+    r"(?i)rocm|hip|amd|gfx\d|wave|warp|cuda|nvcc|nvidia|__shfl|ballot|cublas|cu(dnn|rand|fft|sparse|solver)|ptx|asm\b|"
+    r"cutlass|triton|miopen|sm_\d|lane|nccl|nvml|nvtx|cub\b|thrust|rccl|\bpopc|__ldg|flash|xformers|capability|\bgpu"
 )
-COMMENT = re.compile(r"\s*(//|/\*|\*|#(?!\s*(if|el|end|def|inc|pragma|undef|error)))")
+COMMENT = re.compile(r"\s*(//|/\*|\*(?![\w(]+.*;)|#(?!\s*(if|el|end|def|inc|pragma|undef|error|line)))")
+CI = re.compile(r"(^|/)\.(github|circleci|gitlab|buildkite|jenkins)|azure-pipelines|\.travis\.yml|appveyor")
+APIS = re.compile(
+    r"cu(da|blas|fft|rand|sparse|solver|dnn)[A-Z]|(CU|CUDA|cuda|cuda_runtime|cublas_v2)$|CUDA_(VERSION|HOME|ARCH)|__CUDA|-|\""
+)
+IMPORT = re.compile(r"\s*(from\s+[\w.]+\s+import\b|import\s)")
+AMD = re.compile(r"(?i)rocm|(?<![a-z])hip|\bamd|rccl|miopen|\bgfx\d")
+TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\w+|[^\w\s]')
+CODE = re.compile(r"\w")
 
 
-def git(clone: str, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", clone, *arguments], check=True, capture_output=True).stdout.decode(
-        "utf-8", "replace"
-    )
+@dataclass
+class Score:
+    """What one port changed and what of it was flagged."""
+
+    changed: int = 0
+    changed_hit: int = 0
+    places: int = 0
+    places_hit: int = 0
+    findings: int = 0
+    lines: int = 0
+    misses: list[str] = field(default_factory=list)
+
+    def add(self, other: Score) -> None:
+        for name in ("changed", "changed_hit", "places", "places_hit", "findings", "lines"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def main(clone: str, commit: str, only: list[str]) -> None:
+def bare(text: str) -> str:
+    """A line without its trailing comment."""
+    return re.sub(r"\s//.*$|/\*.*?(\*/|$)|(?<=\s)#\s.*$|(?<=endif)\s+\w.*$", "", text)
+
+
+def git(clone: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(clone), *arguments], check=True, capture_output=True)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def unpack(clone: Path, revision: str, folder: str) -> None:
+    """Write the files that the audit reads; one that the mirror lacks (large data) is named on stderr."""
+    git(clone, f"--work-tree={folder}", "read-tree", f"--index-output={folder}.index", revision)
+    names = [n for n in git(clone, "ls-tree", "-r", "-z", "--name-only", revision).split("\0") if n]
+    wanted = "\0".join(n for n in names if kind_of(n) or n.rpartition("/")[2] == ".gitignore")
+    subprocess.run(
+        ["git", "-C", str(clone), f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "-q"],
+        input=wanted.encode(), check=False, env={**os.environ, "GIT_INDEX_FILE": f"{folder}.index"},
+    )  # fmt: skip
+    Path(f"{folder}.index").unlink()
+
+
+def changed_in(old: list[tuple[int, str]], new: list[str]) -> set[int]:
+    """Numbers of the old lines of a hunk of which a token is gone, replaced or parted."""
+    left = [(t, n) for n, text in old for t in TOKEN.findall(bare(text))]
+    right = [t for text in new for t in TOKEN.findall(bare(text))]
+    matcher = difflib.SequenceMatcher(None, [t for t, _ in left], right, autojunk=False)
+    found: set[int] = set()
+    for tag, a, b, _, _ in matcher.get_opcodes():
+        if tag in ("replace", "delete"):
+            found |= {n for _, n in left[a:b]}
+        elif tag == "insert" and 0 < a < len(left) and left[a - 1][1] == left[a][1]:
+            found.add(left[a][1])
+        elif tag == "insert" and left and new:  # put at the beginning or the end of a line that stays
+            found |= _at_edge(left, a, old, new)
+    return found
+
+
+def _at_edge(left: list[tuple[str, int]], at: int, old: list[tuple[int, str]], new: list[str]) -> set[int]:
+    """The old line that tokens were put at the edge of: it is in no new line as it was."""
+    near = {left[at - 1][1]} if at else set()
+    near |= {left[at][1]} if at < len(left) else set()
+    whole = {" ".join(TOKEN.findall(t)) for t in new}
+    texts = dict(old)
+    return {n for n in near if " ".join(TOKEN.findall(texts[n])) not in whole}
+
+
+def neutral(text: str) -> str:
+    """A line with the vendor's words taken out of every identifier that is not CUDA's own."""
+    parts = []
+    if text.lstrip().startswith("#"):
+        return text
+    for token in TOKEN.findall(text):
+        if not APIS.match(token):
+            token = re.sub(r"(?i)cuda|gpu|device|nvidia|hip|rocm", "", token)
+        parts.append(token)
+    return " ".join(parts)
+
+
+def hidden_cpp(text: str, edited: frozenset[int] = frozenset()) -> set[int]:
+    """Lines of a C++ file that no AMD build reaches, by its preprocessor."""
+    code = blank_comments(text)
+    arms = arms_of(scan(code), code.count("\n") + 1)
+    world = World(select("gfx90a")[0])
+    found: set[int] = set()
+    for arm in arms:
+        if not edited.isdisjoint({arm.line, *(a.line for a in arm.earlier)}):
+            continue
+        if excluding_arm(arm, world, Macros()) is not None:
+            found |= set(range(arm.first_line, arm.last_line + 1))
+    return found
+
+
+def hidden_python(text: str, path: str) -> set[int]:
+    """Lines of a Python file whose statement AMD does not reach."""
+    try:
+        file = PyFile(path, text)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    guards = PyGuards(file, Project("."))
+    archs = select("gfx90a,gfx1100")
+    found: set[int] = set()
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.stmt) and not guards.reaching(node, archs)[0]:
+            found |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def guarded_runs(old: str, new: str, path: str, added: set[int], edited: frozenset[int]) -> list[list[int]]:
+    """Runs of old lines that stand unchanged in the new text under a guard they did not stand under."""
+    kind = kind_of(path)
+    if kind == "cpp":
+        before, after = hidden_cpp(old), hidden_cpp(new, edited)
+    elif kind == "python":
+        before, after = hidden_python(old, path), hidden_python(new, path)
+    else:
+        return []
+    olds, news = old.splitlines(), new.splitlines()
+    matcher = difflib.SequenceMatcher(None, [x.strip() for x in olds], [x.strip() for x in news], autojunk=False)
+    lines, twin = [], {}
+    for a, b, size in matcher.get_matching_blocks():
+        for i in range(size):
+            text = olds[a + i]
+            if a + i + 1 in before or b + i + 1 not in after:
+                continue
+            if CODE.search(text) and not COMMENT.match(text):
+                lines.append(a + i + 1)
+                twin[a + i + 1] = b + i + 1
+    runs: list[list[int]] = []
+    for n in lines:
+        if runs and not any(CODE.search(x) and not COMMENT.match(x) for x in olds[runs[-1][-1] : n - 1]):
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    if kind == "python":
+        runs = [
+            r for r in runs if added & {*range(twin[r[0]] - 3, twin[r[0]]), *range(twin[r[-1]] + 1, twin[r[-1]] + 3)}
+        ]
+    return runs
+
+
+def flagged_lines(report: object) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for f in report.findings:  # type: ignore[attr-defined]
+        rows = found.setdefault(f.path, {})
+        for line in range(f.line, max(f.line, f.end_line) + 1):
+            rows.setdefault(line, f.rule)
+    return found
+
+
+def score(mirrors: Path, row: dict[str, object]) -> Score:
+    """Audit the state before a port and compare with its diff."""
+    name, paths = str(row["repo"]), [str(p) for p in row.get("paths", [])]  # type: ignore[attr-defined]
+    clone = mirrors / name.replace("/", "+") / "repo"
+    commit = str(row["commit"])
+    base = str(row.get("base") or f"{commit}^")
+    other = {str(x) for x in row.get("not_rocm", [])}  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as folder:
-        git(clone, "worktree", "add", "--detach", "-f", folder, f"{commit}^")
-        try:
-            report = audit(folder, vendored=bool(only))
-        finally:
-            git(clone, "worktree", "remove", "--force", folder)
-    flagged: dict[str, dict[int, str]] = defaultdict(dict)
-    for f in report.findings:
-        for line in (f.line, *f.also):
-            flagged[f.path].setdefault(line, f.rule)
-    diff = git(
-        clone,
+        unpack(clone, base, folder)
+        report = audit(folder, vendored=bool(paths))
+    flagged = flagged_lines(report)
+    arguments = [
         "diff",
         "--unified=0",
-        "--no-renames",
+        "-M",
         "--ignore-all-space",
         "--ignore-blank-lines",
-        f"{commit}^",
+        base,
         commit,
         "--",
-        *only,
-    )
-    sites = hits = lines = line_hits = 0
-    misses = []
-    for file in PatchSet(diff):
-        if file.is_added_file or not kind_of(file.path):
+        *paths,
+    ]
+    result = Score(findings=len(report.findings), lines=report.n_lines)
+    patches = PatchSet(git(clone, *arguments))
+    fresh = [file for file in patches if file.is_added_file]
+    moved = {" ".join(TOKEN.findall(bare(x.value))) for file in fresh for h in file for x in h if x.is_added}
+    for file in patches:
+        path = file.source_file.removeprefix("a/")
+        if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file or CI.search(path):
             continue
+        here = flagged.get(path, {})
+        added = {" ".join(TOKEN.findall(bare(x.value))) for h in file for x in h if x.is_added}
+        gone: set[int] = set()
         for hunk in file:
-            old = [x for x in hunk if x.is_removed and x.value.strip() and not COMMENT.match(x.value)]
-            new = [x for x in hunk if x.is_added]
-            text = "".join(x.value for x in (*old, *new))
-            if not PLATFORM.search(text) or not text.strip():
+            old = [(x.source_line_no or 0, x.value) for x in hunk if x.is_removed]
+            new = [x.value for x in hunk if x.is_added and not COMMENT.match(x.value)]
+            if not PLATFORM.search("".join([*(t for _, t in old), *new])) or "hipLaunchKernelGGL" in "".join(new):
                 continue
-            sites += 1
-            numbers = [x.source_line_no for x in old]
-            near = numbers or list(range(hunk.source_start - 2, hunk.source_start + 4))
-            hit = any(n in flagged[file.path] for n in near)
-            hits += hit
-            lines += len(numbers)
-            line_hits += sum(n in flagged[file.path] for n in numbers)
-            if not hit:
-                misses.append(
-                    {
-                        "at": f"{file.path}:{hunk.source_start}",
-                        "old": [x.value.strip()[:140] for x in old[:4]],
-                        "new": [x.value.strip()[:140] for x in new[:4]],
-                    }
+            for n, text in old:
+                if n not in changed_in([o for o in old if not COMMENT.match(o[1])], new):
+                    continue
+                if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added | moved:
+                    continue
+                if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in {neutral(x) for x in new}:
+                    continue
+                if IMPORT.match(text) and any(set(TOKEN.findall(text)) <= set(TOKEN.findall(x)) for x in new):
+                    continue
+                gone.add(n)
+                result.changed += 1
+                result.changed_hit += n in here
+                mark = here.get(n, "MISS")
+                result.misses.append(
+                    f"{mark}\t{name}\t{path}:{n}\t{text.strip()[:130]}\t=> {' '.join(' '.join(new).split())[:150]}"
                 )
-    print(
-        json.dumps(
-            {
-                "commit": commit,
-                "files": report.n_files,
-                "lines_audited": report.n_lines,
-                "findings": len(report.findings),
-                "sites": sites,
-                "sites_flagged": hits,
-                "old_lines": lines,
-                "old_lines_flagged": line_hits,
-                "misses": misses,
-            },
-            indent=1,
+        before = git(clone, "show", f"{base}:{path}")
+        after = git(clone, "show", f"{commit}:{file.path}")
+        inserted = {x.target_line_no or 0 for h in file for x in h if x.is_added}
+        edited = frozenset(
+            x.target_line_no or 0
+            for h in file
+            if any(x.is_removed and re.match(r"\s*#\s*(if|el)", x.value) for x in h)
+            for x in h
+            if x.is_added
         )
-    )
+        for run in guarded_runs(before, after, path, inserted, edited):
+            if any(f"{path}:{n}" in other for n in run) or set(run) <= gone:
+                continue
+            result.places += 1
+            hit = [here[n] for n in run if n in here]
+            result.places_hit += bool(hit)
+            text = before.splitlines()[run[0] - 1].strip()[:130]
+            result.misses.append(
+                f"{hit[0] if hit else 'MISS'}\t{name}\t{path}:{run[0]}-{run[-1]}\t{text}\t=> guarded"
+            )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("mirrors", type=Path)
+    parser.add_argument("--set", choices=["read", "unread"])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--misses", type=Path, help="write every counted line with the rule that flags it")
+    options = parser.parse_args()
+    rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
+    total, details = Score(), []
+    for row in rows:
+        if options.set not in (None, row["set"]) or options.only not in row["repo"]:
+            continue
+        one = score(options.mirrors, row)
+        total.add(one)
+        details += one.misses
+        show(f"{row['repo']} {row['commit'][:9]}", one)
+    show("all", total)
+    if options.misses:
+        options.misses.write_text("\n".join(details) + "\n")
+
+
+def show(name: str, s: Score) -> None:
+    counted, hit = s.changed + s.places, s.changed_hit + s.places_hit
+    share = f"{100 * hit / counted:.0f}%" if counted else "-"
+    data = {"repo": name, "lines": s.lines, "findings": s.findings, "changed": s.changed, "flagged": s.changed_hit,
+            "guarded_places": s.places, "places_flagged": s.places_hit, "share": share}  # fmt: skip
+    print(json.dumps(data))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main()

@@ -104,6 +104,53 @@ struct hipGraphInstantiateParams {
   hipStream_t uploadStream;
 };
 
+// CUDA's driver, whose structs have other layouts; as in cuda.h of CUDA 13.0.
+struct cuKernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2; v1 ends before `kern`
+  void *func;
+  dim3 grid, block;
+  unsigned int sharedMemBytes;
+  void **kernelParams;
+  void **extra;
+  void *kern;
+  void *ctx;
+};
+constexpr size_t kKernelNodeParamsV1 = offsetof(cuKernelNodeParams, kern);
+struct cuMemsetParams {  // CUDA_MEMSET_NODE_PARAMS_v1
+  void *dst;
+  size_t pitch;
+  unsigned int value, elementSize;
+  size_t width, height;
+};
+struct cuGraphInstantiateParams {
+  unsigned long long flags;
+  hipStream_t uploadStream;
+  hipGraphNode_t errNode_out;
+  int result_out;
+};
+struct cuGraphExecUpdateResultInfo {
+  int result;
+  hipGraphNode_t errorNode, errorFromNode;
+};
+struct cuMemcpy3D {  // CUDA_MEMCPY3D_v2, passed on whole
+  size_t words[25];
+};
+struct cuLaunchAttribute {
+  int id;
+  char pad[4];
+  uint64_t value[8];
+};
+struct cuLaunchConfig {
+  unsigned int grid[3], block[3], sharedMemBytes;
+  hipStream_t stream;
+  cuLaunchAttribute *attrs;
+  unsigned int n_attrs;
+};
+
+static_assert(sizeof(cuKernelNodeParams) == 72 && offsetof(cuKernelNodeParams, kernelParams) == 40 &&
+              kKernelNodeParamsV1 == 56);
+static_assert(sizeof(cuMemsetParams) == 40 && sizeof(cuGraphInstantiateParams) == 32 && sizeof(cuMemcpy3D) == 200);
+static_assert(sizeof(cuLaunchAttribute) == 72 && offsetof(cuLaunchConfig, stream) == 32);
+
 static_assert(sizeof(hipKernelNodeParams) == 64 && offsetof(hipKernelNodeParams, func) == 24 &&
               offsetof(hipKernelNodeParams, kernelParams) == 48);
 static_assert(sizeof(hipMemsetParams) == 48 && offsetof(hipMemsetParams, value) == 32);
@@ -121,6 +168,7 @@ enum Status : hipError_t {
   kOutOfMemory = 2,
   kLibraryInitFailed = 303,
   kIllegalState = 401,
+  kLaunchFailure = 719,
   kNotSupported = 801,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901,
@@ -144,6 +192,11 @@ enum NodeType : int {
   kEmpty = 5,
   kWaitEvent = 6,
   kEventRecord = 7,
+  kSemaphoreSignal = 8,
+  kSemaphoreWait = 9,
+  kMemAlloc = 10,
+  kMemFree = 11,
+  kBatchMemOp = 12,  // 14 in HIP; what the C API and the compat library say
 };
 
 }  // namespace gfx

@@ -14,6 +14,10 @@ namespace {
 const char *const kNames[] = {
 #define GFX_GRAPH(name, need, params, args) #name,
 #include "api.inc"
+#define GFX_WATCH(name, params, args) #name,
+#include "watch.inc"
+#define GFX_CU(symbol, name, since, stream, arguments) #symbol,
+#include "cuda.inc"
 };
 
 struct Need {
@@ -29,20 +33,27 @@ const Need kNeeds[] = {
 Table filled;
 std::atomic<const Table *> ready{nullptr};
 std::mutex filling;
+thread_local bool inside = false;  // this thread fills: it must neither wait for itself nor fork into a wait
 char library_path[4096];
 
-// A backend may be opened with RTLD_LOCAL, where RTLD_NEXT answers null: so the file is looked for
-// among everything that is mapped.
-int look_at(dl_phdr_info *info, size_t, void *) {
+struct Wanted {
+  const char *begin;
+  char *path;
+  size_t room;
+};
+
+int look_at(dl_phdr_info *info, size_t, void *data) {
+  auto *wanted = static_cast<Wanted *>(data);
   const char *slash = strrchr(info->dlpi_name, '/');
   const char *base = slash ? slash + 1 : info->dlpi_name;
-  if (strncmp(base, "libamdhip64", 11) != 0 || !strstr(base, ".so")) return 0;
-  strncpy(library_path, info->dlpi_name, sizeof library_path - 1);
+  if (strncmp(base, wanted->begin, strlen(wanted->begin)) != 0 || !strstr(base, ".so")) return 0;
+  strncpy(wanted->path, info->dlpi_name, wanted->room - 1);
+  wanted->path[wanted->room - 1] = 0;
   return 1;
 }
 
 bool fill() {
-  if (!dl_iterate_phdr(look_at, nullptr)) return false;
+  if (!mapped_library("libamdhip64", library_path, sizeof library_path)) return false;
   void *handle = dlopen(library_path, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL);
   if (!handle) return false;
 #define GFX_GRAPH(name, need, params, args) \
@@ -61,13 +72,24 @@ bool fill() {
 
 }  // namespace
 
+bool mapped_library(const char *begin, char *path, size_t room) {
+  Wanted wanted{begin, path, room};
+  return dl_iterate_phdr(look_at, &wanted) != 0;
+}
+
+void lock_table() {
+  if (!inside) filling.lock();
+}
+void unlock_table() {
+  if (!inside) filling.unlock();
+}
+
 const char *name_of(Fn fn) { return kNames[static_cast<int>(fn)]; }
 
 const Table *table() {
   const Table *found = ready.load(std::memory_order_acquire);
   if (found) return found;
   // hipRuntimeGetVersion may start the runtime, which may call back into us on this thread.
-  static thread_local bool inside = false;
   if (inside) return nullptr;
   inside = true;
   {

@@ -50,12 +50,16 @@ World &world() {
   return *made;
 }
 
+constexpr size_t kLongestLog = 100000;  // a million launches, measured, must not wait for memory
+
 hipError_t enter(const char *name) {
   World &w = world();
-  w.log.emplace_back(name);
+  if (w.log.size() < kLongestLog) w.log.emplace_back(name);
   if (!w.fail_name.empty() && w.fail_name != name) return 0;
   w.n_calls++;
-  return w.fail_at && w.n_calls == w.fail_at ? done(w.fail_status) : 0;
+  if (!w.fail_at || w.n_calls != w.fail_at) return 0;
+  w.refused = name;
+  return done(w.fail_status);
 }
 
 hipError_t done(hipError_t status) {
@@ -77,6 +81,7 @@ FAKE_API void fake_fail(long nth, hipError_t status, const char *name) {
   world().fail_at = nth;
   world().fail_status = status;
   world().fail_name = name ? name : "";
+  world().refused.clear();
 }
 FAKE_API long fake_calls(void) { return world().n_calls; }
 FAKE_API int fake_count(const char *name) {
@@ -88,6 +93,19 @@ FAKE_API void fake_reset_log(void) { world().log.clear(); }
 FAKE_API const void *fake_stub_add_to(void) { return world(), &fake::add_stub; }
 FAKE_API hipFunction_t fake_function_add_to(void) {
   return reinterpret_cast<hipFunction_t>(&fake::add_function);
+}
+FAKE_API const char *fake_refused(void) { return world().refused.c_str(); }
+FAKE_API void fake_strict(int on) { world().strict = on != 0; }
+FAKE_API void fake_busy(int on) {
+  world().busy = on != 0;
+  if (on) return;
+  for (fake::Event *each : world().events) each->pending = false;
+  for (fake::Exec *each : world().execs) each->running = false;
+}
+FAKE_API int fake_touched(void) { return world().n_touched; }
+FAKE_API int fake_live_others(void) {
+  return static_cast<int>(world().streams.size() + world().events.size() + world().objects.size() +
+                          world().pinned.size());
 }
 FAKE_API int fake_live_graphs(void) { return static_cast<int>(world().graphs.size()); }
 FAKE_API int fake_live_execs(void) { return static_cast<int>(world().execs.size()); }

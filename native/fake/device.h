@@ -37,6 +37,7 @@ struct Node {
   Graph *owner = nullptr;
   std::vector<Node *> after;  // what it depends on
   Node *copied_from = nullptr;
+  bool recorded = false;  // by a capture; what a program adds to its graph by hand is no fork
   // kernel: the node's own copy of its arguments, as HIP keeps it
   hipKernelNodeParams kernel{};
   std::vector<std::vector<char>> arguments;
@@ -49,15 +50,27 @@ struct Node {
   hipMemsetParams set{};
   hipHostNodeParams host{};
   std::function<void()> other;  // stream values
+  hipEvent_t event = nullptr;
+  void *freed = nullptr;
+  char params[120] = {};  // of the kinds that are kept as they come: allocations, semaphores, batches
+  char attributes[16][64] = {};
   std::unique_ptr<Graph> child;
 
   void keep_arguments(const hipKernelNodeParams &given);
   void run();
 };
 
+struct UserObject {
+  void *data;
+  hipHostFn_t destroy;
+  unsigned n_references;
+  void release(unsigned n);
+};
+
 struct Graph {
   Graph() = default;
   ~Graph();
+  std::map<UserObject *, unsigned> retained;
   std::vector<std::unique_ptr<Node>> nodes;
   Node *add(gfx::NodeType type, const std::vector<Node *> &after);
   std::vector<Node *> leaves() const;
@@ -68,6 +81,8 @@ struct Graph {
 struct Exec {
   std::unique_ptr<Graph> graph;  // nodes remember which they were copied from
   std::set<const Node *> off;
+  unsigned long long flags = 0;
+  bool running = false;  // only while the device is made to be busy
   Node *find(const Node *original) const;
 };
 
@@ -76,7 +91,9 @@ struct Stream {
   int mode = 0;
   unsigned long long id = 0;
   std::shared_ptr<Graph> capture;
+  bool edited = false;  // an end was left behind by hipStreamUpdateCaptureDependencies
   bool capture_gone = false;  // a refused end freed the graph, and the stream still points at it
+  Graph *into = nullptr;  // the graph that is captured into, where it is not the capture's own
   Stream *origin = nullptr;
   std::thread::id owner;
   std::vector<Node *> last;
@@ -86,6 +103,8 @@ struct Event {
   std::vector<Node *> after;
   std::shared_ptr<Graph> capture;
   Stream *recorded_on = nullptr;
+  bool pending = false;          // only while the device is made to be busy
+  std::set<Exec *> covers;       // execs that are over when this is
 };
 
 struct World {
@@ -97,11 +116,17 @@ struct World {
   std::map<const void *, Kernel *> stubs;
   std::set<const void *> functions;
   std::set<void *> dangling;  // graphs that a refused EndCapture handed out
+  std::set<Event *> events;
+  std::set<UserObject *> objects;
+  std::set<void *> pinned;
   unsigned long long next_id = 1;
+  bool strict = false;  // streams, events and pinned memory are refused like anything else
+  bool busy = false;    // what is launched stays unfinished until somebody waits for it
+  int n_touched = 0;    // execs changed while they ran
   // failing on purpose
   long n_calls = 0, fail_at = 0;
   hipError_t fail_status = gfx::kInvalidValue;
-  std::string fail_name;
+  std::string fail_name, refused;
   hipError_t last_error = 0;
   std::vector<std::string> log;
 };
@@ -115,6 +140,9 @@ hipError_t done(hipError_t status);
 Kernel *kernel_of(const void *function);
 Graph *live(hipGraph_t graph);
 Exec *live(hipGraphExec_t exec);
+Exec *unused(hipGraphExec_t exec);  // live, and noted when it runs
+Graph *keep(std::unique_ptr<Graph> graph);
+std::vector<Node *> list(const hipGraphNode_t *nodes, size_t n);
 Node *node(hipGraphNode_t handle);
 Stream *stream(hipStream_t handle);  // null for the legacy stream
 
@@ -128,5 +156,11 @@ void invalidate_all();
 #define FAKE_ENTER()                                      \
   std::lock_guard<std::recursive_mutex> hold(fake::world().lock); \
   if (hipError_t refused = fake::enter(__func__)) return refused
+
+// The same for what older tests do not count on being refused.
+#define FAKE_ENTER_IF_STRICT()                                    \
+  std::lock_guard<std::recursive_mutex> hold(fake::world().lock); \
+  if (fake::world().strict)                                       \
+    if (hipError_t refused = fake::enter(__func__)) return refused
 
 #define FAKE_API extern "C" __attribute__((visibility("default")))

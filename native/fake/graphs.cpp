@@ -69,7 +69,20 @@ void Node::run() {
   }
 }
 
-Graph::~Graph() { world().graphs.erase(this); }
+void UserObject::release(unsigned n) {
+  if (n_references > n) {
+    n_references -= n;
+    return;
+  }
+  world().objects.erase(this);
+  destroy(data);
+  delete this;
+}
+
+Graph::~Graph() {
+  world().graphs.erase(this);
+  for (auto &[object, n] : retained) object->release(n);
+}
 
 Node *Graph::add(gfx::NodeType type, const std::vector<Node *> &after) {
   nodes.push_back(std::make_unique<Node>());
@@ -108,6 +121,8 @@ std::vector<Node *> Graph::ordered() const {
 
 std::unique_ptr<Graph> Graph::clone() const {
   auto made = std::make_unique<Graph>();
+  made->retained = retained;
+  for (auto &[object, n] : retained) object->n_references += n;
   std::map<Node *, Node *> twin;
   for (auto &each : nodes) {
     Node *copy = made->add(each->type, {});
@@ -120,11 +135,32 @@ std::unique_ptr<Graph> Graph::clone() const {
     copy->set = each->set;
     copy->host = each->host;
     copy->other = each->other;
+    copy->event = each->event, copy->freed = each->freed;
+    memcpy(copy->params, each->params, sizeof copy->params);
+    memcpy(copy->attributes, each->attributes, sizeof copy->attributes);
     if (each->child) copy->child = each->child->clone();
   }
   for (auto &each : nodes)
     for (Node *before : each->after) twin[each.get()]->after.push_back(twin[before]);
   return made;
+}
+
+std::vector<Node *> list(const hipGraphNode_t *nodes, size_t n) {
+  std::vector<Node *> found;
+  for (size_t i = 0; i < n; i++) found.push_back(node(nodes[i]));
+  return found;
+}
+
+Graph *keep(std::unique_ptr<Graph> graph) {
+  Graph *kept = graph.release();
+  world().graphs.insert(kept);
+  return kept;
+}
+
+Exec *unused(hipGraphExec_t handle) {
+  Exec *exec = live(handle);
+  if (exec && exec->running) world().n_touched++;
+  return exec;
 }
 
 Node *Exec::find(const Node *original) const {
@@ -139,18 +175,6 @@ namespace {
 
 hipGraph_t handle(Graph *graph) { return reinterpret_cast<hipGraph_t>(graph); }
 hipGraphNode_t handle(Node *each) { return reinterpret_cast<hipGraphNode_t>(each); }
-
-std::vector<Node *> list(const hipGraphNode_t *nodes, size_t n) {
-  std::vector<Node *> found;
-  for (size_t i = 0; i < n; i++) found.push_back(node(nodes[i]));
-  return found;
-}
-
-Graph *keep(std::unique_ptr<Graph> graph) {
-  Graph *kept = graph.release();
-  world().graphs.insert(kept);
-  return kept;
-}
 
 // hipGraph* that hand out arrays: a null array asks for the number, a short one is filled.
 template <class List>
@@ -356,10 +380,11 @@ FAKE_API hipError_t hipGraphHostNodeGetParams(hipGraphNode_t each, hipHostNodePa
 
 namespace {
 
-hipError_t instantiate(hipGraphExec_t *out, hipGraph_t graph) {
+hipError_t instantiate(hipGraphExec_t *out, hipGraph_t graph, unsigned long long flags = 0) {
   Graph *found = live(graph);
   if (!found || !out) return done(kInvalidValue);
   auto *exec = new Exec{found->clone(), {}};
+  exec->flags = flags;
   world().execs.insert(exec);
   *out = reinterpret_cast<hipGraphExec_t>(exec);
   return 0;
@@ -380,7 +405,7 @@ FAKE_API hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *out, hipGraph_t
   GARBAGE(out);
   FAKE_ENTER();
   if (flags != 0 && flags != 1 && flags != 8) return done(kInvalidValue);
-  return instantiate(out, graph);
+  return instantiate(out, graph, flags);
 }
 FAKE_API hipError_t hipGraphInstantiateWithParams(hipGraphExec_t *out, hipGraph_t graph,
                                                   hipGraphInstantiateParams *params) {
@@ -388,12 +413,13 @@ FAKE_API hipError_t hipGraphInstantiateWithParams(hipGraphExec_t *out, hipGraph_
   FAKE_ENTER();
   if (!params) return done(kInvalidValue);
   params->result_out = 0;
-  return instantiate(out, graph);
+  return instantiate(out, graph, params->flags);
 }
 FAKE_API hipError_t hipGraphExecDestroy(hipGraphExec_t handle) {
   FAKE_ENTER();
-  Exec *exec = live(handle);
+  Exec *exec = unused(handle);
   if (!exec) return done(kInvalidValue);
+  for (Event *each : world().events) each->covers.erase(exec);
   world().execs.erase(exec);
   delete exec;
   return 0;
@@ -402,6 +428,7 @@ FAKE_API hipError_t hipGraphLaunch(hipGraphExec_t handle, hipStream_t) {
   FAKE_ENTER();
   Exec *exec = live(handle);
   if (!exec) return done(kInvalidValue);
+  exec->running = world().busy;
   // Also on a capturing stream: it runs at once, and nothing is recorded.
   for (Node *each : exec->graph->ordered())
     if (!exec->off.count(each)) each->run();
@@ -431,7 +458,7 @@ FAKE_API hipError_t hipGraphNodeGetEnabled(hipGraphExec_t handle, hipGraphNode_t
 FAKE_API hipError_t hipGraphExecKernelNodeSetParams(hipGraphExec_t handle, hipGraphNode_t each,
                                                     const hipKernelNodeParams *params) {
   FAKE_ENTER();
-  Exec *exec = live(handle);
+  Exec *exec = unused(handle);
   Node *found = exec ? exec->find(node(each)) : nullptr;
   if (!found || found->type != gfx::kKernel || !params || !kernel_of(params->func)) return done(kInvalidValue);
   found->keep_arguments(*params);
@@ -440,7 +467,7 @@ FAKE_API hipError_t hipGraphExecKernelNodeSetParams(hipGraphExec_t handle, hipGr
 FAKE_API hipError_t hipGraphExecUpdate(hipGraphExec_t handle, hipGraph_t graph, hipGraphNode_t *bad,
                                        hipGraphExecUpdateResult *result) {
   FAKE_ENTER();
-  Exec *exec = live(handle);
+  Exec *exec = unused(handle);
   Graph *found = live(graph);
   if (!exec || !found || !bad || !result) return done(kInvalidValue);
   auto ours = exec->graph->ordered(), theirs = found->ordered();
@@ -457,6 +484,7 @@ FAKE_API hipError_t hipGraphExecUpdate(hipGraphExec_t handle, hipGraph_t graph, 
     ours[i]->dst = theirs[i]->dst, ours[i]->src = theirs[i]->src, ours[i]->nbytes = theirs[i]->nbytes;
     ours[i]->set = theirs[i]->set;
     ours[i]->host = theirs[i]->host;
+    if (theirs[i]->child) ours[i]->child = theirs[i]->child->clone();
   }
   return 0;
 }

@@ -31,6 +31,7 @@ hipError_t record_or_run(hipStream_t handle, const std::function<void(Node *)> &
   if (on->status == gfx::kInvalidated) return done(gfx::kCaptureInvalidated);
   if (on->capture_gone) return 0;  // stuck: the work vanishes
   Node *made = on->capture->add(type, on->last);
+  made->recorded = true;
   make(made);
   on->last = {made};
   return 0;
@@ -39,20 +40,47 @@ hipError_t record_or_run(hipStream_t handle, const std::function<void(Node *)> &
 }  // namespace fake
 
 FAKE_API hipError_t hipStreamCreateWithFlags(hipStream_t *out, unsigned) {
+  FAKE_ENTER_IF_STRICT();
   auto *made = new Stream;
   world().streams.insert(made);
   *out = reinterpret_cast<hipStream_t>(made);
   return 0;
 }
 FAKE_API hipError_t hipStreamDestroy(hipStream_t handle) {
+  FAKE_ENTER_IF_STRICT();
+  if (!world().streams.count(stream(handle))) return done(kInvalidValue);
+  if (stream(handle)->capture_gone) abort();  // nothing good comes of it
   world().streams.erase(stream(handle));
   delete stream(handle);
   return 0;
 }
-FAKE_API hipError_t hipEventCreate(hipEvent_t *out) {
-  return *out = reinterpret_cast<hipEvent_t>(new Event), 0;
+FAKE_API hipError_t hipEventCreateWithFlags(hipEvent_t *out, unsigned) {
+  FAKE_ENTER_IF_STRICT();
+  auto *made = new Event;
+  world().events.insert(made);
+  *out = reinterpret_cast<hipEvent_t>(made);
+  return 0;
 }
-FAKE_API hipError_t hipEventDestroy(hipEvent_t event) { return delete reinterpret_cast<Event *>(event), 0; }
+FAKE_API hipError_t hipEventCreate(hipEvent_t *out) { return hipEventCreateWithFlags(out, 0); }
+FAKE_API hipError_t hipEventDestroy(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  if (!world().events.erase(reinterpret_cast<Event *>(event))) return done(kInvalidValue);
+  delete reinterpret_cast<Event *>(event);
+  return 0;
+}
+FAKE_API hipError_t hipEventQuery(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  constexpr hipError_t kNotReady = 600;
+  return reinterpret_cast<Event *>(event)->pending ? kNotReady : 0;
+}
+FAKE_API hipError_t hipEventSynchronize(hipEvent_t event) {
+  FAKE_ENTER_IF_STRICT();
+  auto *over = reinterpret_cast<Event *>(event);
+  over->pending = false;
+  for (Exec *exec : over->covers) exec->running = false;
+  over->covers.clear();
+  return 0;
+}
 
 FAKE_API hipError_t hipStreamBeginCapture(hipStream_t handle, hipStreamCaptureMode mode) {
   FAKE_ENTER();
@@ -64,7 +92,7 @@ FAKE_API hipError_t hipStreamBeginCapture(hipStream_t handle, hipStreamCaptureMo
   on->id = world().next_id++;
   on->capture = std::make_shared<Graph>();
   world().graphs.insert(on->capture.get());
-  on->capture_gone = false;
+  on->capture_gone = on->edited = false;
   on->origin = on;
   on->owner = std::this_thread::get_id();
   on->last.clear();
@@ -103,12 +131,25 @@ FAKE_API hipError_t hipStreamEndCapture(hipStream_t handle, hipGraph_t *out) {
     return done(gfx::kCaptureInvalidated);
   }
   if (on->capture_gone) abort();  // the second end of an unjoined capture crashes
-  if (on->capture->leaves().size() > 1) {
+  size_t n_loose = 0;  // ends that the stream does not stand at, and was not moved away from by hand
+  for (Node *leaf : on->capture->leaves())
+    n_loose += leaf->recorded && !std::count(on->last.begin(), on->last.end(), leaf);
+  if (n_loose && !on->edited) {
     on->capture_gone = true;
     world().graphs.erase(on->capture.get());
     world().dangling.insert(on->capture.get());
     if (out) *out = reinterpret_cast<hipGraph_t>(on->capture.get());
     return done(gfx::kCaptureUnjoined);
+  }
+  if (on->into) {  // a capture into the program's own graph
+    if (out) *out = reinterpret_cast<hipGraph_t>(on->into);
+    on->into = nullptr;
+    Graph *into = live(*out);
+    on->capture->nodes.swap(into->nodes);
+    for (auto &each : into->nodes) each->owner = into;
+    world().graphs.erase(on->capture.get());
+    leave(on);
+    return 0;
   }
   // The handle outlives the capture; the graph is the caller's from here on.
   auto *graph = new Graph;
@@ -147,6 +188,7 @@ FAKE_API hipError_t hipStreamSynchronize(hipStream_t handle) {
     if (on->status == gfx::kActive) on->status = gfx::kInvalidated;
     return done(gfx::kCaptureUnsupported);
   }
+  for (Exec *exec : world().execs) exec->running = false;
   return 0;
 }
 
@@ -230,6 +272,11 @@ FAKE_API hipError_t hipEventRecord(hipEvent_t handle, hipStream_t on) {
   event->recorded_on = from;
   event->capture = from && from->status == gfx::kActive ? from->capture : nullptr;
   event->after = event->capture ? from->last : std::vector<Node *>{};
+  if (event->capture) return 0;
+  event->pending = world().busy;
+  event->covers.clear();
+  for (Exec *exec : world().execs)
+    if (exec->running) event->covers.insert(exec);
   return 0;
 }
 FAKE_API hipError_t hipStreamWaitEvent(hipStream_t on, hipEvent_t handle, unsigned) {

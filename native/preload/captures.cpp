@@ -29,6 +29,7 @@ namespace {
 // Ties the loose ends of an active capture together; true when there were several. HIP refuses to end
 // such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
 bool join_forks(const Table &t, hipStream_t stream) {
+  if (t.cuda) return false;  // it tells, and leaves the stream as it was
   // A program that edits dependencies by hand may have left a loose end on purpose.
   if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return false;
   hipStreamCaptureStatus status = kNone;
@@ -97,7 +98,7 @@ Look look(const Table &t, hipStream_t stream) {
 
 hipError_t begin_capture(const Table &, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
                          hipStreamCaptureMode mode) {
-  if (settings().capture_mode >= 0) mode = settings().capture_mode;
+  if (mode >= 0 && mode < 3) mode = settings().capture_mode[mode];
   const hipError_t status = real(stream, mode);
   if (status) return status;
   std::lock_guard<std::mutex> hold(lock);
@@ -121,7 +122,7 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   if (status && graph) *graph = nullptr;
   if (status == kIllegalState) return status;  // there was none
   if (status && status != kCaptureUnjoined && still_active(t, stream)) return status;  // it goes on
-  if (status == kCaptureInvalidated) revive(t, stream);
+  if (status == kCaptureInvalidated && !t.cuda) revive(t, stream);
   if (!status && was_unjoined) {
     // The answer that the program would have had, from a stream that lives on.
     t.hipGraphDestroy(*graph);
@@ -132,7 +133,7 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   add(status ? counters.captures_failed : counters.captures);
   if (!status && graph && !t.hipGraphGetNodes(*graph, nullptr, &n)) add(counters.captured_nodes, n);
   std::lock_guard<std::mutex> hold(lock);
-  if (status == kCaptureUnjoined && !was_unjoined) state().stuck.insert(stream);
+  if (status == kCaptureUnjoined && !was_unjoined && !t.cuda) state().stuck.insert(stream);
   if (state().active.erase(stream) && n_active.fetch_sub(1) == 1) state().events.clear();
   return status;
 }

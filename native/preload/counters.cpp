@@ -3,6 +3,7 @@
 namespace gfx {
 
 Counters counters;
+thread_local uint32_t launches_here = 0;
 
 bool any_call() {
   for (const FnCounter &each : counters.fn)
@@ -10,12 +11,16 @@ bool any_call() {
   return false;
 }
 
-bool count_call(Fn fn, hipError_t status, uint64_t ns) {
+bool count_call(Fn fn, hipError_t status, uint64_t begun_ns) {
   FnCounter &mine = counters.fn[static_cast<int>(fn)];
   add(mine.calls);
-  add(mine.ns, ns);
-  uint64_t most = mine.max_ns.load(std::memory_order_relaxed);
-  while (ns > most && !mine.max_ns.compare_exchange_weak(most, ns, std::memory_order_relaxed)) {
+  if (begun_ns) {
+    const uint64_t ns = now_ns() - begun_ns;
+    add(mine.timed);
+    add(mine.ns, ns);
+    uint64_t most = mine.max_ns.load(std::memory_order_relaxed);
+    while (ns > most && !mine.max_ns.compare_exchange_weak(most, ns, std::memory_order_relaxed)) {
+    }
   }
   if (!status) return false;
   add(mine.failures);

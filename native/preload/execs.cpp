@@ -25,9 +25,14 @@ std::unordered_map<hipGraphExec_t, Record *> &by_handle() {
 // Bumped whenever a handle changes its meaning, so that threads drop what they remember.
 std::atomic<uint64_t> generation{1};
 
+// Round and round, so that what was destroyed stays in the report for as long as possible.
 Record *take_free() {
-  for (Record &r : records)
-    if (!r.handle.load(std::memory_order_relaxed)) return &r;
+  static int next = 0;
+  for (int i = 0; i < kMaxRecords; i++) {
+    Record *r = &records[next];
+    next = (next + 1) % kMaxRecords;
+    if (!r->handle.load(std::memory_order_relaxed)) return r;
+  }
   return nullptr;
 }
 
@@ -102,6 +107,19 @@ void rebuild_if_worn(const Table &t, Record *r) {
   add(counters.rebuilds);
 }
 
+// The one launch of the process that a rehearsal refuses.
+bool is_refused(long nth) {
+  static std::atomic<long> seen{0};
+  return seen.fetch_add(1) + 1 == nth;
+}
+
+// An answer about what the program passed, which it may be counting on: nothing to stand in for.
+bool is_about_arguments(hipError_t status) {
+  constexpr hipError_t kInvalidHandle = 400, kContextDestroyed = 709;
+  return status == kInvalidValue || status == kInvalidHandle || status == kIllegalState ||
+         status == kContextDestroyed || (status >= kCaptureUnsupported && status <= kCaptureWrongThread);
+}
+
 hipError_t walk_instead(const Table &t, Record *r, hipStream_t stream) {
   size_t n = 0;
   std::lock_guard<std::mutex> hold(lock);
@@ -119,13 +137,21 @@ hipError_t walk_instead(const Table &t, Record *r, hipStream_t stream) {
 bool over_node_limit(const Table &t, hipGraph_t graph) {
   size_t n = 0;
   const long limit = settings().node_limit;
-  return limit && settings().fallback && !t.hipGraphGetNodes(graph, nullptr, &n) && n > static_cast<size_t>(limit);
+  if (!limit || !settings().fallback || t.hipGraphGetNodes(graph, nullptr, &n) || n <= static_cast<size_t>(limit))
+    return false;
+  std::lock_guard<std::mutex> hold(lock);
+  Copies copies;
+  hipGraph_t copy = copy_of(t, graph, &copies);
+  const bool walkable = copy && !can_walk(t, copy, copies, &n);
+  if (copy) t.hipGraphDestroy(copy);
+  return walkable;
 }
 
-hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
-                        unsigned long long flags, uint64_t ns) {
+hipError_t instantiated(const Table &t, Fn fn, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
+                        unsigned long long flags, uint64_t ns, bool over_limit) {
   if (!exec) return status;
   if (status) *exec = nullptr;  // the runtime leaves garbage there
+  if (is_about_arguments(status)) return status;
   std::lock_guard<std::mutex> hold(lock);
   Record *r = take_free();
   if (!r) return status;
@@ -140,7 +166,7 @@ hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec,
     }
     *exec = reinterpret_cast<hipGraphExec_t>(r);
     add(counters.fallback_instantiate);
-    explain_fallback("hipGraphInstantiate", status, n);
+    explain_fallback(fn, over_limit ? kSuccess : status, n);
   }
   t.hipGraphGetNodes(graph, nullptr, &n);
   r->graph = copy;
@@ -152,6 +178,7 @@ hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec,
   r->n_nodes.store(n);
   r->instantiate_ns.store(ns);
   r->real.store(status ? nullptr : *exec);
+  r->was_used.store(true);
   r->handle.store(*exec, std::memory_order_release);
   by_handle()[*exec] = r;
   generation.fetch_add(1);
@@ -186,18 +213,19 @@ hipGraphNode_t node_in(const Table &t, Record *r, hipGraphNode_t node) {
   return t.hipGraphNodeFindInClone(&twin, node, r->graph) ? node : twin;
 }
 
-hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,
+hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,
                   hipStream_t stream) {
   Record *r = find_record(handle);
   if (!r) return real(handle, stream);
   hipGraphExec_t exec = r->real.load(std::memory_order_relaxed);
-  hipError_t status = exec ? real(exec, stream) : kNotSupported;
+  static const long refused = settings().refuse_launch;
+  hipError_t status = !exec ? kNotSupported : refused && is_refused(refused) ? kLaunchFailure : real(exec, stream);
   // Not in a capture: the nodes would be recorded into it.
-  if (status && r->graph && !is_capturing(t, stream)) {
+  if (status && !is_about_arguments(status) && r->graph && !is_capturing(t, stream)) {
     const hipError_t walked = walk_instead(t, r, stream);
     if (exec) {
       add(walked ? counters.fallback_refused : counters.fallback_launch);
-      if (!walked) explain_fallback("hipGraphLaunch", status, r->n_nodes.load());
+      if (!walked) explain_fallback(fn, status, r->n_nodes.load());
     }
     if (!walked) t.hipGetLastError();
     status = walked ? (exec ? status : walked) : kSuccess;
@@ -207,20 +235,16 @@ hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t
   return status;
 }
 
-hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph, hipGraphNode_t *node,
-                  hipGraphExecUpdateResult *result) {
+hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph,
+                  const std::function<hipError_t(hipGraphExec_t)> &on_exec) {
   Record *r = find_record(handle);
-  if (!r) return t.hipGraphExecUpdate(handle, graph, node, result);
+  if (!r) return on_exec(handle);
   std::lock_guard<std::mutex> hold(lock);
   add(r->updates);
   hipGraphExec_t exec = r->real.load();
-  if (!exec) {  // only the copy: any shape will do
-    if (!renew_copy(t, r, graph)) return kUpdateFailure;
-    if (node) *node = nullptr;
-    if (result) *result = 0;
-    return kSuccess;
-  }
-  const hipError_t status = t.hipGraphExecUpdate(exec, graph, node, result);
+  // Only the copy: any shape will do.
+  if (!exec) return renew_copy(t, r, graph) ? kSuccess : kUpdateFailure;
+  const hipError_t status = on_exec(exec);
   if (status || !r->graph) return status;
   // A copy that is out of date would run the old work: better none.
   if (!renew_copy(t, r, graph)) drop_copy(t, r);
@@ -228,19 +252,18 @@ hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph, hipGr
   return status;
 }
 
-hipError_t set_kernel_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node,
-                             const hipKernelNodeParams *params) {
+hipError_t set_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node,
+                      const std::function<hipError_t(hipGraphExec_t, hipGraphNode_t)> &on_exec, const OnCopy &on_copy) {
   Record *r = find_record(handle);
-  if (!r) return t.hipGraphExecKernelNodeSetParams(handle, node, params);
+  if (!r) return on_exec(handle, node);
   std::lock_guard<std::mutex> hold(lock);
   add(r->updates);
   hipGraphExec_t exec = r->real.load();
   hipGraphNode_t twin = nullptr;
   const bool has_twin = r->graph && !t.hipGraphNodeFindInClone(&twin, node, r->graph);
-  hipError_t status = exec ? t.hipGraphExecKernelNodeSetParams(exec, r->rebuilt && has_twin ? twin : node, params)
-                           : (has_twin ? kSuccess : kInvalidValue);
+  hipError_t status = exec ? on_exec(exec, r->rebuilt && has_twin ? twin : node) : (has_twin ? kSuccess : kInvalidValue);
   if (status || !r->graph) return status;
-  if (!has_twin || !t.hipGraphKernelNodeSetParams || t.hipGraphKernelNodeSetParams(twin, params)) {
+  if (!has_twin || !on_copy || on_copy(r, twin)) {
     if (!exec) return kInvalidValue;
     drop_copy(t, r);
   }

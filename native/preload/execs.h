@@ -5,6 +5,8 @@
 // `Record::graph` is our copy of the graph, kept up to date, to run node by node from.
 #pragma once
 
+#include <functional>
+
 #include "counters.h"
 #include "walk.h"
 
@@ -20,6 +22,7 @@ struct Record {
   bool has_switched_off = false;  // a rebuild would switch its nodes on again
   uint64_t updates_since_build = 0;
   std::atomic<hipStream_t> last_stream{nullptr};
+  std::atomic<bool> was_used{false};  // what it says is for the report, also when its exec is gone
   Count launches, updates, walked, n_nodes, instantiate_ns;
 };
 
@@ -28,21 +31,25 @@ extern Record records[kMaxRecords];
 
 // Called with the outcome of an instantiation of `graph`. May turn a failure into a success whose
 // exec is run node by node; then *exec is a handle of ours.
-hipError_t instantiated(const Table &t, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
-                        unsigned long long flags, uint64_t ns);
-// True when the graph is larger than the node limit, so that it must not be instantiated at all.
+hipError_t instantiated(const Table &t, Fn fn, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
+                        unsigned long long flags, uint64_t ns, bool over_limit);
+// True when the graph is larger than the node limit and can be run without an exec, so that none is made.
 bool over_node_limit(const Table &t, hipGraph_t graph);
 
 Record *find_record(hipGraphExec_t handle);  // null: not seen being made
 hipGraphExec_t real_of(hipGraphExec_t handle);
 hipGraphNode_t node_in(const Table &t, Record *record, hipGraphNode_t node);
 
-hipError_t launch(const Table &t, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,
+hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,
                   hipStream_t stream);
-hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph, hipGraphNode_t *node,
-                  hipGraphExecUpdateResult *result);
-hipError_t set_kernel_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node,
-                             const hipKernelNodeParams *params);
+// `on_exec` is the call as the application made it, with the exec that really stands there.
+hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph,
+                  const std::function<hipError_t(hipGraphExec_t)> &on_exec);
+// New parameters for one node of an exec. `on_copy` gives them to the node's twin in our copy; where it is
+// empty or fails, there is no copy from then on, since it would run the old work.
+using OnCopy = std::function<hipError_t(Record *, hipGraphNode_t twin)>;
+hipError_t set_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node,
+                      const std::function<hipError_t(hipGraphExec_t, hipGraphNode_t)> &on_exec, const OnCopy &on_copy);
 hipError_t destroy(const Table &t, hipGraphExec_t handle);
 
 // One-dimensional copies, remembered when they are recorded or added.

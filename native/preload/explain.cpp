@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 
 #include "counters.h"
 #include "settings.h"
@@ -12,12 +13,13 @@ namespace {
 
 struct Meaning {
   int number;
-  const char *name;
+  const char *name[2];     // HIP's, CUDA's
   const char *text[2][2];  // language, then meaning and remedy
 };
 const Meaning kMeanings[] = {
-#define GFX_STATUS(number, name, why, what, why_zh, what_zh) {number, name, {{why, what}, {why_zh, what_zh}}},
-#include "statuses.inc"
+#define GFX_STATUS(number, hip, cuda, why, what, why_zh, what_zh) \
+  {number, {hip, cuda}, {{why, what}, {why_zh, what_zh}}},
+#include "statuses.inc"  // made by the build: tools/make_statuses.py
 };
 
 // One write for the whole text: other threads print too.
@@ -31,25 +33,39 @@ int fit(int length, size_t room) {
   return length < 0 ? 0 : static_cast<size_t>(length) < room ? length : static_cast<int>(room) - 1;
 }
 
+// CUDA's driver is asked by libcudart, whose name for the call the program's author knows.
+void say_name(Fn fn, char *out, size_t room) {
+  const char *name = name_of(fn);
+  if (!is_cuda(fn)) {
+    snprintf(out, room, "%s", name);
+    return;
+  }
+  int n = static_cast<int>(strcspn(name, "_"));  // _v2, _ptsz: the driver's own
+  snprintf(out, room, "cuda%.*s (%s)", n - 2, name + 2, name);
+}
+
 }  // namespace
 
 void explain(Fn fn, hipError_t status) {
   if (!settings().explain || status == 600) return;  // 600: not ready, an answer and not an error
-  const bool zh = settings().chinese;
-  char text[2048];
-  for (const Meaning &m : kMeanings)
-    if (m.number == status) {
-      const char *format = zh ? "gfxgraph: %s 返回 %s (%d)\n  原因：%s\n  处理：%s\n  详情：gfxgraph explain %s\n"
-                              : "gfxgraph: %s returned %s (%d)\n  why:  %s\n  do:   %s\n  more: gfxgraph explain %s\n";
-      const int n = snprintf(text, sizeof text, format, name_of(fn), m.name, status, m.text[zh][0],
-                             m.text[zh][1], m.name);
-      return say(text, fit(n, sizeof text));
-    }
-  const Table *t = table();
-  const char *name = t && t->hipGetErrorName ? t->hipGetErrorName(status) : nullptr;
-  if (!name) name = "?";
-  const int n = snprintf(text, sizeof text, "gfxgraph: %s returned %s (%d)\n  more: gfxgraph explain %s\n",
-                         name_of(fn), name, status, name);
+  const bool zh = settings().chinese, cuda = is_cuda(fn);
+  char text[2048], name[128];
+  say_name(fn, name, sizeof name);
+  for (const Meaning &m : kMeanings) {
+    // Above 910 the numbers of the two have parted.
+    if (m.number != status || (cuda && status > 910 && status < 999)) continue;
+    const char *format = zh ? "gfxgraph: %s 返回 %s (%d)\n  原因：%s\n  处理：%s\n  详情：gfxgraph explain %s\n"
+                            : "gfxgraph: %s returned %s (%d)\n  why:  %s\n  do:   %s\n  more: gfxgraph explain %s\n";
+    const int n = snprintf(text, sizeof text, format, name, m.name[cuda], status, m.text[zh][0], m.text[zh][1],
+                           m.name[cuda]);
+    return say(text, fit(n, sizeof text));
+  }
+  const Table *t = cuda ? nullptr : table();
+  const char *what = t && t->hipGetErrorName ? t->hipGetErrorName(status) : nullptr;
+  const int n = what ? snprintf(text, sizeof text, "gfxgraph: %s returned %s (%d)\n  more: gfxgraph explain %s\n",
+                                name, what, status, what)
+                     : snprintf(text, sizeof text, "gfxgraph: %s returned %d\n  more: gfxgraph explain %d\n", name,
+                                status, status);
   say(text, fit(n, sizeof text));
 }
 
@@ -69,14 +85,24 @@ void explain_escape(Fn fn, bool legacy_stream) {
   say(text, fit(snprintf(text, sizeof text, format, name_of(fn)), sizeof text));
 }
 
-void explain_fallback(const char *what, hipError_t status, size_t n_nodes) {
+void explain_fallback(Fn fn, hipError_t status, size_t n_nodes) {
   if (!settings().explain) return;
-  const char *format = settings().chinese
-                           ? "gfxgraph: %s 失败 (%d)：改为逐个运行图的 %zu 个节点；结果相同，速度较慢\n"
-                           : "gfxgraph: %s failed (%d): the graph's %zu nodes are run one by one instead; "
-                             "same results, slower\n";
-  char text[512];
-  say(text, fit(snprintf(text, sizeof text, format, what, status, n_nodes), sizeof text));
+  char text[512], name[128];
+  say_name(fn, name, sizeof name);
+  const bool zh = settings().chinese;
+  int n;
+  if (status) {
+    const char *format = zh ? "gfxgraph: %s 失败 (%d)：改为逐个运行图的 %zu 个节点；结果相同，速度较慢\n"
+                            : "gfxgraph: %s failed (%d): the graph's %zu nodes are run one by one instead; "
+                              "same results, slower\n";
+    n = snprintf(text, sizeof text, format, name, status, n_nodes);
+  } else {
+    const char *format = zh ? "gfxgraph: %s：图有 %zu 个节点，超过 GFXGRAPH_PRELOAD_NODE_LIMIT=%ld，逐个运行；结果相同，速度较慢\n"
+                            : "gfxgraph: %s: the graph has %zu nodes, more than GFXGRAPH_PRELOAD_NODE_LIMIT=%ld: "
+                              "they are run one by one; same results, slower\n";
+    n = snprintf(text, sizeof text, format, name, n_nodes, settings().node_limit);
+  }
+  say(text, fit(n, sizeof text));
 }
 
 }  // namespace gfx

@@ -8,6 +8,7 @@ namespace gfx {
 void explain(Fn fn, hipError_t status);
 // A call that succeeded without doing what a capture expects of it.
 void explain_escape(Fn fn, bool legacy_stream);
-void explain_fallback(const char *what, hipError_t status, size_t n_nodes);
+// `status` is what was refused with; kSuccess where nothing was, and the graph is over the node limit.
+void explain_fallback(Fn fn, hipError_t status, size_t n_nodes);
 
 }  // namespace gfx

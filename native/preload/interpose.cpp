@@ -59,54 +59,123 @@ HOOK(hipGraphAddChildGraphNode) {
   }
 };
 
-template <class Call>
-hipError_t instantiate(const Table &t, hipGraphExec_t *exec, hipGraph_t graph, unsigned long long flags, Call call) {
-  const uint64_t begin = now_ns();
-  const hipError_t status = over_node_limit(t, graph) ? kOutOfMemory : call();
-  return instantiated(t, status, exec, graph, flags, now_ns() - begin);
-}
 HOOK(hipGraphInstantiate) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiate) real, hipGraphExec_t *exec,
                          hipGraph_t graph, hipGraphNode_t *node, char *text, size_t nbytes) {
-    return instantiate(t, exec, graph, 0, [&] { return real(exec, graph, node, text, nbytes); });
+    return instantiate(t, Fn::hipGraphInstantiate, exec, graph, 0, [&] { return real(exec, graph, node, text, nbytes); });
   }
 };
 HOOK(hipGraphInstantiateWithFlags) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiateWithFlags) real, hipGraphExec_t *exec,
                          hipGraph_t graph, unsigned long long flags) {
-    return instantiate(t, exec, graph, flags, [&] { return real(exec, graph, flags); });
+    return instantiate(t, Fn::hipGraphInstantiateWithFlags, exec, graph, flags, [&] { return real(exec, graph, flags); });
   }
 };
 HOOK(hipGraphInstantiateWithParams) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphInstantiateWithParams) real, hipGraphExec_t *exec,
                          hipGraph_t graph, hipGraphInstantiateParams *params) {
-    return instantiate(t, exec, graph, params ? params->flags & 9 : 0, [&] { return real(exec, graph, params); });
+    const hipError_t status = instantiate(t, Fn::hipGraphInstantiateWithParams, exec, graph,
+                                          params ? params->flags & 9 : 0, [&] { return real(exec, graph, params); });
+    if (!status && params) params->result_out = 0;  // also where the runtime refused and we stand in
+    return status;
   }
 };
 
 HOOK(hipGraphLaunch) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphLaunch) real, hipGraphExec_t exec,
                          hipStream_t stream) {
-    if (!any_capture()) return launch(t, real, exec, stream);
+    if (!any_capture()) return launch(t, Fn::hipGraphLaunch, real, exec, stream);
     const Look before = look(t, stream);
-    const hipError_t status = launch(t, real, exec, stream);
+    const hipError_t status = launch(t, Fn::hipGraphLaunch, real, exec, stream);
     if (!status && before.capturing) check_recorded<Fn::hipGraphLaunch>(t, before, stream, exec, stream);
     return status;
   }
 };
 HOOK(hipGraphLaunch_spt) : Hook<Fn::hipGraphLaunch>{};
 HOOK(hipGraphExecUpdate) {
-  static hipError_t call(const Table &t, decltype(Table::hipGraphExecUpdate), hipGraphExec_t exec, hipGraph_t graph,
-                         hipGraphNode_t *node, hipGraphExecUpdateResult *result) {
-    return update(t, exec, graph, node, result);
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecUpdate) real, hipGraphExec_t exec,
+                         hipGraph_t graph, hipGraphNode_t *node, hipGraphExecUpdateResult *result) {
+    bool asked = false;
+    const hipError_t status = update(t, exec, graph, [&](hipGraphExec_t now) {
+      asked = true;
+      return real(now, graph, node, result);
+    });
+    if (!asked && !status) {
+      if (node) *node = nullptr;
+      if (result) *result = 0;
+    }
+    return status;
   }
 };
+
+// Nodes of an exec given other parameters. The copy that is kept for a walk must follow.
 HOOK(hipGraphExecKernelNodeSetParams) {
-  static hipError_t call(const Table &t, decltype(Table::hipGraphExecKernelNodeSetParams), hipGraphExec_t exec,
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecKernelNodeSetParams) real, hipGraphExec_t exec,
                          hipGraphNode_t node, const hipKernelNodeParams *params) {
-    return set_kernel_params(t, exec, node, params);
+    return set_params(
+        t, exec, node, [&](hipGraphExec_t now, hipGraphNode_t there) { return real(now, there, params); },
+        [&](Record *, hipGraphNode_t twin) {
+          return t.hipGraphKernelNodeSetParams ? t.hipGraphKernelNodeSetParams(twin, params) : kNotSupported;
+        });
   }
 };
+HOOK(hipGraphExecMemsetNodeSetParams) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecMemsetNodeSetParams) real, hipGraphExec_t exec,
+                         hipGraphNode_t node, const hipMemsetParams *params) {
+    return set_params(
+        t, exec, node, [&](hipGraphExec_t now, hipGraphNode_t there) { return real(now, there, params); },
+        [&](Record *, hipGraphNode_t twin) {
+          return t.hipGraphMemsetNodeSetParams ? t.hipGraphMemsetNodeSetParams(twin, params) : kNotSupported;
+        });
+  }
+};
+HOOK(hipGraphExecHostNodeSetParams) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecHostNodeSetParams) real, hipGraphExec_t exec,
+                         hipGraphNode_t node, const hipHostNodeParams *params) {
+    return set_params(
+        t, exec, node, [&](hipGraphExec_t now, hipGraphNode_t there) { return real(now, there, params); },
+        [&](Record *, hipGraphNode_t twin) {
+          return t.hipGraphHostNodeSetParams ? t.hipGraphHostNodeSetParams(twin, params) : kNotSupported;
+        });
+  }
+};
+HOOK(hipGraphExecMemcpyNodeSetParams1D) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecMemcpyNodeSetParams1D) real, hipGraphExec_t exec,
+                         hipGraphNode_t node, void *dst, const void *src, size_t nbytes, hipMemcpyKind kind) {
+    return set_params(
+        t, exec, node,
+        [&](hipGraphExec_t now, hipGraphNode_t there) { return real(now, there, dst, src, nbytes, kind); },
+        [&](Record *r, hipGraphNode_t twin) {
+          if (!t.hipGraphMemcpyNodeSetParams1D) return kNotSupported + 0;
+          const hipError_t status = t.hipGraphMemcpyNodeSetParams1D(twin, dst, src, nbytes, kind);
+          if (!status) r->copies[twin] = {dst, src, nbytes, kind};
+          return status;
+        });
+  }
+};
+// No twin that could be told: from here on there is no walk.
+template <Fn F>
+struct HookWithoutCopy {
+  template <class... A>
+  static hipError_t call(const Table &t, hipError_t (*real)(hipGraphExec_t, hipGraphNode_t, A...), hipGraphExec_t exec,
+                         hipGraphNode_t node, A... rest) {
+    return set_params(
+        t, exec, node, [&](hipGraphExec_t now, hipGraphNode_t there) { return real(now, there, rest...); }, {});
+  }
+};
+#define WITHOUT_COPY(name) HOOK(name) : HookWithoutCopy<Fn::name>{};
+WITHOUT_COPY(hipDrvGraphExecMemcpyNodeSetParams)
+WITHOUT_COPY(hipDrvGraphExecMemsetNodeSetParams)
+WITHOUT_COPY(hipGraphExecBatchMemOpNodeSetParams)
+WITHOUT_COPY(hipGraphExecChildGraphNodeSetParams)
+WITHOUT_COPY(hipGraphExecEventRecordNodeSetEvent)
+WITHOUT_COPY(hipGraphExecEventWaitNodeSetEvent)
+WITHOUT_COPY(hipGraphExecExternalSemaphoresSignalNodeSetParams)
+WITHOUT_COPY(hipGraphExecExternalSemaphoresWaitNodeSetParams)
+WITHOUT_COPY(hipGraphExecMemcpyNodeSetParams)
+WITHOUT_COPY(hipGraphExecMemcpyNodeSetParamsFromSymbol)
+WITHOUT_COPY(hipGraphExecMemcpyNodeSetParamsToSymbol)
+WITHOUT_COPY(hipGraphExecNodeSetParams)
 HOOK(hipGraphNodeSetEnabled) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphNodeSetEnabled) real, hipGraphExec_t exec,
                          hipGraphNode_t node, unsigned int on) {

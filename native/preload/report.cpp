@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "askers.h"
 #include "captures.h"
 #include "counters.h"
 #include "execs.h"
@@ -113,8 +114,12 @@ void write_report() {
     Json j(fd);
     j.open('{').key("version").number(1).key("pid").number(static_cast<uint64_t>(getpid()));
     // Not table(): it may take a lock. Nothing was called yet where it is not filled.
-    const Table *t = any_call() ? table() : nullptr;
-    j.key("library").text(t ? t->library : "").key("hip").number(t ? static_cast<uint64_t>(t->version) : 0);
+    const Table *t = any_call() || asker(0) ? any_table() : nullptr;
+    j.key("library").text(t ? t->library : "").key("runtime").text(!t ? "" : t->cuda ? "cuda" : "hip");
+    j.key("runtime_version").number(t ? static_cast<uint64_t>(t->version) : 0);
+    j.key("asked_by").open('[');
+    for (int i = 0; i < kMaxAskers && asker(i); i++) j.item().text(asker(i));
+    j.close(']');
     const Counters &c = counters;
     j.field("captures", c.captures).field("captures_failed", c.captures_failed);
     j.field("captured_nodes", c.captured_nodes).field("rebuilds", c.rebuilds);
@@ -126,7 +131,7 @@ void write_report() {
       const FnCounter &f = c.fn[i];
       if (!f.calls.load() && !f.escaped.load()) continue;
       j.key(name_of(static_cast<Fn>(i))).open('{').field("calls", f.calls).field("failures", f.failures);
-      j.field("ns", f.ns).field("max_ns", f.max_ns).close('}');
+      j.field("timed", f.timed).field("ns", f.ns).field("max_ns", f.max_ns).close('}');
     }
     j.close('}').key("not_recorded").open('{');
     for (int i = 0; i < kFnCount; i++)
@@ -140,8 +145,8 @@ void write_report() {
     }
     j.close(']').key("execs").open('[');
     for (const Record &r : records) {
-      if (!r.handle.load(std::memory_order_acquire)) continue;
-      j.item().open('{').field("nodes", r.n_nodes).field("launches", r.launches);
+      if (!r.was_used.load()) continue;
+      j.item().open('{').key("live").number(r.handle.load() != nullptr).field("nodes", r.n_nodes).field("launches", r.launches);
       j.field("updates", r.updates).field("walked", r.walked).field("instantiate_ns", r.instantiate_ns).close('}');
     }
     j.close(']').close('}').raw("\n");
@@ -156,12 +161,16 @@ void on_signal(int) {
 }
 
 void before_fork() {
+  lock_tables();
+  lock_askers();
   lock_execs();
   lock_captures();
 }
 void after_fork() {
   unlock_captures();
   unlock_execs();
+  unlock_askers();
+  unlock_tables();
 }
 
 __attribute__((constructor)) void begin() {
@@ -178,7 +187,7 @@ __attribute__((constructor)) void begin() {
 
 // Shells and wrappers on the way to the program inherit us; they have nothing to report.
 __attribute__((destructor)) void end() {
-  if (any_call()) write_report();
+  if (any_call() || asker(0)) write_report();
 }
 
 }  // namespace

@@ -17,6 +17,32 @@ long count(const char *name) {
   return n > 0 ? n : 0;
 }
 
+// -1 where `text` does not begin with a mode; else the mode, and `text` behind it.
+int mode_at(const char **text) {
+  const char *const names[] = {"global", "thread_local", "relaxed"};
+  for (int i = 0; i < 3; i++)
+    if (!strncmp(*text, names[i], strlen(names[i]))) return *text += strlen(names[i]), i;
+  return -1;
+}
+
+// "thread_local" for all, or "global:thread_local,relaxed:thread_local" for each by itself.
+void read_modes(const char *text, int *modes) {
+  while (*text) {
+    const int asked = mode_at(&text);
+    if (asked < 0) return;
+    if (*text == ':') {
+      text++;
+      const int used = mode_at(&text);
+      if (used < 0) return;
+      modes[asked] = used;
+    } else if (!*text) {
+      modes[0] = modes[1] = modes[2] = asked;
+    }
+    if (*text == ',') text++;
+    else return;
+  }
+}
+
 Settings read() {
   Settings s;
   s.report = getenv("GFXGRAPH_PRELOAD_REPORT");
@@ -24,11 +50,9 @@ Settings read() {
   const char *lang = getenv("GFXGRAPH_LANG");
   s.chinese = lang && !strncmp(lang, "zh", 2);
   s.fallback = !is_off("GFXGRAPH_PRELOAD_FALLBACK");
-  const char *const modes[] = {"global", "thread_local", "relaxed"};
-  if (const char *mode = getenv("GFXGRAPH_PRELOAD_CAPTURE_MODE"))
-    for (int i = 0; i < 3; i++)
-      if (!strcmp(mode, modes[i])) s.capture_mode = i;
+  if (const char *modes = getenv("GFXGRAPH_PRELOAD_CAPTURE_MODE")) read_modes(modes, s.capture_mode);
   s.update_budget = count("GFXGRAPH_PRELOAD_UPDATE_BUDGET");
+  s.refuse_launch = count("GFXGRAPH_PRELOAD_REFUSE_LAUNCH");
   s.node_limit = count("GFXGRAPH_PRELOAD_NODE_LIMIT");
   return s;
 }

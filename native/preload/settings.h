@@ -8,8 +8,9 @@ struct Settings {
   bool explain = true;      // GFXGRAPH_DIAG=0 silences explanations on stderr
   bool chinese = false;     // GFXGRAPH_LANG=zh
   bool fallback = true;     // GFXGRAPH_PRELOAD_FALLBACK=0: no copies of graphs, no node by node
-  int capture_mode = -1;    // GFXGRAPH_PRELOAD_CAPTURE_MODE: global, thread_local or relaxed for all
+  int capture_mode[3] = {0, 1, 2};  // GFXGRAPH_PRELOAD_CAPTURE_MODE: what to use for each that is asked for
   long update_budget = 0;   // GFXGRAPH_PRELOAD_UPDATE_BUDGET: updates before a new instantiation
+  long refuse_launch = 0;   // GFXGRAPH_PRELOAD_REFUSE_LAUNCH: this launch is refused, as a rehearsal
   long node_limit = 0;      // GFXGRAPH_PRELOAD_NODE_LIMIT: larger graphs are run node by node
 };
 

@@ -76,10 +76,20 @@ hipError_t graph_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>...
   }
   if (inside_shim) return (t->*slot)(args...);
   InsideShim guard;
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_ns<F>();
   const hipError_t status = Hook<F>::call(*t, t->*slot, args...);
-  if (count_call(F, status, now_ns() - begin)) explain(F, status);
+  if (count_call(F, status, begin)) explain(F, status);
   return status;
+}
+
+// An instantiation, whichever of its forms: `call` makes it.
+template <class Call>
+hipError_t instantiate(const Table &t, Fn fn, hipGraphExec_t *exec, hipGraph_t graph, unsigned long long flags,
+                       Call call) {
+  const uint64_t begin = now_ns();
+  const bool over = over_node_limit(t, graph);
+  const hipError_t status = over ? kOutOfMemory : call();
+  return instantiated(t, fn, status, exec, graph, flags, now_ns() - begin, over);
 }
 
 void escaped(Fn fn, bool legacy_stream);
@@ -98,7 +108,7 @@ hipError_t work_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>... 
   const Look before = look(*t, stream);
   const uint64_t begin = now_ns();
   const hipError_t status = (t->*slot)(args...);
-  if (count_call(F, status, now_ns() - begin)) explain(F, status);
+  if (count_call(F, status, begin)) explain(F, status);
   if (!status) {
     if (before.capturing) check_recorded<F>(*t, before, stream, args...);
     else if (is_legacy(stream) && F != Fn::hipEventRecord && F != Fn::hipStreamWaitEvent) escaped(F, true);

@@ -6,6 +6,7 @@ namespace gfx {
 namespace {
 
 hipError_t nodes_of(const Table &t, hipGraph_t graph, std::vector<hipGraphNode_t> *out) {
+  if (t.ordered_nodes) return t.ordered_nodes(graph, out);
   size_t n = 0;
   if (hipError_t status = t.hipGraphGetNodes(graph, nullptr, &n)) return status;
   out->resize(n);
@@ -14,6 +15,7 @@ hipError_t nodes_of(const Table &t, hipGraph_t graph, std::vector<hipGraphNode_t
 }
 
 hipError_t kernel(const Table &t, hipGraphNode_t node, hipStream_t stream, bool run) {
+  if (t.kernel_node) return t.kernel_node(node, stream, run);
   hipKernelNodeParams p{};
   if (hipError_t status = t.hipGraphKernelNodeGetParams(node, &p)) return status;
   // Launched by hipLaunchKernel it holds a host stub, by hipModuleLaunchKernel a function. Only the
@@ -47,6 +49,7 @@ hipError_t memset_node(const Table &t, hipGraphNode_t node, hipStream_t stream, 
 }
 
 hipError_t memcpy_node(const Table &t, hipGraphNode_t node, const Copies &copies, hipStream_t stream, bool run) {
+  if (t.memcpy_node) return t.memcpy_node(node, stream, run);
   auto known = copies.find(node);
   if (known != copies.end()) {
     const Copy1D &c = known->second;

@@ -74,6 +74,8 @@ class Config:
     replay_mode: ReplayMode = ReplayMode.STANDARD
     vram_cap: float = 0.80
     lib: str = ""
+    state_dir: str = ""
+    """Where measured decisions are kept between runs; empty where they are not."""
     log_level: LogLevel = LogLevel.WARN
     trusted_replay_threshold: int = 16
     trusted_replay_sample_interval: int = 16
@@ -125,6 +127,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
     "GFXGRAPH_VRAM_CAP": "a fraction above 0, at most 1",
     "GFXGRAPH_LIB": "path of the native library",
+    "GFXGRAPH_STATE_DIR": "folder for decisions kept between runs; off to keep none",
     "HGB_LOG_LEVEL": "debug | info | warn | error",
     "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
@@ -200,6 +203,18 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
     return "en"
 
 
+def state_dir_of(environ: Mapping[str, str]) -> str:
+    """Return GFXGRAPH_STATE_DIR, else the user's own state folder as the XDG rules place it; "" where off."""
+    asked = environ.get("GFXGRAPH_STATE_DIR", "").strip()
+    if asked:
+        return "" if asked.lower() in _FALSE else asked
+    state = environ.get("XDG_STATE_HOME", "").strip()
+    home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
+    if not state and home:
+        state = os.path.join(home, ".local", "state")
+    return os.path.join(state, "gfxgraph") if os.path.isabs(state) else ""
+
+
 def load(environ: Mapping[str, str] | None = None) -> Config:
     """Read every setting. Bad values are reported in ``problems``, and the default is used.
 
@@ -228,6 +243,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         replay_mode=reader.choice("GFXGRAPH_REPLAY_MODE", {m.value: m for m in ReplayMode}, default_mode),
         vram_cap=reader.checked("GFXGRAPH_VRAM_CAP", _fraction, 0.80),
         lib=reader.text("GFXGRAPH_LIB"),
+        state_dir=state_dir_of(reader.environ),
         log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
         trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _whole(0), 16),
         trusted_replay_sample_interval=reader.checked("GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", _whole(1), 16),

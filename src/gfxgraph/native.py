@@ -14,14 +14,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph import config
+from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
+from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
+
+__all__ = [
+    "Report",
+    "State",
+    "Symbol",
+    "SymbolReport",
+    "library_path",
+    "preload_environment",
+    "preload_settings",
+    "read_report",
+    "read_symbol_report",
+    "state",
+    "symbol_report",
+]
 
 PRELOAD = "gfxgraph_preload"
 COMPANION = "gfxgraph_native"
+REPORT = "GFXGRAPH_PRELOAD_REPORT"
+CAPTURE_MODE = "GFXGRAPH_PRELOAD_CAPTURE_MODE"
+UPDATE_BUDGET = "GFXGRAPH_PRELOAD_UPDATE_BUDGET"
+NODE_LIMIT = "GFXGRAPH_PRELOAD_NODE_LIMIT"
 
 
 def library_path(name: str = PRELOAD) -> Path | None:
-    """Return the companion package's ``lib{name}.so``, or None where it is not installed."""
+    """Return ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None where there is neither."""
+    beside = config.load().lib
+    if beside:
+        path = Path(beside).parent / f"lib{name}.so"
+        if path.exists():
+            return path
     if importlib.util.find_spec(COMPANION) is None:
         return None
     found: Path | None = importlib.import_module(COMPANION).library_path(name)
@@ -44,16 +70,37 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
         **environ,
         # First, so that it is asked before other preloaded libraries.
         "LD_PRELOAD": f"{path}:{others}" if others else str(path),
-        "GFXGRAPH_PRELOAD_REPORT": str(report),
+        REPORT: str(report),
     }
+
+
+def preload_settings(
+    modes: Mapping[str, str | None], update_budget: int | None, node_limit: int | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the preload library must be told of known defects; what ``environ`` says goes before it.
+
+    Args:
+        modes: capture modes as programs ask for them, and what to use instead; None leaves one alone.
+        update_budget: updates of an exec before it is made anew.
+        node_limit: larger graphs are run node by node.
+        environ: the user's own settings.
+    """
+    # Some releases ignore updates, and the budget is 0: an exec that is made anew each time is right.
+    budget = None if update_budget is None else max(update_budget, 1)
+    changed = ",".join(f"{asked}:{used}" for asked, used in modes.items() if used)
+    wanted = {CAPTURE_MODE: changed or None, UPDATE_BUDGET: budget, NODE_LIMIT: node_limit}
+    return {name: str(value) for name, value in wanted.items() if value is not None and name not in environ}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What the preload library saw in one process."""
 
+    pid: int
     library: str
-    hip: tuple[int, ...]
+    runtime: str
+    version: tuple[int, ...]
+    asked_by: tuple[str, ...]
     captures: int
     captures_failed: int
     captured_nodes: int
@@ -66,21 +113,61 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report as a person reads it, most important first."""
-        version = ".".join(map(str, self.hip))
-        yield f"HIP {version}: {self.library}" if self.library else "no HIP runtime was called"
+        yield f"{self.runtime.upper()} {'.'.join(map(str, self.version))}: {self.library}"
+        yield from self._cuda_runtime()
         yield f"captures: {self.captures}, of {self.captured_nodes} nodes; failed: {self.captures_failed}"
-        launches = self.calls.get("hipGraphLaunch", {}).get("calls", 0)
-        made = sum(call["calls"] for name, call in self.calls.items() if name.startswith("hipGraphInstantiate"))
-        yield f"graph execs made: {made}; launches: {launches}; rebuilt: {self.rebuilds}"
+        made, updates = self.n_calls("GraphInstantiate"), self.n_calls("GraphExecUpdate")
+        launches = self.n_calls("GraphLaunch")
+        yield f"graph execs made: {made}; updated: {updates}; launches: {launches}; rebuilt: {self.rebuilds}"
+        spent = [f"{words} {self._mean_us(name):.1f} us" for name, words in _TIMED if self.n_calls(name)]
+        if spent:
+            yield f"mean time in a call: {', '.join(spent)}"
         for api, times in self.not_recorded.items():
-            yield f"not recorded: {api} ran at once inside a capture, {times} times"
+            yield f"not recorded: {api} ran at once inside a capture, {_times(times)}"
         if self.fallback.get("nodes"):
             yield (
                 f"fallback: {self.fallback['instantiate']} instantiations and {self.fallback['launch']} launches"
                 f" refused, {self.fallback['nodes']} nodes run one by one"
             )
+        if self.fallback.get("refused"):
+            yield f"no fallback: {self.fallback['refused']} failures of graphs that cannot be run node by node"
         for failure in self.failures:
-            yield f"failed: {failure['api']} with {failure['status']}, {failure['times']} times"
+            status = statuses.by_number(failure["status"])
+            name = status[0].name if status and status[0].api == "HIP" and self.runtime == "hip" else ""
+            what = f"{name} ({failure['status']})" if name else str(failure["status"])
+            yield f"failed: {failure['api']} with {what}, {_times(failure['times'])}"
+
+    def n_calls(self, name: str) -> int:
+        """Calls of every form of ``name``, which is spelled without ``hip`` or ``cu``."""
+        return sum(call["calls"] for call in self._forms(name))
+
+    def _forms(self, name: str) -> list[Mapping[str, int]]:
+        prefixes = (f"hip{name}", f"cu{name}")
+        return [call for symbol, call in self.calls.items() if symbol.startswith(prefixes)]
+
+    def _mean_us(self, name: str) -> float:
+        forms = self._forms(name)
+        return sum(call["ns"] for call in forms) / max(sum(call["timed"] for call in forms), 1) / 1000
+
+    def _cuda_runtime(self) -> Iterator[str]:
+        for path in self.asked_by:
+            name = Path(path).name
+            if not name.startswith("libcudart"):
+                yield f"no libcudart: {name} has CUDA's runtime linked in, or calls the driver; seen all the same"
+
+
+_TIMED = (("GraphInstantiate", "instantiate"), ("GraphExecUpdate", "update"), ("GraphLaunch", "launch"))
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _version(runtime: str, number: int) -> tuple[int, ...]:
+    """HIP packs 7.2.26015 as 70226015, CUDA 13.0 as 13000."""
+    if runtime == "cuda":
+        return (number // 1000, number % 1000 // 10)
+    return (number // 10_000_000, number // 100_000 % 100, number % 100_000)
 
 
 def read_report(path: Path) -> Report | None:
@@ -88,10 +175,12 @@ def read_report(path: Path) -> Report | None:
     if not path.exists():
         return None
     told = json.loads(path.read_text(encoding="utf-8"))
-    number = told["hip"]
     return Report(
+        pid=told["pid"],
         library=told["library"],
-        hip=(number // 10_000_000, number // 100_000 % 100, number % 100_000),
+        runtime=told["runtime"],
+        version=_version(told["runtime"], told["runtime_version"]),
+        asked_by=tuple(told["asked_by"]),
         captures=told["captures"],
         captures_failed=told["captures_failed"],
         captured_nodes=told["captured_nodes"],

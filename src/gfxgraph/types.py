@@ -26,6 +26,13 @@ class ReplayMode(StrEnum):
     HOT = "hot"
 
 
+class MovedInput(StrEnum):
+    """What a graphed callable does about an argument at another address than before."""
+
+    COPY = "copy"
+    RECAPTURE = "recapture"
+
+
 class GuardTier(IntEnum):
     """How strictly memory is checked before and after a replay."""
 

@@ -281,3 +281,29 @@ def test_number_assigned_through_a_mask_is_recorded(capture):
 
     replays_as_eager(capture, body, x)
     assert gfxgraph.stats()["split_count"] == 0
+
+
+def test_operation_refused_half_way(capture, platform):
+    """What an operation had launched before torch refused it is nobody's: no opaque launch, no false alarm."""
+    if platform == "gpu":
+        pytest.skip("torch's own multinomial does this on a GPU; here an operation is made that does")
+    library = torch.library.Library("found_by_fuzz", "FRAGMENT")
+    library.define("draw_after_max(Tensor x, *, Generator? generator) -> Tensor")
+    library.impl(
+        "draw_after_max",
+        lambda x, *, generator: x * x.max() + torch.rand(x.shape, device="cuda", generator=generator),
+        "CUDA",
+    )
+    x, foreign = ones(4), torch.Generator(device="cuda")
+
+    def body():
+        foreign.manual_seed(5) if not torch.cuda.is_current_stream_capturing() else None
+        y = x * 3
+        torch.ops.found_by_fuzz.draw_after_max(y, generator=foreign)
+        return y + 1
+
+    graph = replays_as_eager(capture, body, x)
+    stats = gfxgraph.stats()
+    assert stats["split_count"] == 1 and stats["opaque_launches"] == 0 and stats["effects_not_undone"] == 0
+    assert graph.validate() and gfxgraph.stats()["validations_skipped"] == 0
+    library._destroy()

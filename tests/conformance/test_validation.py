@@ -312,3 +312,18 @@ def test_wrong_from_the_second_replay(bench, monkeypatch):
         same(again.observe(outputs), want)
     assert gfxgraph.stats()["validation_failures"] == 1
     assert gfxgraph.stats()["validations"] == 1
+
+
+def test_running_statistics_are_updated_once_by_a_validated_replay(platform):
+    """Batch norm writes its statistics without its schema saying so: they are put back between reference and graph."""
+    norm, eager = (torch.nn.BatchNorm1d(4).cuda() for _ in range(2))
+    x = torch.randn(6, 4, device="cuda") + 3
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        with torch.cuda.graph(graph):
+            norm(x)
+        for _ in range(2):
+            assert graph.validate()
+            eager(x)
+    assert torch.allclose(norm.running_mean, eager.running_mean)
+    assert torch.allclose(norm.running_var, eager.running_var)

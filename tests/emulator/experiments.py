@@ -10,6 +10,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
@@ -19,7 +20,12 @@ from gfxgraph.driver import locate
 
 Seen = dict[str, Any]
 EXPERIMENTS: dict[str, Callable[[Bench], Seen]] = {}
-NEED_KERNELS = {"null_kernel", "kernel_on_another_stream"}
+NEED_KERNELS = {
+    "null_kernel",
+    "kernel_on_another_stream",
+    "kernel_on_another_stream_and_wait",
+    "another_thread_uses_the_null_stream",
+}
 
 
 def experiment(function: Callable[[Bench], Seen]) -> Callable[[Bench], Seen]:
@@ -33,7 +39,8 @@ class Bench:
     def __init__(self, gpu: Machine) -> None:
         self.gpu = gpu
         self.stream, self.other = gpu.stream(), gpu.stream()
-        self.a, self.b, self.c = gpu.buffer(), gpu.buffer(), gpu.buffer()
+        self.a, self.b, self.c, self.spare = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.buffer()
+        self.host: object = None
         self.event = gpu.event()
         self.ran: list[int] = []
         self.host_function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: self.ran.append(1))
@@ -134,6 +141,157 @@ def begin_again(bench: Bench) -> Seen:
 @experiment
 def copy_of_no_bytes(bench: Bench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.a, c_size_t(0), 3, bench.stream)}
+
+
+# Refused while a capture is active, and with it the capture is lost -------------------------------------
+
+
+@experiment
+def another_stream_synchronized(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamSynchronize", bench.other)}
+
+
+@experiment
+def copy_from_host(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMemcpy", bench.b, bytes(NBYTES), c_size_t(NBYTES), 1)}
+
+
+@experiment
+def synchronous_fill(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMemset", bench.b, 1, c_size_t(NBYTES))}
+
+
+@experiment
+def event_query(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipEventQuery", bench.event)}
+
+
+@experiment
+def captured_event_query(bench: Bench) -> Seen:
+    bench.gpu("hipEventRecord", bench.event, bench.stream)
+    return {"status": bench.gpu.status("hipEventQuery", bench.event)}
+
+
+@experiment
+def captured_event_synchronize(bench: Bench) -> Seen:
+    bench.gpu("hipEventRecord", bench.event, bench.stream)
+    return {"status": bench.gpu.status("hipEventSynchronize", bench.event)}
+
+
+@experiment
+def event_of_another_stream(bench: Bench) -> Seen:
+    bench.gpu("hipEventRecord", bench.event, bench.other)
+    return {"status": bench.gpu.status("hipEventSynchronize", bench.event)}
+
+
+@experiment
+def stream_query(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamQuery", bench.stream)}
+
+
+@experiment
+def another_stream_queried(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamQuery", bench.other)}
+
+
+@experiment
+def free(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipFree", bench.spare)}
+
+
+@experiment
+def pinned_allocation(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipHostMalloc", byref(c_void_p()), c_size_t(64), 0)}
+
+
+@experiment
+def exchanged_mode(bench: Bench) -> Seen:
+    mode = ctypes.c_int(2)
+    bench.gpu("hipThreadExchangeStreamCaptureMode", byref(mode))
+    bench.gpu("hipMalloc", byref(c_void_p()), c_size_t(64))
+    return {"status": bench.gpu.status("hipDeviceSynchronize"), "mode before": mode.value}
+
+
+@experiment
+def kernel_on_another_stream_and_wait(bench: Bench) -> Seen:
+    bench.gpu.double_by_stub(bench.b, bench.other)
+    return {"status": bench.gpu.status("hipStreamSynchronize", bench.other)}
+
+
+# The same from a thread that captures nothing.
+
+
+def _elsewhere(call: Callable[[], int]) -> Seen:
+    with ThreadPoolExecutor(1) as pool:
+        return {"status": pool.submit(call).result()}
+
+
+@experiment
+def another_thread_copies(bench: Bench) -> Seen:
+    return _elsewhere(lambda: bench.gpu.status("hipMemcpy", bench.b, bench.c, c_size_t(NBYTES), 3))
+
+
+@experiment
+def another_thread_allocates(bench: Bench) -> Seen:
+    return _elsewhere(lambda: bench.gpu.status("hipMalloc", byref(c_void_p()), c_size_t(64)))
+
+
+@experiment
+def another_thread_synchronizes_the_device(bench: Bench) -> Seen:
+    return _elsewhere(lambda: bench.gpu.status("hipDeviceSynchronize"))
+
+
+@experiment
+def another_thread_synchronizes_the_stream(bench: Bench) -> Seen:
+    return _elsewhere(lambda: bench.gpu.status("hipStreamSynchronize", bench.stream))
+
+
+@experiment
+def another_thread_queries_an_event(bench: Bench) -> Seen:
+    return _elsewhere(lambda: bench.gpu.status("hipEventQuery", bench.event))
+
+
+@experiment
+def another_thread_uses_the_null_stream(bench: Bench) -> Seen:
+    assert bench.gpu.stubs is not None
+    launch = bench.gpu.stubs.launch_times_two
+    return _elsewhere(lambda: int(launch(c_void_p(bench.b), ctypes.c_int(1), None)))
+
+
+@experiment
+def end_from_another_thread(bench: Bench) -> Seen:
+    graph = c_void_p(0xDEAD)
+    seen = _elsewhere(lambda: bench.gpu.status("hipStreamEndCapture", bench.stream, byref(graph)))
+    # Where it was taken, the program has its graph; begin again, so that what follows is as elsewhere.
+    if not seen["status"]:
+        bench.gpu("hipGraphDestroy", graph)
+        bench.gpu("hipStreamBeginCapture", bench.stream, 2)
+        bench.gpu.memset(bench.a, 1, bench.stream)
+    return seen | {"handle": bool(graph.value)}
+
+
+# Of no harm ---------------------------------------------------------------------------------------------
+
+
+@experiment
+def memory_information(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipMemGetInfo", byref(c_size_t()), byref(c_size_t()))}
+
+
+@experiment
+def new_stream(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipStreamCreate", byref(c_void_p()))}
+
+
+@experiment
+def new_event(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipEventCreate", byref(c_void_p()))}
+
+
+@experiment
+def pageable_copy(bench: Bench) -> Seen:
+    bench.host = ctypes.create_string_buffer(NBYTES)
+    return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.host, c_size_t(NBYTES), 1, bench.stream)}
 
 
 def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:

@@ -294,6 +294,52 @@ def child_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
     return {"switching_it_off": refused.fields["status"]}
 
 
+@scenario(kernels=True)
+def composed_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Copies of captured graphs as nodes in the order of their edges; one is replaced in the exec alone; upload."""
+    one, data, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
+
+    def captured(work: Callable[[], object], *more: Callable[[], object]) -> int:
+        driver.begin_capture(stream)
+        for each in (work, *more):
+            each()
+        return driver.end_capture(stream)
+
+    def add(value: int) -> Callable[[], None]:
+        return lambda: gpu.add_by_stub(data, one, value, stream)  # data = 1 + value
+
+    def double() -> None:
+        gpu.double_by_stub(data, stream)
+
+    first, last = captured(add(4)), captured(double)
+    same, longer = captured(add(10)), captured(add(20), double)
+    seen = {}
+    for order in ("first last", "last first"):
+        graph = driver.create_graph()
+        nodes: dict[str, int] = {}
+        for name in order.split():
+            nodes[name] = driver.add_child(graph, {"first": first, "last": last}[name], list(nodes.values()))
+        graph_exec = driver.instantiate(graph)
+        driver.upload(graph_exec, stream)
+        gpu.fill(data, 0)
+        driver.launch(graph_exec, stream)
+        driver.synchronize_stream(stream)
+        seen[order] = gpu.read(data)
+    assert seen == {"first last": 10, "last first": 5}
+    other = driver.instantiate(graph)
+    driver.update_child(graph_exec, nodes["first"], same)
+    for made, value in ((graph_exec, 11), (other, 5), (graph_exec, 11)):
+        driver.launch(made, stream)
+        driver.synchronize_stream(stream)
+        assert gpu.read(data) == value
+    refused = refusal(lambda: driver.update_child(graph_exec, nodes["first"], longer))
+    assert int(gpu.hip.hipGetLastError()) == 0
+    for exec_ in (graph_exec, other):
+        driver.destroy_exec(exec_)
+    driver.destroy_graph(graph)
+    return {"another_shape": refused.fields["status"], **seen}
+
+
 @scenario()
 def abandon_nothing(driver: RuntimeDriver, gpu: Machine) -> Facts:
     """A stream that does not capture stays as it is."""

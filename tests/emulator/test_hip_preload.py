@@ -23,15 +23,49 @@ from test_hip_driver import HERE, SOURCE, TIMEOUT_S, emulator, kernels  # noqa: 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
 GLOBAL, THREAD_LOCAL, RELAXED = MODES = (0, 1, 2)
-# What the runtime answers to the end of the capture, where it is not success.
-BREAKS = {"stream_synchronize", "device_synchronize", "synchronous_copy"}
+STRICT = (GLOBAL, THREAD_LOCAL)
+ALWAYS, FROM_7 = (0, 0), (7, 0)
+# What is refused inside a capture, by which call, with what, in which modes, from which HIP on. The end then
+# answers 901.
+REFUSED = {
+    "stream_synchronize": ("hipStreamSynchronize", 900, MODES, ALWAYS),
+    "another_stream_synchronized": ("hipStreamSynchronize", 900, STRICT, ALWAYS),
+    "device_synchronize": ("hipDeviceSynchronize", 900, MODES, ALWAYS),
+    "synchronous_copy": ("hipMemcpy", 906, MODES, ALWAYS),
+    "copy_from_host": ("hipMemcpy", 906, MODES, ALWAYS),
+    "synchronous_fill": ("hipMemset", 906, MODES, ALWAYS),
+    "event_query": ("hipEventQuery", 900, STRICT, FROM_7),
+    "captured_event_query": ("hipEventQuery", 907, MODES, ALWAYS),
+    "captured_event_synchronize": ("hipEventSynchronize", 907, MODES, ALWAYS),
+    "event_of_another_stream": ("hipEventSynchronize", 900, STRICT, ALWAYS),
+    "stream_query": ("hipStreamQuery", 900, MODES, ALWAYS),
+    "another_stream_queried": ("hipStreamQuery", 900, STRICT, ALWAYS),
+    "allocation": ("hipMalloc", 900, STRICT, ALWAYS),
+    "free": ("hipFree", 900, STRICT, ALWAYS),
+    "pinned_allocation": ("hipHostMalloc", 900, STRICT, ALWAYS),
+    "exchanged_mode": ("hipDeviceSynchronize", 900, MODES, ALWAYS),
+    "kernel_on_another_stream_and_wait": ("hipStreamSynchronize", 900, STRICT, ALWAYS),
+    "stream_callback": ("hipStreamAddCallback", 900, MODES, FROM_7),
+    "another_thread_copies": ("hipMemcpy", 906, MODES, ALWAYS),
+    "another_thread_allocates": ("hipMalloc", 900, (GLOBAL,), ALWAYS),
+    "another_thread_synchronizes_the_device": ("hipDeviceSynchronize", 900, MODES, ALWAYS),
+    "another_thread_synchronizes_the_stream": ("hipStreamSynchronize", 900, MODES, ALWAYS),
+    "another_thread_queries_an_event": ("hipEventQuery", 900, (GLOBAL,), FROM_7),
+}
+# Refused, but the capture goes on.
+SURVIVED = {
+    "begin_again": ("hipStreamBeginCapture", 401, MODES),
+    "end_from_another_thread": ("hipStreamEndCapture", 908, STRICT),
+}
 # What ran at once and returned success, so that only the library tells.
 ESCAPES = {
     "graph_launch": "hipGraphLaunch",
     "stream_callback": "hipStreamAddCallback",
     "null_kernel": "hipLaunchKernel",
+    "another_thread_uses_the_null_stream": "hipLaunchKernel",
     "wait_for_an_outside_event": "hipStreamWaitEvent",
 }
+LEGACY = {"null_kernel", "another_thread_uses_the_null_stream"}
 
 _outcomes: dict[str, Any] = {}
 _versions: set[str] = set()
@@ -119,24 +153,30 @@ def test_what_a_capture_does_not_record_is_told(
     line, report, stderr = run(emulator, preload, tmp_path, str(HERE / "experiments.py"), name, str(mode), *files)
     seen = line["seen"]
     _versions.add(".".join(map(str, line["hip"])))
-    refuses_callbacks = line["hip"] >= [7, 0]
-    breaks = (
-        name in BREAKS
-        or (name == "allocation" and mode != RELAXED)
-        or (name == "stream_callback" and refuses_callbacks)
-    )
+    api, status, modes, since = REFUSED.get(name, ("", 0, (), ALWAYS))
+    breaks = mode in modes and line["hip"] >= list(since)
     wanted = {ESCAPES[name]: 1} if name in ESCAPES and not breaks else {}
     assert report["not_recorded"] == wanted
-    assert report["legacy_stream_work"] == int(name == "null_kernel")
+    assert report["legacy_stream_work"] == int(name in LEGACY)
     assert ("ran at once" in stderr) == bool(wanted)
     assert seen["end"] == (904 if name == "fork_without_join" else 901 if breaks else 0)
     assert seen["graph"] == (seen["end"] == 0)
     assert seen["stream works"]
+    told = {(failure["api"], failure["status"]) for failure in report["failures"]}
+    if breaks:
+        # Not only the end that failed: the call that is to blame.
+        assert (api, status) in told and seen["status"] == status
+        assert f"{api} returned " in stderr
+    if name in SURVIVED and mode in SURVIVED[name][2]:
+        assert SURVIVED[name][:2] in told
     if seen["graph"]:
         # A copy of no bytes is a node in 6.4.3; elsewhere it is said to be dropped. Both are right.
-        extra = {"host_function": [1], "fork_and_join": [1], "copy_of_no_bytes": [0, 1]}.get(name, [0])
+        one_more = {"host_function", "fork_and_join", "pageable_copy"}
+        extra = {0, 1} if name == "copy_of_no_bytes" else {int(name in one_more)}
         assert seen["nodes"] - 2 in extra
         assert seen["replayed"]
+        if name not in SURVIVED:
+            assert told == set()
     else:
         assert seen["end again"] == 401
         assert report["captures_failed"] == 1 and "why:" in stderr

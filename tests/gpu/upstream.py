@@ -12,6 +12,10 @@ The tests themselves are not part of this project: name a folder that holds ``te
    GFXGRAPH_ON_UNSAFE=raise, which gives torch's own behaviour at operations that no graph can record: tests
    that assert that limit pass there.
 
+With ``--stock-from REPORT`` only gfxgraph's half runs: which tests fail on stock torch is taken from an
+earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped on stock, and
+the report says if that gives another number of passes than the earlier one had.
+
 Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran.
 """
 
@@ -168,19 +172,31 @@ def count(outcomes: Iterable[str]) -> dict[str, int]:
     return {outcome: found.count(outcome) for outcome in sorted(set(found))}
 
 
-def compare(runs: Runs, n_processes: int) -> dict[str, Any]:
-    """Do all three steps and return the report."""
+def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Do all three steps and return the report.
+
+    Args:
+        earlier: a report to take stock torch's part from.
+    """
     tests = runs.collect()
     print(f"{len(tests)} tests selected", flush=True)
     if not tests:
         return {"tests": {}, "lost": [], "n_selected": 0}
-    with ThreadPoolExecutor(len(CONFIGURATIONS)) as pool:
-        started = {c: pool.submit(runs.together, c, tests, n_processes) for c in CONFIGURATIONS}
-        first = {c: future.result() for c, future in started.items()}
+    if earlier is None:
+        with ThreadPoolExecutor(len(CONFIGURATIONS)) as pool:
+            started = {c: pool.submit(runs.together, c, tests, n_processes) for c in CONFIGURATIONS}
+            first = {c: future.result() for c, future in started.items()}
+    else:
+        failed: dict[str, Any] = {t: {"outcome": "failed"} for t in earlier["failed_on_stock"]}
+        chosen = [t for t in tests if t not in failed]
+        ours = runs.together("gfxgraph", chosen, n_processes)
+        skipped = {t for t in chosen if final(ours.get(t), None) == "skipped"}
+        stock = failed | {t: {"outcome": "skipped" if t in skipped else "passed"} for t in chosen}
+        first = {"stock": stock, "gfxgraph": dict.fromkeys(failed, {"outcome": "left out"}) | ours}
     # A test that crashed its process may be reported under another id, or not at all: those count as failed.
     again = [t for t in tests if final(first["gfxgraph"].get(t), None) in (*BAD, "not run")]
     print(f"{len(again)} did not pass under gfxgraph; running them alone", flush=True)
-    second = {c: runs.alone(c, again) for c in reversed(CONFIGURATIONS)}
+    second = {c: runs.alone(c, again) if c == "gfxgraph" or earlier is None else {} for c in reversed(CONFIGURATIONS)}
     outcomes = {t: {c: final(first[c].get(t), second[c].get(t)) for c in CONFIGURATIONS} for t in tests}
     missing = lost(outcomes)
     third = runs.alone("gfxgraph", missing, GFXGRAPH_ON_UNSAFE="raise") if missing else {}
@@ -216,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tests", type=Path, required=True, help="folder with test_cuda.py and inductor/")
     parser.add_argument("--out", type=Path, default=Path("upstream.json"))
+    parser.add_argument("--stock-from", type=Path, metavar="REPORT", help="an earlier report, for stock torch's part")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2 - 1))
     parser.add_argument("--limit-s", type=float, default=480, help="for everything together")
     parser.add_argument("--test-timeout-s", type=int, default=120)
@@ -223,9 +240,12 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
         runs = Runs(args.tests.resolve(), Path(scratch), began + args.limit_s, args.test_timeout_s)
-        report = compare(runs, args.processes)
+        earlier = json.loads(args.stock_from.read_text()) if args.stock_from else None
+        report = compare(runs, args.processes, earlier)
         if not report["tests"]:
             print((Path(scratch) / "collected.log").read_text(errors="replace")[-4000:])
+    if earlier is not None:
+        report["stock_passes_in_earlier_report"] = earlier["counts"]["stock"]["passed"]
     report |= {"machine": machine(), "wall_s": round(time.monotonic() - began, 1)}
     args.out.write_text(json.dumps(report, indent=1))
     summary = {k: v for k, v in report.items() if k not in ("tests", "details")}

@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,16 @@ def _configure(folder: Path, *options: str) -> Path:
             pytest.skip(f"needs {tool}")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (
-        ["cmake", "-S", str(NATIVE), "-B", str(folder), *generator, *options],
+        [
+            "cmake",
+            "-S",
+            str(NATIVE),
+            "-B",
+            str(folder),
+            f"-DPython3_EXECUTABLE={sys.executable}",
+            *generator,
+            *options,
+        ],
         ["cmake", "--build", str(folder), "--parallel", "2"],
     ):
         done = subprocess.run(command, capture_output=True, text=True)
@@ -80,42 +90,62 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Ran]:
-    """``run(build, scenario, way="linked", preload=True, **environment)``."""
+    """``run(build, scenario, way="linked", preload=True, **environment)``: a HIP program."""
 
     def go(build: Path, scenario: str, way: str = "linked", preload: bool = True, **environment: str) -> Ran:
         program = build / "tests" / ("app_linked" if way == "linked" else "app_opened")
-        report = tmp_path / "report.json"
-        report.unlink(missing_ok=True)
-        preloaded = [str(build / "libgfxgraph_preload.so")] if preload else []
-        if "address" in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]:
-            # The sanitizer insists on being first.
-            preloaded.insert(0, str(_sanitizer_library()))
-        environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("GFX")},
-            "LD_PRELOAD": ":".join(preloaded),
-            "GFXGRAPH_PRELOAD_REPORT": str(report),
-            # Streams and the fake's own world live as long as the process.
-            "ASAN_OPTIONS": "detect_leaks=0",
-            **environment,
-        }
-        done = subprocess.run(
-            [program, way, str(build / "fake" / "libamdhip64.so.6"), scenario],
-            capture_output=True,
-            text=True,
-            env=environ,
-            timeout=120,
-        )
-        seen: dict[str, list[int]] = {}
-        failed: list[tuple[str, int]] = []
-        for line in done.stdout.splitlines():
-            name, *values = line.split()
-            if name == "failed":
-                failed.append((values[0], int(values[1])))
-            elif values:
-                seen.setdefault(name, []).append(int(float(values[0])))
-        assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
-        told = json.loads(report.read_text()) if report.exists() else {}
-        n_calls = seen.pop("calls", [0])[-1]
-        return Ran(done.returncode, seen, failed, done.stderr, told, n_calls)
+        command = [str(program), way, str(build / "fake" / "libamdhip64.so.6"), scenario]
+        return _run(build, command, tmp_path / "report.json", preload, environment)
 
     return go
+
+
+CUDA_PROGRAMS = {
+    "linked": ("cuda_linked", "linked"),
+    "dlsym": ("cuda_opened", "dlsym"),
+    "procaddress": ("cuda_opened", "procaddress"),
+    "shared runtime": ("cuda_runtime", "runtime"),
+    "static runtime": ("cuda_static", "runtime"),
+}
+
+
+@pytest.fixture
+def run_cuda(tmp_path: Path) -> Callable[..., Ran]:
+    """The same for a CUDA program; the runtime ways know the scenario ``runtime`` alone."""
+
+    def go(build: Path, scenario: str, way: str = "procaddress", preload: bool = True, **environment: str) -> Ran:
+        name, word = CUDA_PROGRAMS[way]
+        environment = {"LD_LIBRARY_PATH": str(build / "fake"), **environment}
+        command = [str(build / "tests" / name), word, scenario]
+        return _run(build, command, tmp_path / "report.json", preload, environment)
+
+    return go
+
+
+def _run(build: Path, command: list[str], report: Path, preload: bool, environment: Mapping[str, str]) -> Ran:
+    report.unlink(missing_ok=True)
+    preloaded = [str(build / "libgfxgraph_preload.so")] if preload else []
+    if "address" in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]:
+        # The sanitizer insists on being first.
+        preloaded.insert(0, str(_sanitizer_library()))
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GFX")},
+        "LD_PRELOAD": ":".join(preloaded),
+        "GFXGRAPH_PRELOAD_REPORT": str(report),
+        # Streams and the fake's own world live as long as the process.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        **environment,
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    seen: dict[str, list[int]] = {}
+    failed: list[tuple[str, int]] = []
+    for line in done.stdout.splitlines():
+        name, *values = line.split()
+        if name == "failed":
+            failed.append((values[0], int(values[1])))
+        elif values:
+            seen.setdefault(name, []).append(int(float(values[0])))
+    assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
+    told = json.loads(report.read_text()) if report.exists() else {}
+    n_calls = seen.pop("calls", [0])[-1]
+    return Ran(done.returncode, seen, failed, done.stderr, told, n_calls)

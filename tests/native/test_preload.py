@@ -25,7 +25,7 @@ def test_calls_are_seen_however_they_are_fetched(run: Run, checked: Path, way: s
     assert calls["hipGraphLaunch"] == 3
     assert calls["hipGraphInstantiateWithFlags"] == calls["hipStreamBeginCapture"] == 1
     assert (ran.report["captures"], ran.report["captured_nodes"]) == (1, 6)
-    assert ran.report["hip"] == 70226015
+    assert (ran.report["runtime"], ran.report["runtime_version"]) == ("hip", 70226015)
     assert ran.report["not_recorded"] == {} and ran.report["failures"] == []
     assert ran.stderr == ""
 
@@ -39,7 +39,14 @@ def test_results_are_those_without_us(run: Run, checked: Path, scenario: str) ->
 
 
 def test_an_exec_is_reported_with_its_counts(run: Run, checked: Path) -> None:
-    """Nodes, launches and updates of each live exec."""
+    """Nodes, launches and updates of each exec, also when it has been destroyed."""
+    (made,) = run(checked, "updates").report["execs"]
+    assert (made["live"], made["nodes"], made["launches"], made["updates"], made["walked"]) == (0, 6, 6, 6, 0)
+    assert made["instantiate_ns"] > 0
+
+
+def test_a_report_is_written_on_a_signal(run: Run, checked: Path) -> None:
+    """By a process that ends without running any destructor."""
     ran = run(checked, "signalled")
     assert ran.last("alive") == 1
     assert ran.report["captures"] == 1 and ran.report["calls"]["hipStreamEndCapture"]["calls"] == 1
@@ -59,6 +66,14 @@ def test_a_refused_instantiation_is_run_node_by_node(run: Run, checked: Path, sc
     assert ran.report["fallback"]["instantiate"] == 1
     assert ran.report["fallback"]["nodes"] > 0
     assert ran.stderr.count("one by one") == 1
+
+
+@pytest.mark.parametrize("name", ["hipGraphInstantiateWithFlags", "hipGraphLaunch"])
+def test_an_answer_about_arguments_is_passed_on(run: Run, checked: Path, name: str) -> None:
+    """A program may be counting on it: AMD's own tests do."""
+    ran = run(checked, "plain", GFX_FAKE_FAIL=f"1:{INVALID}:{name}")
+    assert ran.failed == [(name, INVALID)]
+    assert ran.report["fallback"] == {"instantiate": 0, "launch": 0, "refused": 0, "nodes": 0}
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -124,6 +139,26 @@ def test_every_nth_call_may_fail(run: Run, checked: Path, scenario: str) -> None
         # What the program was refused in graph calls is explained.
         told = [name for name, _ in ran.failed if name.startswith(("hipGraph", "hipStreamB", "hipStreamE"))]
         assert all(f"{name} returned" in ran.stderr for name in told), (nth, ran.failed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "ends"),
+    [("", [908, 908, 0]), ("thread_local", [908, 908, 908]), ("relaxed", [0, 0, 0])]
+    + [("global:relaxed", [0, 908, 0]), ("global:thread_local,relaxed:thread_local", [908, 908, 908])],
+)
+def test_captures_are_made_in_another_mode_where_asked(
+    run: Run, checked: Path, setting: str, ends: list[int]
+) -> None:
+    """All of them, or those that a program begins in one mode: a thread may end what is relaxed."""
+    ran = run(checked, "modes", GFXGRAPH_PRELOAD_CAPTURE_MODE=setting)
+    assert (ran.code, ran.failed, ran.seen["end"], ran.last("live_graphs")) == (0, [], ends, 0)
+
+
+def test_a_call_that_breaks_a_capture_is_named(run: Run, checked: Path) -> None:
+    """Not only the end that fails for it."""
+    ran = run(checked, "invalidated")
+    assert {"api": "hipStreamSynchronize", "status": 900, "times": 1} in ran.report["failures"]
+    assert ran.stderr.index("hipStreamSynchronize returned") < ran.stderr.index("hipStreamEndCapture returned")
 
 
 # Captures ----------------------------------------------------------------------------------------
@@ -194,14 +229,25 @@ def test_the_report_is_per_process_where_asked(run: Run, checked: Path, tmp_path
 
 
 def test_nothing_else_is_exported(plain: Path) -> None:
-    """Only HIP's names and dlsym: a preloaded library must not stand in the way of others."""
+    """Only the runtimes' names and dlsym: a preloaded library must not stand in the way of others."""
     import subprocess
 
     said = subprocess.run(
         ["nm", "-D", "--defined-only", str(plain / "libgfxgraph_preload.so")], capture_output=True, text=True
     )
     names = {line.split()[-1].split("@")[0] for line in said.stdout.splitlines()}
-    assert {name for name in names if not name.startswith("hip")} == {"dlsym"}
+    assert {name for name in names if not name.startswith(("hip", "cuGraph", "cuStream"))} == {
+        "cuDeviceGetGraphMemAttribute",
+        "cuDeviceGraphMemTrim",
+        "cuDeviceSetGraphMemAttribute",
+        "cuGetProcAddress",
+        "cuGetProcAddress_v2",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuUserObjectCreate",
+        "cuUserObjectRelease",
+        "cuUserObjectRetain",
+        "dlsym",
+    }
     assert {"hipGraphLaunch", "hipGraphLaunch_spt", "hipGetProcAddress", "hipStreamEndCapture_spt"} <= names
 
 

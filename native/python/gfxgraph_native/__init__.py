@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-LIBRARIES = ("gfxgraph_preload",)
+LIBRARIES = ("gfxgraph_preload", "hipgraph_bridge", "cudagraph_compat")
 
 
 def library_path(name: str = "gfxgraph_preload") -> Path | None:

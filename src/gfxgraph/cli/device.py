@@ -6,9 +6,28 @@ import json
 
 import click
 
+from gfxgraph import config
 from gfxgraph.hardware.device import DeviceInfo, device_info, torch_rocm_status
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.topology import gpus
+
+_NONE = {
+    "en": "no AMD GPU found; set GFXGRAPH_ARCH=gfx1030 to plan for one that is not here",
+    "zh": "没有找到 AMD GPU；设置 GFXGRAPH_ARCH=gfx1030 可为不在本机的 GPU 做规划",
+}
+_LABELS_ZH = {
+    "arch": "架构",
+    "hardware": "实际硬件",
+    "name": "名称",
+    "compute units": "计算单元",
+    "wavefront": "wavefront",
+    "VRAM": "显存",
+    "LDS": "LDS",
+    "matrix units": "矩阵单元",
+    "bf16, fp8": "bf16、fp8",
+    "support": "支持情况",
+    "torch": "PyTorch",
+}
 
 
 @click.command(short_help="Show the detected (or overridden) GPU.")
@@ -20,7 +39,7 @@ def command(as_json: bool, index: int) -> None:
     if as_json:
         click.echo(json.dumps({"device": found.as_dict(), "torch": torch_rocm_status()}, indent=2))
     elif not found.arch:
-        click.echo("no AMD GPU found; set GFXGRAPH_ARCH=gfx1030 to plan for one that is not here")
+        click.echo(_NONE[config.language_of()])
     else:
         _show(found)
     raise SystemExit(0 if found.arch else 1)
@@ -41,8 +60,12 @@ def _show(found: DeviceInfo) -> None:
     ]
     if found.physical_arch and found.physical_arch != found.arch:
         rows.insert(1, ("hardware", found.physical_arch))
+    chinese = config.language_of() == "zh"
     for label, value in rows:
-        click.echo(f"{label:<14} {value}")
+        shown = _LABELS_ZH[label] if chinese else label
+        # A Chinese character is two columns wide.
+        width = 14 - sum(not character.isascii() for character in shown)
+        click.echo(f"{shown:<{width}} {value}")
     others = len(gpus(Machine())) - 1
     if others > 0:
-        click.echo(f"{others} more: gfxgraph device --index 1")
+        click.echo(f"{'另有 ' if chinese else ''}{others}{' 块' if chinese else ' more'}: gfxgraph device --index 1")

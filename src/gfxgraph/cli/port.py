@@ -57,7 +57,7 @@ def _fail(message: object) -> None:
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
 @click.option("--max-bytes", type=int, default=2_000_000, show_default=True, help="Pass over larger files.")
 @click.option("--jobs", type=int, help="Worker processes; the number of cores by default.")
-@click.option("--limit", type=int, default=8, show_default=True, help="Places shown a rule; 0 for all.")
+@click.option("--limit", type=int, default=8, show_default=True, help="Files shown a rule; 0 for all.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
 def audit_command(
     path: str,
@@ -263,43 +263,79 @@ def _hipify(path: str, folder: str) -> None:
 
 
 @command.command("env")
+@click.argument("path", required=False)
 @LANG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def env_command(lang: str, as_json: bool) -> None:
-    """Audit this machine and environment (phases 0 and 1)."""
-    from gfxgraph import config
-    from gfxgraph.port import env
+def env_command(path: str | None, lang: str, as_json: bool) -> None:
+    """Audit this machine, its packages and, with PATH, the images and requirements there (phases 0 and 1).
+
+    The health checks are those of gfxgraph doctor. Exit status: 0 nothing found, 1 findings, 2 it could not run.
+    """
+    from gfxgraph.hardware import checks
+    from gfxgraph.port import audit as auditing
+    from gfxgraph.port import env, render
+
+    site = checks.Site()
+    facts = env.gather(site)
+    findings = env.audit_env(facts)
+    health = checks.run(checks.ALL, site)
+    recipes = None
+    if path is not None:
+        try:
+            recipes = auditing.audit(path, kinds=frozenset({"docker", "requirements", "shell", "yaml", "ini"}))
+        except (auditing.AuditError, OSError) as error:
+            _fail(error)
+            return
+        recipes.findings = [f for f in recipes.findings if f.phase <= 1]
+    if as_json:
+        click.echo(json.dumps(_env_json(facts, findings, health, recipes, lang), indent=1, ensure_ascii=False))
+    else:
+        _env_screen(facts, findings, health, lang)
+        if recipes is not None:
+            render.show(recipes, Console(highlight=False), lang=lang, guarded=False, limit=8)
+    found = any(f.severity > 0 for f in (*findings, *(recipes.findings if recipes else ())))
+    sys.exit(1 if found or any(h.state.value == "red" for h in health) else 0)
+
+
+def _env_json(facts: Any, findings: Any, health: Any, recipes: Any, lang: str) -> dict[str, Any]:
+    from gfxgraph.port import render
+
+    return {
+        "schema": "gfxgraph-port-env/1",
+        "torch": {"version": facts.torch_version, "build": facts.torch_build},
+        "devices": list(facts.devices),
+        "has_kfd": facts.has_kfd,
+        "container": facts.container,
+        "python": facts.python,
+        "variables": dict(facts.variables),
+        "findings": [{"rule": f.rule, "severity": f.severity.label, "values": dict(f.values)} for f in findings],
+        "doctor": [{"name": h.name, "state": h.state.value, "text": h.text(lang), "fix": h.fix} for h in health],
+        "recipes": render.as_json(recipes, lang=lang, guarded=False)["findings"] if recipes else [],
+    }
+
+
+def _env_screen(facts: Any, findings: Any, health: Any, lang: str) -> None:
     from gfxgraph.port.model import fill
     from gfxgraph.port.phases import word
     from gfxgraph.port.registry import find
 
-    facts = env.gather(config.gpu_variables())
-    findings = env.audit_env(facts)
-    if as_json:
-        rows = [{"rule": f.rule, "severity": f.severity.label, "values": dict(f.values)} for f in findings]
-        data = {
-            "torch": {"version": facts.torch_version, "build": facts.torch_build},
-            "devices": list(facts.devices),
-            "has_kfd": facts.has_kfd,
-            "python": facts.python,
-            "variables": dict(facts.variables),
-            "findings": rows,
-        }
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
-    else:
-        click.echo(f"torch {facts.torch_version or '-'} ({facts.torch_build or 'not installed'})")
-        click.echo(f"GPU   {', '.join(facts.devices) or '-'}")
-        for f in findings:
-            loaded = find(f.rule)
-            assert loaded is not None
-            text = loaded.rule.text(lang)
-            click.echo(f"\n{word(f.severity.label, lang)} {f.rule} {f.code} · {text.title}")
-            click.echo(f"  {fill(text.what, f.values)}")
-            click.echo(f"  {word('why', lang)}: {text.why}")
-            click.echo(f"  {word('do', lang)}: {text.do}")
-        if not findings:
-            click.echo(word("clean", lang))
-    sys.exit(1 if any(f.severity > 0 for f in findings) else 0)
+    click.echo(f"torch {facts.torch_version or '-'} ({facts.torch_build or word('not_installed', lang)})")
+    click.echo(f"GPU   {', '.join(facts.devices) or '-'}" + (f"  ({facts.container})" if facts.container else ""))
+    for h in health:
+        if h.state.value != "green":
+            click.echo(f"{'FAIL' if h.state.value == 'red' else 'warn'}  {h.name}: {h.text(lang)}")
+            if h.fix:
+                click.echo(f"      {h.fix}")
+    for f in findings:
+        loaded = find(f.rule)
+        assert loaded is not None
+        text = loaded.rule.text(lang)
+        click.echo(f"\n{word(f.severity.label, lang)} {f.rule} {f.code} · {text.title}")
+        click.echo(f"  {fill(text.what, f.values)}")
+        click.echo(f"  {word('why', lang)}: {text.why}")
+        click.echo(f"  {word('do', lang)}: {text.do}")
+    if not findings:
+        click.echo(word("clean", lang))
 
 
 @command.command("pip", context_settings={"ignore_unknown_options": True})

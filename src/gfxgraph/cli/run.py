@@ -92,6 +92,11 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     metavar="[=FILE]",
     help="Write each process's statistics as it ends: to stderr, or a line of JSON a process to FILE.",
 )
+@click.option(
+    "--preload",
+    is_flag=True,
+    help="For engines that call the graph API themselves: preload the native library, print its report.",
+)
 @_guarded.options
 @click.pass_context
 def command(
@@ -102,6 +107,7 @@ def command(
     validate: bool,
     debug: bool,
     stats: str | None,
+    preload: bool,
     guard: str | None,
     guard_limit: float,
     sanitizer: bool,
@@ -112,6 +118,7 @@ def command(
     gfxgraph run train.py --epochs 3
     gfxgraph run -m package.module --flag
     gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
+    gfxgraph run --preload -- llama-cli -m model.gguf -p "Once upon a time"
 
     Options of gfxgraph stand before the program; all that follows belongs to the program.
     """
@@ -127,6 +134,10 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
+    if preload:
+        from gfxgraph.cli import _preload
+
+        sys.exit(_preload.run(argv, environment))
     if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
         _guarded.run(argv, environment, guard_limit, sanitizer)
     replace_process(argv, environment)

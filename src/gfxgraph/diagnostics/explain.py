@@ -73,7 +73,12 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         )
         for hit in order(scanner.hits.values())
     )
-    return Explanation(matches, _families(scanner.archs, family, family_of), lang or config.language_of())
+    return Explanation(
+        matches,
+        _families(scanner.archs, family, family_of),
+        lang or config.language_of(),
+        _named(scanner.archs, family_of) if matches else (),
+    )
 
 
 def order(hits: Iterable[Hit]) -> list[Hit]:
@@ -108,6 +113,13 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     scanner = Scanner()
     scanner.feed(text[-_MOST_TEXT:].encode("utf-8", "replace"))
     return conclude(scanner, lang=lang, family=families[0] if families else "", family_of=family_of)
+
+
+def _named(archs: dict[str, int], family_of: FamilyOf | None) -> tuple[str, ...]:
+    """The gfx targets that the text names most, each with its family."""
+    most = sorted(archs, key=lambda arch: -archs[arch])[:2]
+    families = [family_of(arch) if family_of else "" for arch in most]
+    return tuple(f"{arch} ({family})" if family else arch for arch, family in zip(most, families))
 
 
 def _families(archs: dict[str, int], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ _MORE_WORDS = {
         "hint": "here: ",
         "note": "note: ",
         "status": "code: ",
+        "gpu": "gpu:  ",
         "also": "also: ",
         "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
     },
@@ -27,6 +28,7 @@ _MORE_WORDS = {
         "hint": "此处：",
         "note": "说明：",
         "status": "代码：",
+        "gpu": "显卡：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
     },
@@ -50,12 +52,13 @@ class Explanation:
     """What was recognised, the root cause first. False where there is nothing to explain.
 
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
-    notes are shown.
+    notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
     """
 
     matches: tuple[Match, ...] = ()
     families: tuple[str, ...] = ()
     lang: str = "en"
+    archs: tuple[str, ...] = ()
 
     @property
     def code(self) -> str | None:
@@ -97,6 +100,7 @@ class Explanation:
             "explanation": self._parts(self.matches[0], lang) if self.matches else None,
             "text": self.format(lang) if self.matches else "",
             "families": list(self.families),
+            "archs": list(self.archs),
             "lang": lang,
         }
 
@@ -125,6 +129,8 @@ class Explanation:
             lines.append(_indent(words["seen"], _seen(match, lang)))
         if match.status:
             lines.append(_indent(words["status"], _status(match.status, lang)))
+        if self.archs:
+            lines.append(_indent(words["gpu"], ", ".join(self.archs)))
         lines.append(_indent(what, str(parts["what"])))
         lines.append(_indent(why, str(parts["why"])))
         lines += [_indent(words["hint"], hint) for hint in _texts(parts["hints"])]

@@ -22,7 +22,7 @@ from typing import Any
 from gfxgraph.diagnostics import patterns, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 
-VERSION = 5
+VERSION = 9
 """Raised when the form of the derived file changes."""
 
 
@@ -30,9 +30,9 @@ VERSION = 5
 class Item:
     """One expression and what its match says.
 
-    ``kind`` is "strong", "weak", "hint" or "combo"; ``number`` tells which hint, or which part of
-    which combination (the combination times 100 plus the part). A match holds one of ``literals``
-    and one of ``sharp``; the first are chosen for their form, the second for being rare.
+    ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint,
+    or which part of which combination (the combination times 100 plus the part). A match holds one of
+    ``literals`` and one of ``sharp``; the first are chosen for their form, the second for being rare.
     """
 
     code: str
@@ -67,6 +67,7 @@ class Index:
     aliases: dict[str, str]
     titles: dict[str, dict[str, str]]
     n_combos: dict[str, list[int]]
+    numbers: dict[str, str]
 
 
 @lru_cache(maxsize=1)
@@ -100,7 +101,11 @@ def build() -> dict[str, Any]:
         if status.number == 0:
             continue
         # Names of statuses are recognised wherever they stand; texts only after "error".
-        rows += _split(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b")
+        # "Not ready" is an answer, not a failure: traces of the runtime are full of it.
+        if status.name != "hipErrorNotReady":
+            rows += _split(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b")
+            if status.name.startswith("hipError"):  # XLA's spelling
+                rows += _split(status.entry, "status", 0, rf"\bHIP_ERROR_{re.escape(status.name[8:])}\b")
         if status.text:
             text = re.escape(status.text).replace(r"\ ", " ")
             rows += _split(
@@ -109,12 +114,27 @@ def build() -> dict[str, Any]:
                 0,
                 rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}",
             )
+    # Programs that print only the number of HIP's status, in the forms that they use.
+    for regex in _NUMBERED:
+        rows += _split("", "number", 0, regex)
     # Our own errors, printed by a program and piped back to us, end with this line.
     rows += _split("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)")
     plain["items"] = rows
+    plain["numbers"] = {
+        status.number: status.entry for status in reversed(statuses.every()) if status.api == "HIP" and status.number
+    }
     plain["anchors"] = patterns.anchors(text for row in rows if row[1] not in _ADDING for text in row[4])
     return plain
 
+
+_NUMBERED = (
+    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\breturned (?:error |status |code )*\(?(\d{1,4})\b(?!\.)",
+    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
+    r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
+    r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
+    r"\bhipError_t\W{1,2}(\d{1,4})\b",
+    r"\bhip(?!\w*(?:Get|Count|Version))[A-Z]\w{2,40}\(\): (\d{1,4})\b",
+)
 
 # Kinds that add to what was found and do not find by themselves.
 _ADDING = ("hint", "combo")
@@ -159,6 +179,7 @@ def _from_plain(plain: dict[str, Any]) -> Index:
         plain["aliases"],
         plain["titles"],
         plain["n_combos"],
+        {str(number): code for number, code in plain["numbers"].items()},
     )
 
 

@@ -31,12 +31,31 @@ _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
 # A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
+# A list of options speaks of failures that may be: "  --flash-attn  (not supported on all GPUs)".
 _CHANGELOG = re.compile(
     r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
-    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow)(?:e?d|e?s|)\b"
-    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$",
+    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow|change|deprecate|resolve|enable)(?:e?d|e?s|)\b"
+    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$"
+    r"|^\s+(?:-\w,? +)?--[a-z][\w-]+(?: [A-Z<\[]\S*)?  +\S",
     re.IGNORECASE,
 )
+# A program's own narration of its search, below its level of warnings.
+_NARRATION = re.compile(
+    r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b"
+    r"|\bINFO\b.{0,60}Unable to initialize backend"
+)
+_BULLET = re.compile(r"^\s*[-*+\u2022] ")
+_AROUND = 3  # lines between which a bullet belongs to the same list
+# Under such a heading stands prose, until something that programs print.
+_HEADING = re.compile(
+    rb"^#{1,4} .{0,40}(?:changelog|release notes|known issues|resolved issues|what.s (?:new|changed)|bug fixes"
+    rb"|compatibility|deprecat|limitations|added|fixed|changed|removed)\b",
+    re.IGNORECASE,
+)
+_PRINTED = re.compile(
+    r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE
+)
+_LONGEST_SECTION = 60  # lines
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
 _MOST_FORMS = 200_000
 _MOST_WORDS = 200_000
@@ -64,6 +83,9 @@ class _Form:
     lines: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
 
+    def is_full(self) -> bool:
+        return len(self.lines) >= _MOST_LINES_OF_A_FORM
+
 
 def _text(raw: bytes) -> str:
     return raw[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
@@ -87,6 +109,8 @@ class Scanner:
         self._hot: dict[bytes, list[bytes]] = {}
         self._tail = b""
         self._n_lines = 0
+        self._prose_until = 0
+        self._last: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next piece of the stream; return what was found for the first time."""
@@ -125,18 +149,35 @@ class Scanner:
                 for number, line in enumerate(block.split(b"\n", _HEAD)[:_HEAD], self._n_lines + 1):
                     self._add(line, number)
             boring.update(map(hash, new))
-        if live:
+        # Of a form seen often enough, lines are only counted.
+        for form in [form for form in live if self._live[form].is_full()]:
+            live.remove(form)
+            if codes := self._live[form].codes:
+                n_seen = stripped.count(form)
+                for code in codes:
+                    self.hits[code].count += n_seen
+        headed = block.startswith(b"#") or b"\n#" in block
+        if live or headed:
             lines = block.split(b"\n")
             for number, form in enumerate(stripped):
-                if form in live:
-                    n_hits = len(self.hits)
-                    self._line(lines[number], self._live[form], self._n_lines + number + 1)
-                    if len(self.hits) > n_hits:
-                        # What stands round the first sight of a failure tells which program it is.
-                        near = range(max(0, number - _NEAR), min(len(lines), number + _NEAR))
-                        for place in near:
-                            self._add(lines[place], self._n_lines + place + 1)
+                if headed and lines[number].startswith(b"#") and _HEADING.match(lines[number]):
+                    self._prose_until = self._n_lines + number + _LONGEST_SECTION
+                if form in live and self._line(lines, number, self._live[form]):
+                    # What stands round the first sight of a failure tells which program it is.
+                    for place in range(max(0, number - _NEAR), min(len(lines), number + _NEAR)):
+                        self._add(lines[place], self._n_lines + place + 1)
         self._n_lines += len(stripped)
+        self._last = block.rsplit(b"\n", _AROUND)[-_AROUND:]
+
+    def _is_prose(self, lines: list[bytes], number: int) -> bool:
+        """Whether this line tells of failures without being one: release notes, lists of changes and options."""
+        line = _text(lines[number])
+        if _CHANGELOG.search(line) or _NARRATION.search(line):
+            return True
+        if self._n_lines + number < self._prose_until and not _PRINTED.match(line):
+            return True
+        near = lines[max(0, number - _AROUND) : number + _AROUND + 1] + (self._last if number < _AROUND else [])
+        return bool(_BULLET.match(line)) and any(_CHANGELOG.search(_text(other)) for other in near)
 
     def _judge_forms(self, forms: list[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
         """Yield the forms worth searching, each with the items whose literals' forms it holds."""
@@ -144,10 +185,13 @@ class Scanner:
         joined = b"\n".join(forms).lower()
         words = set(joined.split())
         self._judge_words(words - self._words)
-        hot = words & self._hot.keys()
+        # First for all forms together: most texts stand nowhere, though a word of theirs does.
+        every = {text for word in words & self._hot.keys() for text in self._hot[word]}
+        present = {text for text in every if text in joined}
+        hot = {word: kept for word in words & self._hot.keys() if (kept := present.intersection(self._hot[word]))}
         for form, lower in zip(forms, joined.split(b"\n")):
-            here = hot.intersection(lower.split()) if hot else ()
-            texts = {text for word in here for text in self._hot[word] if text in lower}
+            here = hot.keys() & lower.split() if hot else ()
+            texts = {text for word in here for text in hot[word] if text in lower}
             items = tuple(sorted({number for text in texts for number in by_form[text]}))
             if items:
                 yield form, items
@@ -166,33 +210,43 @@ class Scanner:
                 if texts:
                     self._hot[word] = texts
 
-    def _line(self, raw: bytes, form: _Form, number: int) -> None:
+    def _line(self, lines: list[bytes], number: int, form: _Form) -> bool:
+        """Take a line of a live form; return whether it says something that was not said before."""
+        raw, is_news = lines[number], False
         codes = form.lines.get(raw)
         if codes is None:
-            if len(form.lines) < _MOST_LINES_OF_A_FORM:
-                codes = form.lines[raw] = form.codes = tuple(self._search(raw, number, form.items))
-            else:
+            if form.is_full():
                 codes = form.codes
+            else:
+                seen = self._search(raw, form.items)
+                if seen and self._is_prose(lines, number):
+                    return False
+                before = len(self.hits)
+                for code, strength in seen.items():
+                    self._hit(code, _text(raw), self._n_lines + number + 1, strength)
+                codes = form.lines[raw] = form.codes = tuple(seen)
+                is_news = len(self.hits) > before
         for code in codes:
             self.hits[code].count += 1
+        return is_news
 
-    def _search(self, raw: bytes, number: int, items: tuple[int, ...]) -> Iterator[str]:
+    def _search(self, raw: bytes, items: tuple[int, ...]) -> dict[str, int]:
+        """Return the codes that this line stands for, each with the strength of the match."""
         line = _text(raw)
-        if _CHANGELOG.search(line):
-            return
         lower = line.lower()
         seen: dict[str, int] = {}
         for item in (self.index.items[place] for place in items):
             match = item.search(line, lower)
             if match is None:
                 continue
-            if item.kind != "own":
+            if item.kind == "number":
+                if code := self.index.numbers.get(match[1]):
+                    seen.setdefault(code, _STRENGTH["weak"])
+            elif item.kind != "own":
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
             elif match[1] in self.index.ranks:
                 seen[match[1]] = _STRENGTH["own"]
-        for code, strength in seen.items():
-            self._hit(code, line, number, strength)
-            yield code
+        return seen
 
     def _add(self, raw: bytes, number: int) -> None:
         """Look for what adds to a finding: hints, parts of combinations, names of GPUs."""

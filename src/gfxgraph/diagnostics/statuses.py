@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,7 +16,8 @@ class Status:
     """One status: which interface, its name and number, the entry that explains it.
 
     ``text`` is what the library's own error-string function says; ``aka`` are other names of the
-    same status (CUDA's, older spellings).
+    same status (CUDA's, older spellings); ``do`` is advice for programs that call the graph API
+    themselves, by language, where it differs from the entry's.
     """
 
     api: str
@@ -26,6 +28,7 @@ class Status:
     zh: str
     text: str = ""
     aka: tuple[str, ...] = ()
+    do: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, lang: str) -> str:
         return self.zh if lang == "zh" else self.en

@@ -48,6 +48,7 @@ FUNCTIONS = (
     F("end_capture", "hipStreamEndCapture", "cuStreamEndCapture", (H, P)),
     F("capture_info", "hipStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v2", (H, P, P, P, P, P)),
     F("synchronize", "hipStreamSynchronize", "cuStreamSynchronize", (H,)),
+    F("copy", "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (H, H, N, H), ("device_copier",)),
     # graphs
     F("graph_create", "hipGraphCreate", "cuGraphCreate", (P, U)),
     F("graph_destroy", "hipGraphDestroy", "cuGraphDestroy", (H,)),
@@ -60,6 +61,7 @@ FUNCTIONS = (
     F("graph_clone", "hipGraphClone", "cuGraphClone", (P, H), ("exec_of",)),
     F("find_in_clone", "hipGraphNodeFindInClone", "cuGraphNodeFindInClone", (P, H, H), ("exec_of",)),
     F("destroy_node", "hipGraphDestroyNode", "cuGraphDestroyNode", (H,), ("exec_of",)),
+    F("add_child", "hipGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (P, H, P, N, H), ("add_child",)),
     # nodes
     F("node_type", "hipGraphNodeGetType", "cuGraphNodeGetType", (H, P)),
     F("kernel_params", "hipGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (H, P)),
@@ -82,6 +84,14 @@ FUNCTIONS = (
         (H, H, P),
         ("set_kernel_params", "update_params"),
     ),
+    F(
+        "exec_child_params",
+        "hipGraphExecChildGraphNodeSetParams",
+        "cuGraphExecChildGraphNodeSetParams",
+        (H, H, H),
+        ("update_child",),
+    ),
+    F("upload", "hipGraphUpload", "cuGraphUpload", (H, H), ("upload",)),
     F("exec_update", "hipGraphExecUpdate", None, (H, H, P, P), ("update_exec",)),
     F("exec_update", None, "cuGraphExecUpdate_v2", (H, H, P), ("update_exec",)),
     # kernels: names and parameter layouts

@@ -114,6 +114,16 @@ class RuntimeDriver(ABC):
         self.table.call("end_capture", stream, byref(graph))
         return graph.value or 0
 
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        """Return the call ``copy(to, from, nbytes, stream)`` within one device; 0 where it was accepted.
+
+        For the hot path: a refusal is the caller's to handle, by a copy that says what is wrong.
+
+        Raises:
+            DriverError: `graph_api_missing`.
+        """
+        return self.table.raw("copy")
+
     # Graphs ------------------------------------------------------------------------------------
 
     def node_counter(self, graph: int) -> Callable[[], int]:
@@ -156,6 +166,18 @@ class RuntimeDriver(ABC):
         followed = {before for before, _ in self.edges(graph)}
         return [node for node in self.nodes(graph) if node not in followed]
 
+    def create_graph(self) -> int:
+        graph = c_void_p()
+        self.table.call("graph_create", byref(graph), 0)
+        return graph.value or 0
+
+    def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
+        """Add a copy of ``child`` to ``graph`` as one node that runs after the nodes ``after``."""
+        node = c_void_p()
+        before = (c_void_p * len(after))(*after) if after else None
+        self.table.call("add_child", byref(node), graph, before, len(after), child)
+        return node.value or 0
+
     def destroy_graph(self, graph: int) -> None:
         self.table.call("graph_destroy", graph)
 
@@ -172,6 +194,18 @@ class RuntimeDriver(ABC):
 
     def launch(self, graph_exec: int, stream: int) -> None:
         self.table.call("launch", graph_exec, stream)
+
+    def upload(self, graph_exec: int, stream: int) -> None:
+        """Move what ``graph_exec`` needs to the device ahead of its first launch; AMD's runtime has nothing to do."""
+        self.table.call("upload", graph_exec, stream)
+
+    def update_child(self, graph_exec: int, node: int, child: int) -> None:
+        """Let ``graph_exec`` run ``child`` in place of the graph that its child-graph node ``node`` was given.
+
+        Raises:
+            DriverError: `driver_call_failed`, where ``child`` has other nodes or edges.
+        """
+        self.table.call("exec_child_params", graph_exec, node, child)
 
     def synchronize_stream(self, stream: int) -> None:
         self.table.call("synchronize", stream)

@@ -63,6 +63,7 @@ class Decisions:
 
     Attributes:
         capture_error_mode: mode to use where the caller left torch's default; None keeps it.
+        relaxed_capture_mode: mode to use where a program asks for relaxed captures; None keeps it.
         validate_replays: how many first replays of each graph are compared with eager.
         max_nodes: split a graph that grows past this; None for no limit.
         update_budget: node updates of one graph exec before it is instantiated anew; None: no limit.
@@ -85,6 +86,7 @@ class Decisions:
     """
 
     capture_error_mode: str | None = None
+    relaxed_capture_mode: str | None = None
     validate_replays: int = 0
     max_nodes: int | None = None
     update_budget: int | None = None

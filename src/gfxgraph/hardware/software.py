@@ -110,6 +110,15 @@ def find_rocm(machine: Machine) -> list[Rocm]:
     return sorted(found.values(), key=lambda rocm: machine.path(rocm.path).resolve() != current)
 
 
+def migraphx_available(machine: Machine | None = None, rocm: Sequence[Rocm] | None = None) -> bool:
+    """Whether AMD's MIGraphX is installed: its Python package, or its library in a ROCm tree."""
+    if distribution_versions(["migraphx", "torch-migraphx"]):
+        return True
+    machine = machine or Machine()
+    trees = find_rocm(machine) if rocm is None else rocm
+    return any((machine.path(one.path) / "lib/libmigraphx.so").exists() for one in trees)
+
+
 def _rocm_version(path: Path) -> str:
     for name in (".info/version", ".info/version-dev", ".info/version-hiprt"):
         try:

@@ -26,6 +26,8 @@ _WARP_CONSTANT = re.compile(
     r"\b(?:const|constexpr)\b[^;(){}]*?\b(\w*warp_?(?:size|threads|sz|width)\w*|\w*threads_?per_?warp)\s*(?:=|\{)\s*32\b"
 )
 
+_WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
+
 
 class AuditError(Exception):
     """The audit could not start; the message says why and what to do."""
@@ -51,6 +53,7 @@ def audit(
     *,
     archs: tuple[Arch, ...] | None = None,
     rules: frozenset[str] | None = None,
+    kinds: frozenset[str] | None = None,
     diff: str | None = None,
     baseline: str | None = None,
     vendored: bool = False,
@@ -65,6 +68,7 @@ def audit(
         path: what to audit.
         archs: targets; None for every architecture of the table.
         rules: ids or codes to keep; None for all.
+        kinds: kinds of file to audit (``docker``, ``python``, ...); None for all.
         diff: a git revision; only findings on lines changed since are kept.
         baseline: a file of known findings to leave out.
         progress: called with files done and files in all.
@@ -80,7 +84,11 @@ def audit(
         project.diff = changed_lines(project.root, diff)
     gather(project)
     targets = archs or select(None)
-    todo = [(s.path, s.kind, s.nbytes) for s in project.sources if project.diff is None or s.path in project.diff]
+    todo = [
+        (s.path, s.kind, s.nbytes)
+        for s in project.sources
+        if (project.diff is None or s.path in project.diff) and (kinds is None or s.kind in kinds)
+    ]
     results = _run(project, todo, targets, jobs, progress)
     report = Audit(project.root, targets, skipped=list(project.skipped), n_files=len(todo))
     _join_modules(project, results)
@@ -110,7 +118,7 @@ def require_parsers() -> None:
     """
     import importlib.util
 
-    needed = ("tree_sitter", "tree_sitter_cuda", "pathspec", "packaging")
+    needed = ("tree_sitter", "tree_sitter_cuda", "packaging")
     missing = [m for m in needed if importlib.util.find_spec(m) is None]
     if missing:
         raise AuditError(f"gfxgraph port needs {', '.join(missing)}: pip install 'gfxgraph[port]'")
@@ -120,8 +128,11 @@ def gather(project: Project) -> None:
     """Facts that one file cannot know: macros by platform, and which sources torch's hipify translates."""
     cpp: list[tuple[list[Directive], dict[int, Arm | None]]] = []
     warps: set[str] = set()
+    folders: set[str] = set()
     for path in project.paths("cpp"):
         text = _text(project, path)
+        if _WARP_CODE.search(text):
+            folders.add(path.rpartition("/")[0])
         warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
         if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
             code = blank_comments(text)
@@ -133,7 +144,7 @@ def gather(project: Project) -> None:
                 index[line] = next((a for a in reversed(arms) if a.first_line <= line <= a.last_line), None)
             cpp.append(([d for d in directives if d.kind == "define"], index))
     project.macros = close_over(cpp)
-    project.warp_constants = frozenset(warps)
+    project.warp_constants, project.warp_folders = frozenset(warps), frozenset(folders)
     named: set[str] = set()
     defined: set[str] = set()
     modules: set[str] = set()
@@ -143,8 +154,10 @@ def gather(project: Project) -> None:
             r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b", text
         ):
             project.has_torch_extension = True
+            project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
             modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
-            defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
+            if not re.search(r"cuda_(include|lib)_dirs?\b|get_cuda_dirs", text):  # else it also builds without torch
+                defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
             named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
     project.extension_sources = frozenset(named)
     project.extension_names = frozenset(modules)
@@ -257,7 +270,8 @@ def _filter(
             return False
         if wanted is not None and not (f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)):
             return False
-        return diff is None or bool({f.line, *f.also} & diff.get(f.path, frozenset()))
+        span = range(f.line, max(f.line, f.end_line) + 1)
+        return diff is None or not diff.get(f.path, frozenset()).isdisjoint(span)
 
     return keep
 

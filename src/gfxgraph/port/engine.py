@@ -22,7 +22,7 @@ from gfxgraph.port.registry import Check, for_kind
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
-
+_MAX_SPAN = 40
 _CI = re.compile(
     r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
@@ -50,6 +50,7 @@ class FileResult:
     skipped: list[Skipped] = field(default_factory=list)
     imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
+    seen: set[tuple[str, int, int]] = field(default_factory=set)
 
 
 def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) -> FileResult:
@@ -246,12 +247,27 @@ def _record(
         archs=archs,
         evidence=evidence,
         values=dict(hit.values),
-        also=tuple(sorted(set(hit.also) - {hit.line})),
+        end_line=_end(hit),
         guarded_by=guarded,
     )
-    target = result.guarded if guarded else result.findings
-    if not any(f.rule == finding.rule and f.line == finding.line and f.column == finding.column for f in target):
-        target.append(finding)
+    key = (rule.id, hit.line, hit.column)
+    if key not in result.seen:
+        result.seen.add(key)
+        (result.guarded if guarded else result.findings).append(finding)
+
+
+def _end(hit: Hit) -> int:
+    """The last line of what a hit names: a statement or an expression, never a whole body."""
+    node = hit.node
+    if isinstance(node, ast.AST):
+        if isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body"):
+            return min(getattr(node, "end_lineno", None) or hit.line, hit.line + _MAX_SPAN)
+        return hit.line
+    if hit.end_line or node is None or isinstance(node, Entry):
+        return min(hit.end_line or hit.line, hit.line + _MAX_SPAN)
+    if node.type in ("function_definition", "if_statement", "for_statement", "while_statement"):
+        return hit.line
+    return min(hit.line + int(node.end_point[0]) - int(node.start_point[0]), hit.line + _MAX_SPAN)
 
 
 def _suppress(result: FileResult, text: str) -> None:

@@ -6,14 +6,16 @@ Facts are gathered once into plain data, so that rules about them are tested wit
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from gfxgraph.hardware.access import KFD, container, device_nodes
+from gfxgraph.hardware.checks import Site
+from gfxgraph.hardware.software import find_torch
 from gfxgraph.port.archs import Arch, table
 from gfxgraph.port.model import Finding, Severity
 from gfxgraph.port.registry import for_kind
@@ -34,6 +36,7 @@ class Env:
     has_kfd: bool = False
     numa_balancing: str = ""
     python: str = ""
+    container: str = ""
 
     def archs(self) -> tuple[Arch, ...]:
         return tuple(a for a in table() if a.name in self.devices)
@@ -53,75 +56,45 @@ def from_json(text: str) -> Env:
         has_kfd=bool(data.get("has_kfd")),
         numa_balancing=str(data.get("numa_balancing", "")),
         python=str(data.get("python", "")),
+        container=str(data.get("container", "")),
     )
 
 
-def gather(variables: Mapping[str, str]) -> Env:
-    """Read this machine's facts. torch's version file is read, torch is not imported.
+def gather(site: Site | None = None) -> Env:
+    """Read this machine's facts through the readers that ``gfxgraph doctor`` uses. torch is not imported.
 
     Args:
-        variables: the process environment, as ``config`` gives it.
+        site: what to look at; this machine where None.
     """
+    site = site or Site()
     packages = {}
     for dist in metadata.distributions():
         name = dist.metadata["Name"] if dist.metadata else None
         if name:
             packages[name.lower().replace("_", "-")] = dist.version
-    version, build = torch_build()
-    denied = tuple(
-        p
-        for p in ["/dev/kfd", *(str(x) for x in sorted(Path("/dev/dri").glob("renderD*")))]
-        if os.path.exists(p) and not os.access(p, os.R_OK | os.W_OK)
-    )
+    version, build = torch_build(list(site.search) if site.search is not None else None)
+    nodes = device_nodes(site.machine)
     return Env(
-        variables={k: v for k, v in variables.items() if _KEPT.search(k)},
+        variables={k: v for k, v in site.machine.environ.items() if _KEPT.search(k)},
         packages=packages,
         torch_version=version,
         torch_build=build,
-        devices=tuple(_kfd_devices()),
-        denied=denied,
-        has_kfd=os.path.exists("/dev/kfd"),
-        numa_balancing=_read("/proc/sys/kernel/numa_balancing"),
-        python=".".join(map(str, __import__("sys").version_info[:3])),
+        devices=tuple(gpu.arch for gpu in site.gpus),
+        denied=tuple(n.path for n in nodes if n.exists and not n.may_open),
+        has_kfd=any(n.path == KFD and n.exists for n in nodes),
+        numa_balancing=site.machine.text("/proc/sys/kernel/numa_balancing"),
+        python=".".join(map(str, sys.version_info[:3])),
+        container=container(site.machine),
     )
 
 
 def torch_build(search: list[str] | None = None) -> tuple[str, str]:
-    """Version and build of the installed torch from its own ``version.py``, without importing it."""
-    try:
-        dists = metadata.distributions(name="torch", path=search) if search else metadata.distributions(name="torch")
-        dist = next(iter(dists), None)
-    except OSError:
-        dist = None
-    if dist is None:
-        return "", ""
-    text = ""
-    located = dist.locate_file("torch/version.py")
-    try:
-        text = Path(str(located)).read_text(encoding="utf-8")
-    except OSError:
-        pass  # an editable or broken install: judge by the version alone
-    if re.search(r"^hip\s*(?::[^=]+)?=\s*['\"]", text, re.M) or "+rocm" in dist.version:
-        return dist.version, "rocm"
-    if re.search(r"^cuda\s*(?::[^=]+)?=\s*['\"]", text, re.M) or "+cu" in dist.version:
-        return dist.version, "cuda"
-    return dist.version, "cpu"
-
-
-def _kfd_devices() -> Iterator[str]:
-    """gfx names of the kernel driver's topology."""
-    for node in sorted(Path("/sys/class/kfd/kfd/topology/nodes").glob("*/properties")):
-        match = re.search(r"^gfx_target_version\s+(\d+)$", _read(str(node)), re.M)
-        if match and int(match.group(1)):
-            version = int(match.group(1))
-            yield f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    """Version and build (``rocm``, ``cuda``, ``cpu``, or "" without torch) of the torch that would be imported."""
+    found = find_torch(search)
+    kind = found.kind
+    if kind == "cpu" and "+rocm" in found.version:
+        kind = "rocm"
+    return (found.version, kind) if found.version else ("", "")
 
 
 def audit_env(env: Env) -> list[Finding]:

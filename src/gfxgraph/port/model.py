@@ -123,8 +123,8 @@ class Hit:
         column: 0-based column.
         node: the reader's own node, from which the guards are read; None where lines are enough.
         values: placeholders of the rule's ``what``.
+        end_line: the last line of the construct, where no node tells it.
         guarded_by: a guard the check itself saw (a ``try``), in words; the finding is then not reported.
-        also: further lines that the same finding covers.
     """
 
     line: int
@@ -134,13 +134,13 @@ class Hit:
     severity: Severity | None = None
     archs: ArchSet | None = None
     guarded_by: str = ""
-    also: tuple[int, ...] = ()
+    end_line: int = 0
     guard_free: bool = False  # the hit is about the guard itself: enclosing guards still count, its own not
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One hit of one rule in one file, with its evidence."""
+    """One hit of one rule in one file, with its evidence; ``end_line`` is where the named construct ends."""
 
     rule: str
     code: str
@@ -154,7 +154,7 @@ class Finding:
     archs: tuple[str, ...]
     evidence: str
     values: Mapping[str, str] = field(default_factory=dict)
-    also: tuple[int, ...] = ()
+    end_line: int = 0
     guarded_by: str = ""
     fingerprint: str = ""
 
@@ -170,7 +170,7 @@ class Finding:
             "path": self.path,
             "line": self.line,
             "column": self.column + 1,
-            "also": list(self.also),
+            "end_line": max(self.line, self.end_line),
             "severity": self.severity.label,
             "phase": self.phase,
             "fix": self.fix.value,

@@ -52,6 +52,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "suppressed": ("suppressed by inline ignores", "处被行内忽略"),
     "baselined": ("known from the baseline", "处已在基线中"),
     "safe_hint": ("can be fixed safely: gfxgraph port fix", "处可安全修复：gfxgraph port fix"),
+    "not_installed": ("not installed", "未安装"),
     "targets": ("targets", "目标架构"),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph.port.gitignore import GitIgnore
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import Skipped
@@ -79,6 +80,8 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         warp_constants: names that some file defines as a warp size of 32.
+        warp_folders: folders of which some file works with warps.
+        asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -91,9 +94,11 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     warp_constants: frozenset[str] = frozenset()
+    warp_folders: frozenset[str] = frozenset()
     extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
+    asks_cuda_home: bool = False
     has_hip_build: bool = False
     gitignore: str = ""
     diff: dict[str, frozenset[int]] | None = None
@@ -287,8 +292,6 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
 
     Folders reached a second time through a link are passed over and said so.
     """
-    from pathspec import GitIgnoreSpec
-
     top = os.path.realpath(root)
     if os.path.isfile(top):
         project = Project(os.path.dirname(top))
@@ -296,18 +299,15 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
         return project
     project = Project(top)
     seen: set[tuple[int, int]] = set()
-    specs: dict[str, Any] = {}
+    specs: dict[str, GitIgnore] = {}
 
     def ignored(rel: str, is_dir: bool) -> bool:
         parts = rel.split("/")
-        for end in range(len(parts)):
-            base = "/".join(parts[:end])
-            spec = specs.get(base)
-            if spec is not None:
-                local = "/".join(parts[end:]) + ("/" if is_dir else "")
-                verdict = spec.check_file(local).include
-                if verdict:
-                    return True
+        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
+            spec = specs.get("/".join(parts[:end]))
+            verdict = spec.decides("/".join(parts[end:]), is_dir) if spec is not None else None
+            if verdict is not None:
+                return verdict
         return False
 
     stack = [""]
@@ -328,7 +328,7 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
             if entry.name == ".gitignore" and entry.is_file():
                 try:
                     text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
-                    specs[folder] = GitIgnoreSpec.from_lines(text.splitlines())
+                    specs[folder] = GitIgnore(text)
                     project.gitignore += text if not folder else ""
                 except (OSError, ValueError) as error:
                     project.skipped.append(Skipped(_join(folder, entry.name), "gitignore", str(error)))

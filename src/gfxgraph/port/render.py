@@ -35,7 +35,7 @@ def show(audit: Audit, console: Console, *, lang: str, guarded: bool, limit: int
 
     Args:
         guarded: also list findings under a guard.
-        limit: places shown a rule; 0 for all.
+        limit: files shown a rule; 0 for all.
     """
     by_phase: dict[int, list[Finding]] = defaultdict(list)
     for f in audit.findings:
@@ -82,11 +82,16 @@ def _rule(rule_id: str, places: list[Finding], audit: Audit, console: Console, l
         _indented(console, word("affects", lang), ", ".join(named))
     _indented(console, word("why", lang), text.why)
     _indented(console, word("do", lang), text.do)
-    shown = places if not limit else places[:limit]
-    for f in shown:
-        _place(f, fill(text.what, f.values), console, lang)
-    if len(shown) < len(places):
-        console.print(f"    [dim]… {len(places) - len(shown)} {word('more', lang)}[/]")
+    by_file: dict[str, list[Finding]] = defaultdict(list)
+    for f in places:
+        by_file[f.path].append(f)
+    groups = list(by_file.values())
+    shown = groups if not limit else groups[:limit]
+    for group in shown:
+        _place(group, fill(text.what, group[0].values), console, lang)
+    left = sum(len(group) for group in groups[len(shown) :])
+    if left:
+        console.print(f"    [dim]… {left} {word('more', lang)}[/]")
 
 
 def _indented(console: Console, label: str, text: str) -> None:
@@ -97,8 +102,9 @@ def _indented(console: Console, label: str, text: str) -> None:
     console.print(Padding(row, (0, 0, 0, 4)))
 
 
-def _place(f: Finding, what: str, console: Console, lang: str) -> None:
-    """One place: where, what, and the line itself unless the words already quote it."""
+def _place(group: list[Finding], what: str, console: Console, lang: str) -> None:
+    """The places of one file: where, what, the first line unless the words already quote it, the other lines."""
+    f = group[0]
     quoted = "".join(what.split()) in "".join(f.evidence.split()) and len(what) > 8
     shown = f.evidence if quoted else what
     place = Line(f"{f.path}:{f.line}  ", style="blue")
@@ -106,8 +112,9 @@ def _place(f: Finding, what: str, console: Console, lang: str) -> None:
     console.print(Padding(place, (0, 0, 0, 4)), no_wrap=True, overflow="ellipsis")
     if not quoted and f.evidence:
         console.print(Padding(Line(f.evidence, style="dim"), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
-    if f.also:
-        lines = ", ".join(map(str, f.also[:12])) + (" …" if len(f.also) > 12 else "")
+    others = sorted({g.line for g in group} - {f.line})
+    if others:
+        lines = ", ".join(map(str, others[:12])) + (" …" if len(others) > 12 else "")
         console.print(f"      [dim]{word('also', lang)} {lines}[/]")
 
 

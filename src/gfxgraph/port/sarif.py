@@ -85,6 +85,8 @@ def _rule(rule: Any, lang: str) -> dict[str, Any]:
 def _result(f: Finding, index: dict[str, int], lang: str, suppression: str = "") -> dict[str, Any]:
     text = load()[index[f.rule]].rule.text(lang)
     region: dict[str, Any] = {"startLine": max(1, f.line), "startColumn": f.column + 1}
+    if f.end_line > f.line:
+        region["endLine"] = f.end_line
     if f.evidence:
         region["snippet"] = {"text": f.evidence}
     row: dict[str, Any] = {
@@ -96,10 +98,6 @@ def _result(f: Finding, index: dict[str, int], lang: str, suppression: str = "")
         "partialFingerprints": {"gfxgraphPort/v1": f.fingerprint or f"{f.rule}:{f.path}:{f.line}"},
         "properties": {"archs": list(f.archs), "effort": f.effort.label, "phase": f.phase},
     }
-    if f.also:
-        row["relatedLocations"] = [
-            {"physicalLocation": {"artifactLocation": _uri(f.path), "region": {"startLine": n}}} for n in f.also
-        ]
     if suppression:
         row["suppressions"] = [{"kind": suppression}]
     return row

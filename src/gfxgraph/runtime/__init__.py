@@ -5,6 +5,8 @@ Stays out: command line, engines.
 
     graph.py      BridgedCUDAGraph: what users hold
     session.py    one capture: segments, splits, recovery, undo
+    undo.py, generators.py, streams.py, host_values.py
+                  what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
     modes.py      standing on torch's stack of dispatch modes, and leaving it
     intercept.py  host reads and waits that no dispatch mode sees
@@ -14,5 +16,6 @@ Stays out: command line, engines.
     validate.py   replay against eager
     guard/        against illegal memory accesses: tiers, flight recorder, red zones, bisect
     process.py    the process's settings, driver, counters and sessions
+    callables/    gfxgraph.graphed: functions captured per signature
     selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases
 """

@@ -1,8 +1,9 @@
 """Switching the bridge on and off: which platform this is, what is patched, and how it is put back.
 
 Nothing is patched until every check has passed. What is patched: the two names of CUDAGraph
-(``torch.cuda`` and ``torch.cuda.graphs``) and the entry and exit of ``torch.cuda.graph``, which in
-torch up to 2.14 leave the capture stream current when the capture could not be begun or ended.
+(``torch.cuda`` and ``torch.cuda.graphs``), those of make_graphed_callables, and the entry and exit of
+``torch.cuda.graph``, which in torch up to 2.14 leave the capture stream current when the capture could
+not be begun or ended.
 """
 
 from __future__ import annotations
@@ -187,24 +188,23 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
-    from gfxgraph.runtime import intercept, process
+    from gfxgraph.runtime import intercept, process, remedies
     from gfxgraph.runtime.graph import bridged_class
 
     _set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
-    decisions = _decisions(platform, settings)
-    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
-    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
-    state.capture_error_mode = decisions.capture_error_mode
-    state.fresh_stream_after_failure = decisions.fresh_stream_after_failure
-    state.decisions = decisions
-    process.install(state)
-    process.watch_forks()
+    state = _make_process(settings, platform, base)
+    no_exit = remedies.arrange_exit(state)
+    if no_exit is not None:
+        _undo.append(no_exit)
     bridged = bridged_class(base)
     _replace(torch.cuda.graphs, "CUDAGraph", bridged)
     _replace(torch.cuda, "CUDAGraph", bridged)
     _replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
     _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    from gfxgraph.runtime.callables import training
+
+    _undo.append(training.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
@@ -224,6 +224,49 @@ def watch_memory(tier: GuardTier) -> None:
     from gfxgraph.runtime.guard import guard
 
     guard.prepare_process(tier, _replace, _undo)
+
+
+def _make_process(settings: Config, platform: str, base: Any) -> Any:
+    """What captures stand on; nothing is patched."""
+    from gfxgraph.runtime import process
+
+    decisions = _decisions(platform, settings)
+    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
+    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
+    state.capture_error_mode = decisions.capture_error_mode
+    state.decisions = decisions
+    process.install(state)
+    process.watch_forks()
+    return state
+
+
+_unpatched: Any = None
+
+
+def process_for_callables() -> Any:
+    """The process state for graphed callables: the bridge's where it is on, else one without patches.
+
+    Returns:
+        None where there is no GPU to capture on.
+    """
+    global _unpatched
+    from gfxgraph.runtime import process
+
+    with _lock:
+        if _undo:
+            return process.current()
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        if _unpatched is None:
+            settings = config.load()
+            check_settings(settings)
+            platform = "rocm" if torch.version.hip is not None else "cuda"
+            _set_log_level(settings)
+            _unpatched = _make_process(settings, platform, torch.cuda.graphs.CUDAGraph)
+        process.install(_unpatched)
+        return _unpatched
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

@@ -104,6 +104,8 @@ def run_tape(
             if position in tape.generators:
                 take_state(*tape.generators[position])
             result = entry.func(*substitute(entry.args, value_of), **substitute(entry.kwargs, value_of))
+            if type(result) is tuple:
+                wait_for_collective(result)
             bind(entry.outputs, result, env)
             if after is not None:
                 after(position, entry, env)
@@ -111,6 +113,17 @@ def run_tape(
                 env.pop(value, None)
         make_aliases(len(tape.entries))
     return {value: env[value] for value in keep if value in env}
+
+
+def wait_for_collective(result: Any) -> None:
+    """Wait for a collective that was called by its operation: it comes back before it has happened.
+
+    Programs wait by calling ``wait`` on what ``torch.distributed`` gives them, which no dispatcher sees.
+    On the device the wait is the stream's, not the host's.
+    """
+    for part in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
+            part.wait()
 
 
 def bind(spec: Any, result: Any, env: Env) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.errors import CaptureError, ReplayError
-from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime import intercept, process, remedies
 from gfxgraph.runtime.hooks import bare_launch, one_replay
 from gfxgraph.runtime.modes import leave_modes
 from gfxgraph.runtime.program import Program
@@ -59,7 +59,7 @@ SAMPLE_INTERVAL = 256
 
 def bridged_class(base: type) -> type:
     """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
-    launch = _launch_of(base)
+    launch = launch_of(base)
 
     class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
         """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
@@ -75,6 +75,7 @@ def bridged_class(base: type) -> type:
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
             self._session: Session | None = None
+            self._older: Any = None
             # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
             self._generators: list[tuple[Any, Any]] = []
             # A replay on the fast path only counts down; see _grant.
@@ -142,10 +143,10 @@ def bridged_class(base: type) -> type:
                 raise session.error
             if process.active_session() is not session:
                 raise self._not_here(session)
-            if torch.cuda.current_stream().cuda_stream != session.stream.cuda_stream:
+            if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
                 error = CaptureError(
                     "capture_ended_elsewhere",
-                    begun=f"{session.stream} at {shown(session.begun_at)}",
+                    begun=f"{session.streams.own} at {shown(session.begun_at)}",
                     ended=f"{torch.cuda.current_stream()} at {shown(place())}",
                     quote=STOCK_NOT_BEGUN,
                 )
@@ -245,14 +246,19 @@ def bridged_class(base: type) -> type:
 
         # -- replay ------------------------------------------------------------------------------------
 
-        def replay(self) -> None:
+        def replay(self, **older: Any) -> Any:
             """Replay the captured work on the current stream.
+
+            Args:
+                older: ``batch_size``, ``branch`` and ``input_tensor`` of gfxgraph 1.x; see `capture`.
 
             Raises:
                 ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
                     `no_fallback_left`.
                 GuardMismatch: a value that steered the capture has changed.
             """
+            if older:
+                return self._replay_older(**older)
             left = self._left - 1
             if left >= 0:
                 self._left = left
@@ -277,6 +283,7 @@ def bridged_class(base: type) -> type:
             self._counted += 1
             if not self._is_instantiated:
                 self.instantiate()
+            remedies.before_replay()
             if self._guard is not None:
                 self._guard.before_replay()
             with one_replay(self):
@@ -316,7 +323,8 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            self._grant(SAMPLE_INTERVAL - 1 if plain and not self._unvalidated else 0)
+            checked = self._unvalidated or self._state.decisions.join_copies
+            self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
             """Let the next ``n`` replays go straight to torch; account for those that have."""
@@ -359,6 +367,7 @@ def bridged_class(base: type) -> type:
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
+            remedies.after_destroy()
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
@@ -412,9 +421,43 @@ def bridged_class(base: type) -> type:
                 self._let_go_of_program()
             if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway
+            if program is not None and remedies.keeps((self, program)):
+                return
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()
+
+        # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
+
+        def capture(
+            self,
+            *,
+            dynamic_shapes: bool = False,
+            buckets: Any = None,
+            conditional_branches: Any = None,
+            model_fn: Any = None,
+        ) -> Any:
+            """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
+
+            Args:
+                dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+                buckets: sizes; by default 1, 2, 4 ... 64.
+                conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+                model_fn: ``replay(input_tensor=x)`` gives its result.
+
+            Raises:
+                CaptureError: `older_capture`.
+            """
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            self._older = OlderCapture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+            return self._older
+
+        def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
+            from gfxgraph.runtime.callables.older import OlderCapture
+
+            older = self._older if self._older is not None else OlderCapture(self)
+            return older.replay(self, batch_size, branch, input_tensor)
 
         # -- gfxgraph's own --------------------------------------------------------------------------------
 
@@ -472,7 +515,9 @@ def bridged_class(base: type) -> type:
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
 
-        def replay(self) -> None:
+        def replay(self, **older: Any) -> Any:
+            if older:
+                return self._replay_older(**older)
             left = self._left - 1
             if left >= 0 and not self._guard.pointers.is_dirty:  # type: ignore[union-attr]
                 self._left = left
@@ -489,7 +534,7 @@ def bridged_class(base: type) -> type:
     return BridgedCUDAGraph
 
 
-def _launch_of(base: Any) -> Any:
+def launch_of(base: Any) -> Any:
     """torch's replay in its leanest form that loses nothing.
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.

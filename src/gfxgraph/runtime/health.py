@@ -40,7 +40,8 @@ def health_check() -> dict[str, Any]:
     """Capture and replay a small graph and compare it with eager execution.
 
     Returns:
-        ``ok``, ``gpu``, ``rocm`` (the architecture, or None), ``native_bridge``, ``vram_total_mb``,
+        ``ok``, ``gpu``, ``rocm`` (the architecture, or None), ``native_bridge`` (the companion's
+        library is there and loads; ``gfxgraph.native.state()`` says why not), ``vram_total_mb``,
         ``vram_free_mb``, ``details``; never raises.
     """
     report: dict[str, Any] = {
@@ -97,6 +98,6 @@ def _smoke_test(torch: Any, report: dict[str, Any]) -> None:
 
 
 def _native_bridge() -> bool:
-    import importlib.util
+    from gfxgraph import _native
 
-    return importlib.util.find_spec("gfxgraph_native") is not None
+    return _native.state().loads

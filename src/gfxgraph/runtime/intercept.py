@@ -125,28 +125,28 @@ def _session_for(tensor: Any) -> Any:
     session = _session()
     if session is None or not isinstance(tensor, Tensor):
         return None
-    return session if session.comes_from_device(tensor) else None
+    return session if session.values.comes_from_device(tensor) else None
 
 
 def _item(self: Tensor) -> Any:
     session = _session_for(self)
     if session is None:
         return _stock["item"](self)
-    return session.read_scalar(self, "Tensor.item")
+    return session.values.read_scalar(self, "Tensor.item")
 
 
 def _bool(self: Tensor) -> bool:
     session = _session_for(self)
     if session is None:
         return _stock["bool"](self)  # type: ignore[no-any-return]
-    return bool(session.read_scalar(self, "Tensor.__bool__"))
+    return bool(session.values.read_scalar(self, "Tensor.__bool__"))
 
 
 def _float(self: Tensor) -> float:
     session = _session_for(self)
     if session is None:
         return _stock["float"](self)  # type: ignore[no-any-return]
-    value = session.read_scalar(self, "Tensor.__float__")
+    value = session.values.read_scalar(self, "Tensor.__float__")
     return float(value._escape("float()"))
 
 
@@ -154,14 +154,14 @@ def _int(self: Tensor) -> int:
     session = _session_for(self)
     if session is None:
         return _stock["int"](self)  # type: ignore[no-any-return]
-    return int(session.read_scalar(self, "Tensor.__int__")._escape("int()"))
+    return int(session.values.read_scalar(self, "Tensor.__int__")._escape("int()"))
 
 
 def _index(self: Tensor) -> int:
     session = _session_for(self)
     if session is None:
         return _stock["index"](self)  # type: ignore[no-any-return]
-    return int(session.read_scalar(self, "Tensor.__index__")._escape("an index or a size"))
+    return int(session.values.read_scalar(self, "Tensor.__index__")._escape("an index or a size"))
 
 
 def _tolist(self: Tensor) -> Any:
@@ -224,7 +224,7 @@ def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
 
 def _stream_synchronize(self: Any) -> Any:
     session = _session()
-    if session is not None and session.captures(self):
+    if session is not None and session.streams.captures(self):
         call = _synchronize_current(_stock["stream_synchronize"])
         return session.host_call("torch.cuda.Stream.synchronize", call)
     return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
@@ -251,7 +251,7 @@ def _event_synchronize(self: Any) -> Any:
     session = _session()
     if session is None:
         return _stock["event_synchronize"](self)
-    if session.recorded_in(self) is not None:  # recorded in this capture: everything up to here has to be done
+    if session.streams.recorded_in(self) is not None:  # everything up to here has to be done
         return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(_stock["stream_synchronize"]))
     event_synchronize = _stock["event_synchronize"]
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
@@ -261,8 +261,8 @@ def _event_query(self: Any) -> bool:
     session = _session()
     if session is None:
         return _stock["event_query"](self)  # type: ignore[no-any-return]
-    if session.recorded_in(self) is not None:
-        synchronize, stream = _stock["stream_synchronize"], session.stream
+    if session.streams.recorded_in(self) is not None:
+        synchronize, stream = _stock["stream_synchronize"], session.streams.own
         session.host_call("torch.cuda.Event.query", lambda: synchronize(stream), repeat=False)
         return True
     query = _stock["event_query"]
@@ -283,7 +283,7 @@ def _record(self: Any, stream: Any = None) -> Any:
     given = () if stream is None else (stream,)
     if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
-    session.note_event(self)
+    session.streams.note_event(self, session.n_segments)
     try:
         return record(self, *given)
     except RuntimeError as error:
@@ -296,22 +296,22 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     if session is None:
         return wait(self, stream) if stream is not None else wait(self)
     stream = stream if stream is not None else torch.cuda.current_stream()
-    segment = session.recorded_in(self)
+    segment = session.streams.recorded_in(self)
     if getattr(self, EXTERNAL, False):
         return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
-        if not session.captures(stream):
+        if not session.streams.captures(stream):
             return wait(self, stream)  # a stream that has nothing to do with the capture
         # At replay the program's work is on whatever stream is current then.
         current_stream = torch.cuda.current_stream
         return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
-    session.note_side_stream(stream)
+    session.streams.note_side(stream)
     try:
         if segment == session.n_segments:
             return wait(self, stream)
         # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
         fork = torch.cuda.Event()
-        _stock["record"](fork, session.stream)
+        _stock["record"](fork, session.streams.own)
         return wait(fork, stream)
     except RuntimeError as error:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
@@ -366,7 +366,7 @@ def _get_rng_state(*args: Any, **kwargs: Any) -> Any:
     call = _stock["get_rng_state"]
     if session is None:
         return call(*args, **kwargs)
-    return session.generator_state(lambda: call(*args, **kwargs))
+    return session.values.generator_state(lambda: call(*args, **kwargs))
 
 
 def _set_rng_state(new_state: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gfxgraph.core.questions import STEPS, Reference, follow
 
 if TYPE_CHECKING:
-    from gfxgraph.runtime.session import Session
+    from gfxgraph.runtime.host_values import HostValues
 
 _PLAIN = (bool, int, float, complex)
 
@@ -29,10 +29,10 @@ _PLAIN = (bool, int, float, complex)
 class TrackedNumber:
     """A value read from the device at ``where``; see the module's text for what it allows."""
 
-    __slots__ = ("_reference", "_session", "_value")
+    __slots__ = ("_reference", "_value", "_values")
 
-    def __init__(self, session: Session, value: Any, reference: Reference) -> None:
-        object.__setattr__(self, "_session", session)
+    def __init__(self, values: HostValues, value: Any, reference: Reference) -> None:
+        object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_value", value)
         object.__setattr__(self, "_reference", reference)
 
@@ -43,7 +43,7 @@ class TrackedNumber:
     # -- asked and answered: guarded ------------------------------------------------------------
 
     def _ask(self, test: str, operand: Any, answer: bool) -> bool:
-        self._session.asked(self._reference, test, operand, answer)
+        self._values.asked(self._reference, test, operand, answer)
         return answer
 
     def _compare(self, other: Any, test: str, op: Any) -> Any:
@@ -92,7 +92,7 @@ class TrackedNumber:
 
     def _step(self, name: str, *args: Any) -> TrackedNumber:
         reference = Reference(self._reference.read, (*self._reference.path, (name, args)))
-        return TrackedNumber(self._session, follow(self._value, ((name, args),)), reference)
+        return TrackedNumber(self._values, follow(self._value, ((name, args),)), reference)
 
     def __abs__(self) -> TrackedNumber:
         return self._step("abs")
@@ -118,7 +118,7 @@ class TrackedNumber:
 
     def _escape(self, use: str) -> Any:
         """Return the plain value if the policy pins it, else raise CaptureError."""
-        self._session.escaped(self._reference, self._value, use)
+        self._values.escaped(self._reference, self._value, use)
         return self._value
 
     def __float__(self) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.driver.base import GraphDriver
+from gfxgraph.hardware.defects import Decisions
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
@@ -35,12 +36,11 @@ class Process:
     validate_replays: int = 0
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
-    fresh_stream_after_failure: bool = False
     recording: dict[tuple[int, int], Session] = field(default_factory=dict)
     """Pools that a capture is recording into right now; only those that programs chose."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
-    decisions: Any = None
+    decisions: Decisions = field(default_factory=Decisions)
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)

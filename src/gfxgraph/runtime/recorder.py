@@ -30,6 +30,7 @@ from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
+from gfxgraph.runtime.structure import written_arguments
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
@@ -59,9 +60,7 @@ class OpInfo:
         self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
         arguments = schema.arguments
-        self.mutates: tuple[tuple[int, str], ...] = tuple(
-            (i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
-        )
+        self.mutates = written_arguments(schema)
         self.generator: tuple[int, str] | None = next(
             ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
         )
@@ -146,6 +145,7 @@ class Recorder(TorchDispatchMode):
         self.holds: list[Tensor] | None = None
         """Where set, every result is held until the capture is over, so that no two share memory."""
         self.is_guarded = session.state.settings.guard > 0
+        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -198,6 +198,16 @@ class Recorder(TorchDispatchMode):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
 
+    def disown_new_nodes(self) -> None:
+        """Know the nodes of an operation that was refused half-way as nobody's.
+
+        Such an operation wrote only to temporary memory of its own, which went with it: what it left
+        in the graph matters to no later node, and need not be asked about.
+        """
+        frontier = self._reader_of_current_stream()()
+        if frontier not in self.frontiers:
+            self._new_nodes(frontier)
+
     # -- dispatch ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -209,7 +219,7 @@ class Recorder(TorchDispatchMode):
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
                 return func(*args, **(kwargs or {}))
             info = _OPS[func] = OpInfo(func)
-        if info.is_watched or self.session.tainted:
+        if info.is_watched or self.session.values.tainted:
             if info.is_composite:
                 with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
@@ -282,6 +292,8 @@ class Recorder(TorchDispatchMode):
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
+        if len(self.frontiers) > self.max_nodes:
+            self.session.grew()
         return out
 
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
@@ -289,7 +301,7 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.tainted and session.reads_tainted(args, kwargs):
+        if session.values.tainted and session.values.reads_tainted(args, kwargs):
             return _TAINTED
         return None
 

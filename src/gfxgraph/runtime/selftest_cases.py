@@ -612,7 +612,7 @@ def _driver_with(feature: str) -> Any:
         skip("the runtime library was not found, so nodes cannot be reached")
     if feature in state.driver.missing:
         skip(f"this runtime has no {feature}")
-    if state.decisions is not None and not state.decisions.node_walk:
+    if not state.decisions.node_walk:
         skip("the defect table forbids node walks here")
     return state.driver
 

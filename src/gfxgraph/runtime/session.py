@@ -21,24 +21,28 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.core.questions import Question, Reference
+from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError
-from gfxgraph.runtime import intercept, process
+from gfxgraph.runtime import intercept, process, remedies
+from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
-from gfxgraph.runtime.memory import Layout, is_within, overwrite, pool_id, pool_ranges, tensor_of
+from gfxgraph.runtime.host_values import HostValues
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.modes import enter_mode, leave_modes
-from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
 from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
+from gfxgraph.runtime.streams import Streams
+from gfxgraph.runtime.structure import flat, written
+from gfxgraph.runtime.undo import Undo
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
 # torch's own refusals that leave the capture alive: the operation can be split out.
@@ -70,34 +74,27 @@ class Session:
         self.extra = extra
         self.policy = policy
         self.device_index = torch.cuda.current_device()
-        self.stream = torch.cuda.current_stream()
+        self.streams = Streams()
         self.begun_at = place()
         self.pool = pool
         self.pool_id: Any = pool_id(pool)
         self.has_users_pool = self.pool_id is not None
-        self.user_generators = generators
-        self.default_generator = torch.cuda.default_generators[self.device_index]
-        self.default_state = self.default_generator.graphsafe_get_state()
+        self.generators = Generators(self.device_index, self.state.base, generators)
+        self.values = HostValues(self)
+        self.undo = Undo()
         self.program = Program(bare_launch(self.state.base))
         self._own_graph: Any = None
         self._dying: Any = None
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
-        self.snapshots: list[tuple[Tensor, Tensor]] = []
-        self.saved_rng: list[tuple[Any, Tensor]] = []
-        self.side_streams: dict[int, Any] = {}
-        # Held, not weakly: torch's event type does not clear weak references when it dies.
-        self.events: dict[int, tuple[Any, int]] = {}
-        self.tainted: dict[int, weakref.ref[Tensor]] = {}
-        self.n_reads = 0
-        self.reads: dict[int, ReadStep] = {}
         self.error: BaseException | None = None
         self.died_of: tuple[str, object] | None = None
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self._has_entered = False
+        self._took_turn = False
 
     # -- begin and end ------------------------------------------------------------------------------
 
@@ -108,12 +105,14 @@ class Session:
         if outer is not None:
             outer.suspend()
         # Before the first segment: a collection after its begin could destroy a graph inside it.
+        self._took_turn = remedies.take_turn()
         intercept.enter()
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
             intercept.leave()
+            self._give_turn()
             if outer is not None:
                 outer.resume()
             raise
@@ -135,6 +134,11 @@ class Session:
             raise
         program, self.program = self.program, Program(self.program.launch)
         return program
+
+    @property
+    def is_over(self) -> bool:
+        """True before the capture has begun and once it has ended, well or not."""
+        return self.error is not None or not self._has_entered
 
     @property
     def segment_graph(self) -> Any:
@@ -165,7 +169,13 @@ class Session:
         finally:
             self._forget_graphs()
             self._dying = None
+            remedies.leave_stream(self.streams.own)
             self.state.counters.add("capture_failed")
+
+    def _give_turn(self) -> None:
+        if self._took_turn:
+            self._took_turn = False
+            remedies.give_turn()
 
     def _close(self) -> None:
         if not self._has_entered:
@@ -176,15 +186,15 @@ class Session:
         leave_modes()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
+        self._give_turn()
         stack = process.sessions()
         if self in stack:
             stack.remove(self)
         try:
-            self._undo()
+            self.undo.put_back(self.streams.own)
         finally:
             self.recorder.let_go()
-            self.events.clear()
-            self.side_streams.clear()
+            self.streams.let_go()
             if self.outer is not None:
                 self.outer.resume()
 
@@ -205,11 +215,11 @@ class Session:
         self._refuse_busy_pool()
         self.segment_graph = graph
         try:
-            with self._on_own_stream():
+            with self.streams.be_on_own():
                 if extra is not None:
                     base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
                 else:
-                    for state in self._generator_states():
+                    for state in self.generators.states():
                         base.register_generator_state(graph, state)
                     base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
@@ -221,20 +231,17 @@ class Session:
         self.n_segments += 1
         self.is_open = True
         self._sync_debug(True)
-        if self.side_streams:
-            fork = torch.cuda.Event()
-            intercept.stock("record")(fork, self.stream)
-            for stream in self.side_streams.values():
-                intercept.stock("wait")(fork, stream)
+        self.streams.fork()
 
     def _refuse_busy_stream(self) -> None:
         """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
-        handle = self.stream.cuda_stream
+        own = self.streams.own
+        handle = own.cuda_stream
         if self.state.driver is None or self.state.driver.capture_info(handle).status is CaptureStatus.NONE:
             return
         if handle in self.state.lost_streams:
-            raise CaptureError("capture_not_abandoned", stream=self.stream, status=self.state.lost_streams[handle])
-        raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {self.stream})")
+            raise CaptureError("capture_not_abandoned", stream=own, status=self.state.lost_streams[handle])
+        raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {own})")
 
     def _refuse_busy_pool(self) -> None:
         """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
@@ -247,22 +254,12 @@ class Session:
                 quote=f"beginAllocateToPool: already recording to mempool_id {tuple(self.pool_id)}",
             )
 
-    def _join_side_streams(self) -> None:
-        for stream in self.side_streams.values():
-            if self._status(stream) is CaptureStatus.ACTIVE:
-                join = torch.cuda.Event()
-                try:
-                    intercept.stock("record")(join, stream)
-                    intercept.stock("wait")(join, self.stream)
-                except RuntimeError as error:  # the capture is dead; its end says so
-                    process.log.debug("could not join %s: %s", stream, error)
-
     def _end_segment(self, final: bool = False) -> None:
         """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
         # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
-        self._join_side_streams()
+        self.streams.join()
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
         self._is_over()
@@ -271,7 +268,7 @@ class Session:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
-                with self._on_own_stream():
+                with self.streams.be_on_own():
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
             is_healed = self._heal(end_was_refused=True)
@@ -331,8 +328,8 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                with self._on_own_stream():
-                    self._join_side_streams()
+                with self.streams.be_on_own():
+                    self.streams.join()
                     self.state.base.capture_end(graph)
             except (RuntimeError, DriverError):
                 self._heal(end_was_refused=True)
@@ -340,19 +337,20 @@ class Session:
     def _heal(self, end_was_refused: bool = False) -> bool:
         """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
         base, driver, graph = self.state.base, self.state.driver, self.segment_graph
-        sides = list(self.side_streams.values())
-        healed = heal_capture(base, graph, self.stream, driver, side_streams=sides, end_was_refused=end_was_refused)
-        if not healed and is_lost(self.stream, driver):
-            self.state.lost_streams[self.stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+        streams = self.streams
+        sides = list(streams.side.values())
+        healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
+        if not healed and is_lost(streams.own, driver):
+            self.state.lost_streams[streams.own.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
             # What is still to do (putting back external state) needs a stream that works.
-            self.stream = torch.cuda.Stream(self.device_index)
-            with torch.cuda.stream(self.stream):
-                clean_by_hand(self.device_index, self._pool_in_use(), self._known_generators())
-                self._take_new_states()
+            streams.own = torch.cuda.Stream(self.device_index)
+            with torch.cuda.stream(streams.own):
+                clean_by_hand(self.device_index, self._pool_in_use(), self.generators.all())
+                self.generators.take_new_states(self.undo)
         for side in sides:
             if is_lost(side, driver):
                 self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-                del self.side_streams[side.cuda_stream]
+                del streams.side[side.cuda_stream]
         return healed
 
     def _pool_in_use(self) -> tuple[int, int] | None:
@@ -366,11 +364,19 @@ class Session:
                 return pool
         return None
 
+    def grew(self) -> None:
+        """The graph has as many nodes as the defect table allows: go on in another one."""
+        self.state.report(
+            "graph_cut", f"graphs of more than {self.recorder.max_nodes} nodes are not safe here", level=logging.INFO
+        )
+        self.suspend()
+        self.resume()
+
     def suspend(self) -> None:
         """Make room for a capture inside this one."""
         self.recorder.paused = True
         try:
-            with self._on_own_stream():
+            with self.streams.be_on_own():
                 self._end_segment()
         except BaseException as error:
             self.abort(error)
@@ -379,7 +385,7 @@ class Session:
     def resume(self) -> None:
         if self.error is None:
             try:
-                with self._on_own_stream():
+                with self.streams.be_on_own():
                     self._open(self.new_graph())
             except BaseException as error:
                 self.abort(error)
@@ -395,32 +401,26 @@ class Session:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
         if self.policy is OnUnsafe.RAISE:
-            from gfxgraph.core.tape import where_of
-
-            # Nothing but the operation itself: its own error is what the program is to see.
+                # Nothing but the operation itself: its own error is what the program is to see.
             return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
-            return self.read_below_python(row, func, args)
+            return self.values.read_below_python(func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
         where = place()
 
         def make() -> tuple[Any, Step]:
-            self._save([t for t in flat(args, kwargs) if _writes(func, args, kwargs, t)])
-            foreign = self._foreign_states(args, kwargs)
-            self._save_generators(foreign)
+            writes = written(func, args, kwargs)
+            foreign = self.generators.foreign_states(args, kwargs)
+            self.undo.save(writes, self.streams.own)
+            self.undo.save_states(foreign)
             out = func(*args, **kwargs)
             if outcome:
-                index = self._next_read()
-                step: Step = ReadStep(lambda: func(*args, **kwargs), index, name, *where)
-                self.reads[index] = step  # type: ignore[assignment]
-                self._question(Reference(index), "is true", None, bool(out), where)
-                return out, step
-            for tensor in flat_out(out):
+                return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
+            for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
-                elif any(t.is_cuda or self.is_tainted(t) for t in flat(args, kwargs)):
-                    self.taint(tensor)
-            writes = tuple(t for t in flat(args, kwargs) if _writes(func, args, kwargs, t))
+                elif any(map(self.values.comes_from_device, flat(args, kwargs))):
+                    self.values.taint(tensor)
             return out, HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
 
         return self.split(row, name, make, where)
@@ -431,8 +431,6 @@ class Session:
         Raises:
             CaptureError: `unsafe_op_in_capture` where the policy is "raise".
         """
-        from gfxgraph.core.tape import where_of
-
         where = where or place()
         shown = where_of(*where)
         if self.policy is OnUnsafe.RAISE:
@@ -441,7 +439,7 @@ class Session:
         self.recorder.paused = True
         try:
             # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
-            with self._on_own_stream():
+            with self.streams.be_on_own():
                 self._end_segment()
                 self.execute_pending()
                 out, step = make()
@@ -455,11 +453,6 @@ class Session:
         finally:
             self.recorder.paused = not self._has_entered
         return out
-
-    def _on_own_stream(self) -> Any:
-        """Make the stream current that the capture began on."""
-        is_current = torch.cuda.current_stream().cuda_stream == self.stream.cuda_stream
-        return nullcontext() if is_current else torch.cuda.stream(self.stream)
 
     def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
         """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
@@ -486,11 +479,11 @@ class Session:
             try:
                 intercept.stock("device_synchronize")()
             except RuntimeError:
-                intercept.stock("stream_synchronize")(self.stream)  # another thread captures in global mode
-            self._save_generators(self._generator_states())
+                intercept.stock("stream_synchronize")(self.streams.own)  # another thread captures in global mode
+            self.undo.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:
-            self._save(step.mutated)
+            self.undo.save(step.mutated, self.streams.own)
             if isinstance(step, SegmentStep):
                 self._report_opaque(step.tape)
             self._pin_externals()
@@ -506,54 +499,6 @@ class Session:
                 tape.opaque[0].where,
             )
 
-    def _save_generators(self, states: list[Any]) -> None:
-        self.saved_rng += [(state, state.get_state()) for state in states]
-
-    def _foreign_states(self, args: Any, kwargs: Any) -> list[Any]:
-        """Handles on the states of generators among arguments that the graph does not know."""
-        given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
-        found = [self.state.base.generator_of(g) if hasattr(self.state.base, "generator_of") else g for g in given]
-        return [g.graphsafe_get_state() for g in found if g.device.type == "cuda"]
-
-    def _generator_states(self) -> list[Any]:
-        """Handles on the states that this capture draws from, which programs may swap between generators."""
-        return [self.default_state, *(state for _, state in self.user_generators)]
-
-    def _save(self, items: Any) -> None:
-        have = {(t.data_ptr(), t.size(), t.stride()) for t, _ in self.snapshots}
-        for item in items:
-            tensor = tensor_of(item)
-            key = (tensor.data_ptr(), tensor.size(), tensor.stride())
-            if key not in have:
-                have.add(key)
-                if not tensor.is_cuda:
-                    intercept.stock("stream_synchronize")(self.stream)  # a copy to it may be on its way
-                with torch.inference_mode():
-                    self.snapshots.append((tensor, tensor.clone()))
-
-    def _undo(self) -> None:
-        if not self.snapshots and not self.saved_rng:
-            return
-        snapshots, self.snapshots = self.snapshots, []
-        saved_rng, self.saved_rng = self.saved_rng, []
-        first_error: RuntimeError | None = None
-        intercept.stock("stream_synchronize")(self.stream)
-        with torch.inference_mode(), torch.cuda.stream(self.stream):
-            # Newest first: where two saved views overlap, the older content is the right one.
-            for tensor, saved in reversed(snapshots):
-                try:
-                    overwrite(tensor, saved)
-                except RuntimeError as error:  # the others can still be put back
-                    first_error = first_error or error
-            for state, saved_state in reversed(saved_rng):
-                state.set_state(saved_state)
-        intercept.stock("stream_synchronize")(self.stream)
-        if first_error is not None:
-            self.state.report(
-                "effects_not_undone", "a tensor that a split changed could not be put back", first_line(first_error)
-            )
-            raise first_error
-
     # -- what an operation did -------------------------------------------------------------------------
 
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
@@ -561,9 +506,11 @@ class Session:
         if isinstance(error, torch.OutOfMemoryError):
             self.state.counters.add("out_of_memory")
             raise error
-        status = self._status(self.stream)
+        status = self.streams.status()
         if status is CaptureStatus.ACTIVE:
             text = str(error)
+            if not info.mutates:
+                self.recorder.disown_new_nodes()
             if _UNREGISTERED in text:
                 return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
             if any(refusal in text for refusal in _REFUSALS):
@@ -589,15 +536,13 @@ class Session:
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
-        if self._status(self.stream) is CaptureStatus.ACTIVE:
+        if self.streams.status() is CaptureStatus.ACTIVE:
             raise error
         self._recover(name, error, lambda row: self.split(row, name, lambda: (None, None)))
         return again()
 
     def _recover(self, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
-        from gfxgraph.core.tape import where_of
-
         tape = self.recorder.tape
         where = where_of(*place())
         if not tape.is_complete:
@@ -622,132 +567,22 @@ class Session:
 
     def escaped_recording(self, out: Any, info: Any) -> bool:
         """HIP only: device work that returned success and left no node behind."""
-        tensors = flat_out(out)
+        tensors = flat(out)
         if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
             return False
         return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """The operation noted last draws: note from which generator, and a handle on the state it has now."""
-        generator = self.default_generator
+        generator = self.generators.default
         if slot is not None:
             position, name = slot
             given = args[position] if position < len(args) else kwargs.get(name)
             if given is not None:
-                generator = self._known_generator(given)
+                generator = self.generators.find(given)
         if generator is not None:
             tape = self.recorder.tape
             tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
-
-    def _take_new_states(self) -> None:
-        """The generators have states that no capture has touched: what was saved belongs to those now."""
-        old = self._generator_states()
-        self.default_state = self.default_generator.graphsafe_get_state()
-        self.user_generators[:] = [(g, g.graphsafe_get_state()) for g, _ in self.user_generators]
-        new = dict(zip(map(id, old), self._generator_states()))
-        self.saved_rng = [(new.get(id(state), state), saved) for state, saved in self.saved_rng]
-
-    def _known_generators(self) -> list[Any]:
-        return [self.default_generator, *(generator for generator, _ in self.user_generators)]
-
-    def _known_generator(self, generator: Any) -> Any:
-        # The dispatcher wraps a generator anew each time: only what is inside can be compared.
-        for known in (self.default_generator, *(known for known, _ in self.user_generators)):
-            if generator._cdata == known._cdata:
-                return known
-        return None
-
-    # -- host values ---------------------------------------------------------------------------------
-
-    def taint(self, tensor: Tensor) -> None:
-        self.tainted[id(tensor)] = weakref.ref(tensor)
-
-    def is_tainted(self, tensor: Tensor) -> bool:
-        ref = self.tainted.get(id(tensor))
-        return ref is not None and ref() is tensor
-
-    def reads_tainted(self, args: Any, kwargs: Any) -> bool:
-        return any(self.is_tainted(t) for t in flat(args, kwargs))
-
-    def comes_from_device(self, tensor: Tensor) -> bool:
-        return tensor.is_cuda or self.is_tainted(tensor)
-
-    def _next_read(self) -> int:
-        self.n_reads += 1
-        return self.n_reads - 1
-
-    def read_scalar(self, tensor: Tensor, name: str) -> TrackedNumber:
-        """``tensor.item()`` inside the capture."""
-        where = place()
-        index = self._next_read()
-        item = intercept.stock("item")
-
-        def make() -> tuple[Any, Step]:
-            value = item(tensor)
-            step = ReadStep(lambda: item(tensor), index, name, *where)
-            self.reads[index] = step
-            return value, step
-
-        value = self.split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
-        return TrackedNumber(self, value, Reference(index))
-
-    def read_below_python(self, row: UnsafeOp, func: Any, args: Any) -> Any:
-        """A value that C++ reads for itself: an index, a size. Its use cannot be seen."""
-        tensor = args[0]
-        where = place()
-        index = self._next_read()
-
-        def make() -> tuple[Any, Step]:
-            value = func(tensor)
-            step = ReadStep(lambda: func(tensor), index, "aten::_local_scalar_dense", *where)
-            self.reads[index] = step
-            return value, step
-
-        value = self.split(row, "aten::_local_scalar_dense", make, where)
-        reference = Reference(index)
-        if tensor.dtype is torch.bool:
-            self._question(reference, "is true", None, bool(value), where)
-        else:
-            self.escaped(reference, value, "an index, a size or an operation's argument", where)
-        return value
-
-    def asked(self, reference: Reference, test: str, operand: Any, answer: bool) -> None:
-        self._question(reference, test, operand, answer, place())
-
-    def _question(self, reference: Reference, test: str, operand: Any, answer: bool, where: Any) -> None:
-        from gfxgraph.core.tape import where_of
-
-        latest = max(reference.read, operand.read) if isinstance(operand, Reference) else reference.read
-        step = self.reads.get(latest)
-        if step is not None:
-            question = Question(reference, test, operand, answer, where_of(*where))
-            if question not in step.questions:
-                step.questions.append(question)
-
-    def escaped(self, reference: Reference, value: Any, use: str, where: Any = None) -> None:
-        """The value itself goes into a computation.
-
-        Raises:
-            CaptureError: `host_value_escaped`, unless the policy is "pin".
-        """
-        from gfxgraph.core.tape import where_of
-
-        used = where or place()
-        if self.policy is OnUnsafe.PIN:
-            self._question(reference, "is exactly", value, True, used)
-            return
-        if self.error is not None or not self._has_entered:
-            return  # after the capture it is a plain number, as it would be in eager code
-        step = self.reads[reference.read]
-        error = CaptureError(
-            "host_value_escaped",
-            op=use,
-            value=value,
-            read_at=where_of(step.code, step.lasti),
-            used_at=where_of(*used),
-        )
-        self.abort(error)
-        raise error
 
     # -- waits, events, other graphs --------------------------------------------------------------------
 
@@ -767,8 +602,8 @@ class Session:
 
         def make() -> tuple[Any, Step]:
             program = graph._program
-            self._save(program.writes())
-            self._save_generators(list(program.random_states()))
+            self.undo.save(program.writes(), self.streams.own)
+            self.undo.save_states(program.random_states())
             for segment in program.segments:
                 self._report_opaque(segment.tape)
             graph.replay()
@@ -776,54 +611,15 @@ class Session:
 
         self.split(BY_NAME[name], name, make, where)
 
-    def captures(self, stream: Any) -> bool:
-        """True if ``stream`` is part of this capture."""
-        handle = stream.cuda_stream
-        return handle == self.stream.cuda_stream or handle in self.side_streams
-
-    def generator_state(self, read: Callable[[], Tensor]) -> Tensor:
-        """The generator's state, read again at each replay into the same host tensor."""
-        where = place()
-
-        def make() -> tuple[Any, Step]:
-            out = read()
-            self.taint(out)
-
-            def again() -> None:
-                with torch.inference_mode():
-                    out.copy_(read())
-
-            return out, CallStep(again, "torch.cuda.get_rng_state", *where)
-
-        return self.split(BY_NAME["torch.cuda.get_rng_state"], "torch.cuda.get_rng_state", make, where)  # type: ignore[no-any-return]
-
-    def note_event(self, event: Any) -> None:
-        self.events[id(event)] = (event, self.n_segments)
-
-    def recorded_in(self, event: Any) -> int | None:
-        """The segment in which the event was last recorded, None where it was not recorded here."""
-        found = self.events.get(id(event))
-        return found[1] if found is not None else None
-
-    def note_side_stream(self, stream: Any) -> None:
-        if stream.cuda_stream != self.stream.cuda_stream:
-            self.side_streams[stream.cuda_stream] = stream
-
     # -- small things ------------------------------------------------------------------------------------
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
         driver = self.state.driver
-        if stream != self.stream.cuda_stream:
-            self.note_side_stream(torch.cuda.current_stream())
+        if stream != self.streams.own.cuda_stream:
+            self.streams.note_side(torch.cuda.current_stream())
         if driver is None:
             return lambda: 0
         return driver.frontier_reader(stream)
-
-    def _status(self, stream: Any) -> CaptureStatus:
-        driver = self.state.driver
-        if driver is None:
-            return CaptureStatus.ACTIVE if torch.cuda.is_current_stream_capturing() else CaptureStatus.INVALIDATED
-        return driver.capture_info(stream.cuda_stream).status
 
     def _sync_debug(self, on: bool) -> None:
         # Raises at hidden waits before they reach the driver. It is process-wide: where other
@@ -850,7 +646,7 @@ class Session:
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
-        program.generators = self._generator_states()
+        program.generators = self.generators.states()
         graph_memory = self.state.graph_memory
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
@@ -877,35 +673,8 @@ _NO_NODE = frozenset(
 )
 
 
-def flat(*items: Any) -> list[Tensor]:
-    """Every tensor among arguments, nested lists included."""
-    found: list[Tensor] = []
-    for item in items:
-        if isinstance(item, Tensor):
-            found.append(item)
-        elif isinstance(item, (list, tuple)):
-            found.extend(flat(*item))
-        elif isinstance(item, dict):
-            found.extend(flat(*item.values()))
-    return found
-
-
-flat_out = flat
-
-
-def _writes(func: Any, args: Any, kwargs: Any, tensor: Tensor) -> bool:
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            if given is tensor or (isinstance(given, (list, tuple)) and any(g is tensor for g in given)):
-                return True
-    return False
-
-
 def shown(where: Any) -> str:
     """A place as ``place`` gives it, for people."""
-    from gfxgraph.core.tape import where_of
-
     return str(where_of(*where))
 
 

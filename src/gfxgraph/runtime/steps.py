@@ -20,7 +20,7 @@ from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError
 from gfxgraph.runtime import process
-from gfxgraph.runtime.execute import Env, run_tape
+from gfxgraph.runtime.execute import Env, run_tape, wait_for_collective
 from gfxgraph.runtime.memory import Layout, overwrite
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class HostStep(Step):
     def run(self, program: Program) -> None:
         with torch.inference_mode():  # the tensors may have been made under it
             result = self.func(*self.args, **self.kwargs)
+            wait_for_collective(result)
             self._store(self.out, result)
 
     def writes(self) -> Iterator[Tensor | Layout]:

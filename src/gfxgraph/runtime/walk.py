@@ -45,6 +45,8 @@ def can_walk(segment: SegmentStep) -> bool:
     driver = process.require().driver
     if driver is None or segment.graph is None:
         return False
+    if not process.require().decisions.node_walk:
+        return False
     try:
         kinds = {driver.node_kind(node) for node in driver.nodes(raw_graph(segment.graph))}
     except (DriverError, RuntimeError):

@@ -80,3 +80,30 @@ def test_device_follows_gfxgraph_arch():
     assert "gfx1151 (RDNA3.5), from GFXGRAPH_ARCH" in found.stdout and "wmma" in found.stdout
     described = json.loads(gfxgraph("device", "--json", GFXGRAPH_ARCH="gfx942").stdout)["device"]
     assert described["fp8"] == "fnuz" and described["wavefront"] == 64
+
+
+def test_device_speaks_chinese():
+    """Labels follow the language; names and values do not."""
+    found = gfxgraph("device", GFXGRAPH_ARCH="gfx1151", GFXGRAPH_LANG="zh").stdout
+    assert "计算单元" in found and "gfx1151 (RDNA3.5)" in found
+
+
+def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
+    """What the machine does not tell within the limit becomes one line; doctor goes on and ends."""
+    import threading
+
+    from click.testing import CliRunner
+
+    from gfxgraph.cli import doctor
+    from gfxgraph.hardware import checks
+
+    def ends(status):
+        raise SystemExit(status)
+
+    never = threading.Event()
+    monkeypatch.setattr(doctor, "detect", never.wait)
+    monkeypatch.setattr(doctor.os, "_exit", ends)
+    monkeypatch.setattr(checks, "within", lambda work: checks.base.within(work, 0.05))
+    found = CliRunner().invoke(doctor.command, [])
+    never.set()
+    assert "did not answer within" in found.output and "engines" in found.output

@@ -146,3 +146,13 @@ def test_pages_hold_every_entry_in_both_languages():
         for code in entries.codes():
             assert f"### {code}\n" in text
             assert entries.entry(code).text(lang).title in text
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_entry_names_its_sources(path):
+    """Where the condition comes from: a program's file, a manual, or the file here that raises it."""
+    sources = table(path).get("sources", [])
+    assert sources
+    for source in sources:
+        if source.startswith(("src/", "docs/")):
+            assert (FOLDER.parents[3] / source).exists(), source

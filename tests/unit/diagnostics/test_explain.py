@@ -1,6 +1,7 @@
 """diagnostics.explain: subjects of every kind, root cause first, nothing where there is nothing."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -227,8 +228,62 @@ def test_the_explanation_reads_as_it_should():
         "        rights: sudo usermod -aG render,video $USER, then log in again",
         "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
         "        variables: unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL",
+        "        WSL2: no /dev/kfd there; install the WSL build of the ROCm runtime: amdgpu-install "
+        "--usecase=wsl,rocm --no-dkms ; check with rocminfo; in a virtual environment delete the wheel's own "
+        "libhsa-runtime64.so",
+        "        works in one program and not in another: two copies of the HIP runtime; import torch first (the "
+        "import order matters)",
         "  more: gfxgraph explain no_device",
     ]
     chinese = explain(text, lang="zh").format()
     assert chinese.startswith("no_device: 运行时已启动，但看不到可用的 GPU\n  日志：RuntimeError")
     assert "处理：用 gfxgraph doctor 找出具体原因" in chinese
+
+
+def formats():
+    """Code, program and message of each line of the table of what programs print."""
+    for line in (Path(__file__).parent / "formats.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            code, program, text = line.split(" | ", 2)
+            yield pytest.param(code, text.replace(r"\n", "\n"), id=f"{code}-{program}-{text[:30]}")
+
+
+@pytest.mark.parametrize("code, text", list(formats()))
+def test_what_programs_print_is_recognised(code, text):
+    """Each message, in the form that its program's source gives it, is explained as what it is."""
+    assert explain(text).code == code
+
+
+HARMLESS = {
+    "a list of changes": "* Fixed an issue where hipMemcpy returned hipErrorInvalidValue\n"
+    "* bf16 is not supported on gfx906",
+    "release notes": "## Known issues\nSome programs may see hipErrorNoBinaryForGpu on gfx1034.\n"
+    "Flash attention is not supported on AMD GPUs in this release.",
+    "a list of options": "usage: server [options]\n  --flash-attn    Flash Attention (not supported on all GPUs)",
+    "the runtime's trace": ":3:hip_event.cpp :430 : 11 us: hipEventQuery: Returned hipErrorNotReady :",
+    "properties": "  Wavefront Size:          64(0x40)\nGPU 0: AMD Instinct MI250X, xnack disabled, sramecc enabled",
+    "a plugin that need not be there": "NCCL INFO NET/Plugin: Plugin load returned 2 : librccl-net.so: cannot open "
+    "shared object file: No such file or directory : when loading librccl-net.so",
+    "a command": "$ docker run -it --device=/dev/kfd --device=/dev/dri --group-add video rocm/pytorch:latest",
+    "a container's environment": "-env HSA_FORCE_FINE_GRAIN_PCIE 1 -env NCCL_DEBUG INFO",
+}
+
+
+@pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
+def test_what_only_mentions_failures_stays_unexplained(text):
+    """Trigger words in prose, traces and lists of properties are no failures."""
+    assert explain(text).code is None
+
+
+def test_an_error_under_a_heading_is_still_an_error():
+    """Reports have headings too; what a program printed below one counts."""
+    assert explain("## Known issues\nRuntimeError: No HIP GPUs are available").code == "no_device"
+    report = "# Error Report\n- **Exception Message:** HIP error: invalid device function"
+    assert explain(report).code == "no_kernel_image"
+
+
+def test_the_gpu_that_the_log_names_is_shown():
+    """With its family where the table of architectures is at hand."""
+    text = "Device 0: gfx1101\nRuntimeError: HIP error: invalid device function\n"
+    assert explain(text, lang="en", family_of=family_of).archs == ("gfx1101 (RDNA3)",)
+    assert "  gpu:  gfx1101 (RDNA3)\n" in explain(text, lang="en", family_of=family_of).format()

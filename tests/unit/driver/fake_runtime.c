@@ -126,6 +126,7 @@ static const char *name_of(int status) {
     case 1: return FN("hipErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE");
     case 901: return FN("hipErrorStreamCaptureInvalidated", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED");
     case 904: return FN("hipErrorStreamCaptureUnjoined", "CUDA_ERROR_STREAM_CAPTURE_UNJOINED");
+    case 910: return FN("hipErrorGraphExecUpdateFailure", "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE");
     case 906: return FN("hipErrorStreamCaptureImplicit", "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
     default: return NULL;
   }
@@ -187,6 +188,11 @@ int FN(hipStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2)(Stream *s, int *st
   return 0;
 }
 int FN(hipStreamSynchronize, cuStreamSynchronize)(Stream *s) { ENTER(); (void)s; return 0; }
+#ifndef OLD
+int FN(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *to, const void *from, size_t n, Stream *s) {
+  ENTER(); (void)s; memcpy(to, from, n); return 0;
+}
+#endif
 int FN(hipGraphCreate, cuGraphCreate)(Graph **out, unsigned flags) { ENTER(); (void)flags; *out = fake_graph(); return 0; }
 int FN(hipGraphDestroy, cuGraphDestroy)(Graph *g) { ENTER(); g->alive = 0; return 0; }
 int FN(hipGraphGetNodes, cuGraphGetNodes)(Graph *g, Node **nodes, size_t *n) {
@@ -215,6 +221,21 @@ int FN(hipGraphAddKernelNode, cuGraphAddKernelNode_v2)(Node **out, Graph *g, Nod
   return 0;
 }
 int FN(hipGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph)(Node *n, Graph **out) { ENTER(); *out = n->inner; return 0; }
+/* Both runtimes copy the child graph when it is added. */
+int FN(hipGraphAddChildGraphNode, cuGraphAddChildGraphNode)(Node **out, Graph *g, Node **deps, size_t n, Graph *child) {
+  ENTER();
+  if (!child->alive) return last_error = 1;
+  *out = fake_add(g, FN(version_number < 50300000 ? 5 : 4, 4), NULL);
+  (*out)->inner = memcpy(fake_graph(), child, sizeof *child);
+  for (size_t i = 0; i < n; i++) { g->from[g->n_edges] = deps[i]; g->to[g->n_edges++] = *out; }
+  return 0;
+}
+int FN(hipGraphExecChildGraphNodeSetParams, cuGraphExecChildGraphNodeSetParams)(Exec *e, Node *n, Graph *child) {
+  ENTER();
+  for (int i = 0; i < e->graph->n_nodes; i++)
+    if (e->graph->nodes[i] == n) return n->inner->n_nodes == child->n_nodes ? 0 : (last_error = 910);
+  return last_error = 1;
+}
 int FN(hipGraphNodeGetType, cuGraphNodeGetType)(Node *n, int *type) { ENTER(); *type = n->type; return 0; }
 int FN(hipGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2)(Node *n, Params *out) { ENTER(); *out = n->params; return 0; }
 int FN(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(Exec **out, Graph *g, unsigned long long flags) {
@@ -264,6 +285,7 @@ static Node *destroyed[MAX]; static int n_destroyed;
 int FN(hipGraphDestroyNode, cuGraphDestroyNode)(Node *n) { ENTER(); destroyed[n_destroyed++] = n; return 0; }
 int fake_n_destroyed(void) { return n_destroyed; }
 Graph *fake_graph_of(Exec *e) { return e->graph; }
+int FN(hipGraphUpload, cuGraphUpload)(Exec *e, Stream *s) { ENTER(); (void)e; (void)s; return 0; }
 int FN(hipGraphNodeSetEnabled, cuGraphNodeSetEnabled)(Exec *e, Node *n, unsigned on) { ENTER(); (void)e; n->enabled = on; return 0; }
 int FN(hipGraphNodeGetEnabled, cuGraphNodeGetEnabled)(Exec *e, Node *n, unsigned *on) { ENTER(); (void)e; *on = n->enabled; return 0; }
 static int param_info(size_t index, size_t *offset, size_t *nbytes) {

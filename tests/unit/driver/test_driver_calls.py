@@ -448,6 +448,30 @@ def test_a_refused_call_hands_out_no_handle(fake: Make, call: str) -> None:
         getattr(made.driver, call)(stream)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_child_graphs_are_added_with_their_edges_and_updated(fake: Make, backend: str) -> None:
+    """Two copies of captured graphs as nodes, one after the other; an exec takes a graph of the same shape only."""
+    made = fake(backend)
+    driver = made.driver
+    children = [made.call("graph") for _ in range(3)]
+    for child, n_nodes in zip(children, (1, 2, 1)):
+        for _ in range(n_nodes):
+            made.call("add", child, 0, None)
+    graph = driver.create_graph()
+    first = driver.add_child(graph, children[0])
+    second = driver.add_child(graph, children[1], [first])
+    assert driver.edges(graph) == [(first, second)]
+    assert [driver.node_kind(node) for node in driver.nodes(graph)] == [NodeKind.CHILD_GRAPH] * 2
+    assert driver.child_graph(first) not in (0, children[0])
+    graph_exec = driver.instantiate(graph)
+    driver.upload(graph_exec, made.call("stream"))
+    driver.update_child(graph_exec, first, children[2])
+    with pytest.raises(DriverError) as caught:
+        driver.update_child(graph_exec, first, children[1])
+    assert caught.value.fields["number"] == 910
+    assert {"upload"} <= fake(backend, old=True).driver.missing
+
+
 def _address(made: Any, name: str) -> int:
     function = made.library[name]
     function.restype = ctypes.c_void_p

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gfxgraph.hardware import checks
+from gfxgraph.hardware import checks, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_target, override_of
 from gfxgraph.hardware.checks import Finding, Site, State, base, host, settings
@@ -211,7 +211,24 @@ def test_a_check_that_hangs_is_reported_in_time(tmp_path):
 
     (finding,) = base.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
     assert finding.state is State.AMBER and "did not answer" in finding.en
+    with pytest.raises(TimeoutError):
+        base.within(never.wait, limit_s=0.05)
     never.set()
+
+
+def test_a_probe_passes_its_answer_and_its_error_on():
+    """The thread in which it runs is not seen."""
+    assert base.within(lambda: 7) == 7
+    with pytest.raises(KeyError, match="gone"):
+        base.within(lambda: {}["gone"])
+
+
+def test_migraphx_is_found_in_a_rocm_tree(tmp_path):
+    """AMD's compiler is a library more often than a Python package."""
+    assert not software.migraphx_available(machine(tmp_path))
+    (tmp_path / "opt/rocm-7.2.0/lib").mkdir(parents=True)
+    (tmp_path / "opt/rocm-7.2.0/lib/libmigraphx.so").touch()
+    assert software.migraphx_available(machine(tmp_path))
 
 
 def test_the_table_covers_gfx803_to_gfx1250():

@@ -34,6 +34,7 @@ def test_odd_input_is_passed_over_and_named(run: Run, tmp_path: Path) -> None:
             "utf16.py": BAD.encode("utf-16"),
             "deep.py": "x = " + "(" * 400 + "1" + ")" * 400 + "\n",
             "huge.cu": b"int x;\n" * 400_000,
+            "generated.py": b"x = 1\n" * 9_000_000,
             "open.cu": "#if FOO\n#else\n__device__ void f( {\n",
             "bad.toml": "[",
             "pyproject.toml": "[project\n",
@@ -43,7 +44,8 @@ def test_odd_input_is_passed_over_and_named(run: Run, tmp_path: Path) -> None:
     assert {"good.py", "gbk.py", "latin.cu", "utf16.py"} <= found
     reasons = {s.path: s.reason for s in report.skipped}
     assert reasons["broken.py"] == "syntax" and reasons["binary.py"] == "binary"
-    assert reasons["huge.cu"] == "too large" and reasons["latin.cu"] == "encoding"
+    assert reasons["huge.cu"] == reasons["generated.py"] == "too large"
+    assert reasons["latin.cu"] == "encoding"
     assert reasons["pyproject.toml"] == "syntax"
     assert not any(s.reason == "rule failed" for s in report.skipped)
 
@@ -76,6 +78,27 @@ def test_inline_ignores_need_a_reason(run: Run) -> None:
     assert any(s.reason == "ignore" for s in report.skipped)
     report = run({"m.py": f"import torch\n{line}  # gfxport: ignore[GFX101] another rule\n"})
     assert codes(report) == ["compile-reduce-overhead"]
+
+
+def test_every_place_is_a_finding_of_its_own(run: Run) -> None:
+    """Two uses of one thing are two findings: an ignore hides one place, and a guard is judged for each."""
+    text = (
+        "#include <stdio.h>\nvoid a() { cudaFree(0); }\n"
+        "void b() { cudaFree(0); }  // gfxport: ignore[GFX201] gone next week\n"
+        "#ifndef USE_ROCM\nvoid c() { cudaFree(0); }\n#endif\n"
+    )
+    report = run({"m.cpp": text})
+    assert [f.line for f in report.findings] == [2] and [f.line for f in report.suppressed] == [3]
+    assert [f.line for f in report.guarded] == [5]
+
+
+def test_a_finding_spans_its_construct(run: Run) -> None:
+    """A finding on a call over several lines ends where the call ends, never at the end of a body."""
+    call = "f = torch.compile(\n    f,\n    mode=(\n        'reduce-overhead'\n    ),\n)\n"
+    kernel = "__device__ float f(float v) {\n  return __shfl_xor_sync(0xffffffff,\n    v,\n    1);\n}\n"
+    report = run({"m.py": "import torch\n\n" + call, "k.cu": kernel})
+    spans = {f.code: (f.line, f.end_line) for f in report.findings}
+    assert spans["compile-reduce-overhead"] == (6, 6) and spans["sync-mask-32"] == (2, 4)
 
 
 def codes_of(findings: list[object]) -> list[str]:
@@ -185,6 +208,11 @@ def test_exit_status_and_languages(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "GFX601" in done.output and "m.py:3" in done.output
     done = cli.invoke(command, ["audit", str(tmp_path), "--lang", "zh", "--arch", "gfx1030"])
     assert done.exit_code == 1 and "阶段" in done.output
+    (tmp_path / "g.py").write_text("import torch\nif torch.version.hip is None:\n    " + BAD.splitlines()[2] + "\n")
+    shown = cli.invoke(command, ["audit", str(tmp_path), "--show-guarded"]).output
+    assert "g.py:3" in shown and "line 2: torch.version.hip is None" in shown
+    assert "g.py:3" not in cli.invoke(command, ["audit", str(tmp_path)]).output
+    (tmp_path / "g.py").unlink()
     done = cli.invoke(command, ["audit", str(tmp_path), "--json"])
     rows = json.loads(done.output)["findings"]
     assert rows[0]["rule"] == "GFX601" and rows[0]["why"] and rows[0]["evidence"].startswith("g = ")

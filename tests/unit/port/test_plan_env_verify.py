@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from gfxgraph.cli.port import command
+from gfxgraph.cli.port import verify_command as verify_run
+from gfxgraph.hardware import checks
+from gfxgraph.hardware.machine import Machine
 from gfxgraph.port import env, pip_guard, verify
 from gfxgraph.port.audit import audit
 from tests.unit.port.conftest import write
@@ -27,11 +30,30 @@ def test_plan_follows_the_decision_tree(tmp_path: Path) -> None:
     assert "移植计划" in CliRunner().invoke(command, ["plan", str(tmp_path), "--lang", "zh"]).output
 
 
-def test_env_command_runs_here() -> None:
-    """The environment audit works on any machine, without importing torch."""
-    done = CliRunner().invoke(command, ["env", "--json"])
-    assert done.exit_code in (0, 1)
-    assert set(json.loads(done.output)) >= {"torch", "devices", "variables", "findings"}
+def test_env_command_is_joined_with_doctor(tmp_path: Path) -> None:
+    """The environment audit runs doctor's checks, and reads the images and requirements of a folder."""
+    write(tmp_path, {"Dockerfile": "FROM nvidia/cuda:12.4.0-devel-ubuntu22.04\n", "k.cu": "#include <cuda.h>\n"})
+    done = CliRunner().invoke(command, ["env", str(tmp_path), "--json"])
+    data = json.loads(done.output)
+    assert done.exit_code == 1
+    assert {row["name"] for row in data["doctor"]} >= {f.name for f in checks.run(checks.ALL, checks.Site())}
+    assert [row["rule"] for row in data["recipes"]] == ["GFX009"]  # the kernel is no part of the environment
+    shown = CliRunner().invoke(command, ["env", str(tmp_path), "--lang", "zh"]).output
+    assert "GFX009" in shown and "torch" in shown
+    assert CliRunner().invoke(command, ["env", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_env_reads_a_recorded_machine(tmp_path: Path) -> None:
+    """Devices and rights come from the tree of files that doctor reads."""
+    node = "sys/class/kfd/kfd/topology/nodes/1"
+    write(tmp_path, {
+        f"{node}/properties": "gfx_target_version 100300\nsimd_count 72\nwave_front_size 32\n",
+        f"{node}/gpu_id": "1\n", "proc/sys/kernel/numa_balancing": "1\n",
+    })  # fmt: skip
+    site = checks.Site(Machine(root=tmp_path, uid=1000, groups=frozenset(), environ={"HIP_VISIBLE_DEVICES": "0"}), [])
+    facts = env.gather(site)
+    assert facts.devices == ("gfx1030",) and facts.numa_balancing == "1" and not facts.has_kfd
+    assert facts.variables == {"HIP_VISIBLE_DEVICES": "0"} and facts.torch_build == ""
 
 
 @pytest.mark.parametrize(("version", "rows", "refused"), [
@@ -55,11 +77,8 @@ def test_pip_guard_takes_install_only() -> None:
 
 def test_torch_build_is_read_without_importing(tmp_path: Path) -> None:
     """The build comes from version.py: ROCm wheels need not carry a label."""
-    info = tmp_path / "torch-2.9.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1\n")
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43'\n")
+    version = "__version__ = '2.9.1'\ncuda: Optional[str] = None\nhip: Optional[str] = '6.4.43'\n"
+    write(tmp_path, {"torch/__init__.py": "raise SystemExit('imported')\n", "torch/version.py": version})
     assert env.torch_build([str(tmp_path)]) == ("2.9.1", "rocm")
 
 
@@ -98,6 +117,23 @@ def test_golden_vectors(tmp_path: Path) -> None:
     data = json.loads(out.read_text())
     assert done.exit_code == 1 and not data["passed"]
     assert "2" in {row["first_layer"] for row in data["numerics"]["cases"]}
+
+
+def test_unstable_outputs_are_counted() -> None:
+    """Stability runs as often as asked, 100 times by default, and counts runs whose bits or NaNs differ."""
+    torch = pytest.importorskip("torch")
+    from gfxgraph.rocm import golden
+
+    calls = []
+
+    def model(x: object) -> object:
+        calls.append(x)
+        return torch.full((2,), float("nan")) if len(calls) % 4 == 0 else torch.ones(2) * (len(calls) % 2)
+
+    counted = golden._stability(model, (torch.ones(1),), "cpu", 100)
+    assert len(calls) == 101 and counted == {"iterations": 100, "n_changed": 50, "n_nan": 25}
+    run = verify_run.params
+    assert next(p.default for p in run if p.name == "iterations") == 100
 
 
 def test_static_and_build_checks(tmp_path: Path) -> None:

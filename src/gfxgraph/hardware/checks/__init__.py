@@ -7,8 +7,8 @@ run with a time limit all the same: a read from sysfs can hang on a wedged GPU.
 from __future__ import annotations
 
 from gfxgraph.hardware.checks import host, settings, software
-from gfxgraph.hardware.checks.base import Check, Finding, Site, State, run
+from gfxgraph.hardware.checks.base import Check, Finding, Site, State, hung, run, within
 
 ALL: tuple[Check, ...] = (*host.CHECKS, *software.CHECKS, *settings.CHECKS)
 
-__all__ = ["ALL", "Check", "Finding", "Site", "State", "run"]
+__all__ = ["ALL", "Check", "Finding", "Site", "State", "hung", "run", "within"]

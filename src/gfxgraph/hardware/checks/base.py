@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeVar, cast
 
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
@@ -57,9 +58,11 @@ class Site:
 
 
 Check = Callable[[Site], list[Finding]]
+LIMIT_S = 3.0
+Answer = TypeVar("Answer")
 
 
-def run(checks: Sequence[Check], site: Site, limit_s: float = 3.0) -> list[Finding]:
+def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[Finding]:
     """Run every check with a time limit each; a check that hangs becomes an amber finding.
 
     Returns:
@@ -71,24 +74,44 @@ def run(checks: Sequence[Check], site: Site, limit_s: float = 3.0) -> list[Findi
     return found
 
 
-def _limited(check: Check, site: Site, limit_s: float) -> list[Finding]:
-    answers: queue.SimpleQueue[list[Finding] | Exception] = queue.SimpleQueue()
+def within(work: Callable[[], Answer], limit_s: float = LIMIT_S) -> Answer:
+    """Return what ``work`` returns, or raise what it raises.
 
-    def work() -> None:
+    A thread, not a process: a read that hangs in the kernel cannot be killed either way, and a
+    daemon thread lets doctor go on and end.
+
+    Raises:
+        TimeoutError: it did neither within ``limit_s``.
+    """
+    answers: queue.SimpleQueue[tuple[Answer | None, Exception | None]] = queue.SimpleQueue()
+
+    def run_it() -> None:
         try:
-            answers.put(check(site))
-        except (OSError, ValueError, KeyError) as error:
-            answers.put(error)
+            answers.put((work(), None))
+        except Exception as error:  # noqa: BLE001 - raised again by the one who waits
+            answers.put((None, error))
 
-    # A thread, not a process: a read that hangs in the kernel cannot be killed either way, and a
-    # daemon thread lets doctor go on and end.
-    threading.Thread(target=work, daemon=True, name=f"check {check.__name__}").start()
+    threading.Thread(target=run_it, daemon=True, name="gfxgraph probe").start()
+    try:
+        answer, error = answers.get(timeout=limit_s)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return cast("Answer", answer)
+
+
+def hung(name: str, limit_s: float = LIMIT_S) -> Finding:
+    """Say that something on this machine does not answer."""
+    text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
+    return Finding(name, State.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")
+
+
+def _limited(check: Check, site: Site, limit_s: float) -> list[Finding]:
     name = check.__name__.replace("_", " ")
     try:
-        answer = answers.get(timeout=limit_s)
-    except queue.Empty:
-        text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
-        return [Finding(name, State.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")]
-    if isinstance(answer, Exception):
-        return [Finding(name, State.AMBER, f"could not be checked: {answer}", f"无法检查：{answer}")]
-    return answer
+        return within(lambda: check(site), limit_s)
+    except TimeoutError:
+        return [hung(name, limit_s)]
+    except (OSError, ValueError, KeyError) as error:
+        return [Finding(name, State.AMBER, f"could not be checked: {error}", f"无法检查：{error}")]

@@ -10,7 +10,7 @@ from gfxgraph import config
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.checks.base import Check, Finding, Site, State
 from gfxgraph.hardware.device import override_for
-from gfxgraph.hardware.software import distribution_versions
+from gfxgraph.hardware.software import distribution_versions, migraphx_available
 
 _INDEX = "--index-url https://download.pytorch.org/whl/rocm7.2"
 _LEAST_TORCH = (2, 9)
@@ -24,9 +24,10 @@ _ENGINES = {
     "Triton": ("triton-rocm", "pytorch-triton-rocm", "triton"),
     "FlashAttention": ("flash-attn", "flash_attn"),
     "bitsandbytes": ("bitsandbytes",),
+    "llama.cpp": ("llama-cpp-python", "llama_cpp_python"),
     "native bridge": ("gfxgraph-native",),
 }
-_PROGRAMS = {"llama.cpp": ("llama-cli", "llama-server"), "ollama": ("ollama",), "candle": ("candle",)}
+_PROGRAMS = {"llama.cpp": ("llama-cli", "llama-server"), "ollama": ("ollama",), "candle": ("candle", "candle-cli")}
 
 
 def rocm(site: Site) -> list[Finding]:
@@ -138,10 +139,11 @@ def engines(site: Site) -> list[Finding]:
         for version in list(distribution_versions(names).values())[:1]:
             found.append(f"{engine} {version}")
     for program, names in _PROGRAMS.items():
-        if any(shutil.which(name) for name in names):
-            found.append(program)
+        where = next((path for name in names if (path := shutil.which(name))), "")
+        if where:
+            found.append(f"{program} ({where})")
     if not any(item.startswith("MIGraphX") for item in found):
-        if any((site.machine.path(one.path) / "lib/libmigraphx.so").exists() for one in site.rocm):
+        if migraphx_available(site.machine, site.rocm):
             found.append("MIGraphX (library)")
     library = config.load().lib
     if library:

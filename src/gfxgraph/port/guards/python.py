@@ -47,6 +47,8 @@ class PyGuards:
         self.file = file
         self.modules = modules
         self._stop_cache: dict[tuple[int, World], bool] = {}
+        self._may_cache: dict[int, bool] = {}
+        self._exclusions: dict[tuple[int, World], ast.AST | None] = {}
         self._uses: dict[str, list[ast.Name | ast.Attribute]] | None = None
         self._call_reach: dict[tuple[int, World], ast.AST | None] = {}
         self._busy: set[tuple[int, World]] = set()
@@ -158,11 +160,20 @@ class PyGuards:
         full = self.file.imports.get(name)
         if full is None or self.modules is None or depth > _MAX_DEPTH:
             return UNKNOWN
+        key = (name, world, depth)
+        known: dict[tuple[str, World, int], Value] = self.file.guard_values
+        if key not in known:
+            known[key] = UNKNOWN  # what a cycle of imports sees
+            known[key] = self._followed(full, world, depth)
+        return known[key]
+
+    def _followed(self, full: str, world: World, depth: int) -> Value:
+        assert self.modules is not None
         found = self.modules.module(self.file.path, full)
         if found is None or not found[1] or found[0] is self.file:
             return UNKNOWN
         other, rest = found
-        inner = PyGuards(other, self.modules)
+        inner = other.guards = other.guards or PyGuards(other, self.modules)
         bound = other.bindings(other.tree).get(rest.split(".")[0], [])
         values = {inner._definition(b, world, depth + 1) for b in bound} - {UNKNOWN}
         if len(values) == 1:
@@ -327,12 +338,22 @@ class PyGuards:
     def exclusion(self, node: ast.AST, world: World) -> ast.AST | None:
         """The guard that keeps a node from running in a world; None when it may run."""
         child: ast.AST = node
+        passed: list[tuple[int, World]] = []
+        found: ast.AST | None = None
         for up in self.file.ancestors(node):
+            if isinstance(child, ast.stmt):
+                key = (id(child), world)
+                if key in self._exclusions:
+                    found = self._exclusions[key]
+                    break
+                passed.append(key)
             found = self._excluded_in(up, child, world)
             if found is not None:
-                return found
+                break
             child = up
-        return None
+        if not self._busy and not self._evaluating:  # else the answer may lack what is being asked just now
+            self._exclusions.update(dict.fromkeys(passed, found))
+        return found
 
     def _excluded_in(self, up: ast.AST, child: ast.AST, world: World) -> ast.AST | None:
         match up:
@@ -384,10 +405,30 @@ class PyGuards:
 
     def _stops(self, statement: ast.stmt, world: World) -> bool:
         """Whether control never gets past a statement in this world, because of a guard in it."""
+        if not self._may_stop(statement):
+            return False
         key = (id(statement), world)
         if key not in self._stop_cache:
             self._stop_cache[key] = self._stops_uncached(statement, world)
         return self._stop_cache[key]
+
+    def _may_stop(self, statement: ast.stmt) -> bool:
+        """Whether a statement holds anything that ends a block, whatever the world."""
+        known = self._may_cache.get(id(statement))
+        if known is None:
+            match statement:
+                case ast.If():
+                    known = any(self._may_stop(s) for s in (*statement.body, *statement.orelse))
+                case ast.With():
+                    known = any(self._may_stop(s) for s in statement.body)
+                case ast.Return() | ast.Raise() | ast.Continue() | ast.Break() | ast.Assert():
+                    known = True
+                case ast.Expr():
+                    known = isinstance(statement.value, ast.Call)
+                case _:
+                    known = isinstance(statement, ast.Assign)
+            self._may_cache[id(statement)] = known
+        return known
 
     def _stops_uncached(self, statement: ast.stmt, world: World) -> bool:
         match statement:

@@ -32,6 +32,8 @@ def _negated(text: str) -> bool:
 def excludes_amd(condition: Condition) -> bool:
     """Whether a branch is one that an AMD build does not take."""
     vendor = _vendor(condition.text)
+    if condition.taken and re.search(r" = \(?cu\d{2,3}\b", condition.text):
+        return True  # a case arm for one CUDA version
     if vendor == "amd":
         return condition.taken == _negated(condition.text)
     if vendor == "nvidia" and condition.taken and not _negated(condition.text):

@@ -30,6 +30,9 @@ class World:
 
     arch: Arch | None
 
+    def __hash__(self) -> int:
+        return hash("" if self.arch is None else self.arch.name)
+
     @property
     def is_amd(self) -> bool:
         return self.arch is not None

@@ -262,12 +262,12 @@ class CppFile:
 
     def expand(self, text: str, depth: int = 4) -> str:
         """Replace an object-like macro or a constant of this file by its value."""
-        text = text.strip().strip("()")
+        text = _bare(text)
         while depth and re.fullmatch(r"[A-Za-z_]\w*", text):
             value = self.macro_values.get(text) or self.constants().get(text)
             if value is None:
                 break
-            text = value.strip().strip("()")
+            text = _bare(value)
             depth -= 1
         return text
 
@@ -303,6 +303,19 @@ class CppFile:
         return set(re.findall(r"__(?:global|device|host)__", head)) | (
             {"__device__"} if re.search(r"DEVICE|_KERNEL\b", head) else set()
         )
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses round the whole."""
+    text = text.strip()
+    while text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for i, c in enumerate(text):
+            depth += {"(": 1, ")": -1}.get(c, 0)
+            if not depth and i < len(text) - 1:
+                return text
+        text = text[1:-1].strip()
+    return text
 
 
 def define_parts(d: Directive) -> tuple[str, bool, str, int] | None:

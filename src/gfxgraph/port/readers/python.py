@@ -10,7 +10,7 @@ import ast
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 A = TypeVar("A", bound=ast.AST)
 B = TypeVar("B", bound=ast.AST)
@@ -50,6 +50,8 @@ class PyFile:
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {}
         self._calls: dict[str, list[ast.Call]] | None = None
         self._docstrings: set[int] | None = None
+        self.guards: Any = None  # what guards/python.py learned, kept as long as the tree
+        self.guard_values: dict[Any, Any] = {}
 
     # -- structure ---------------------------------------------------------------------------------
 

@@ -23,7 +23,10 @@ class Condition:
 
 @dataclass(slots=True)
 class Entry:
-    """One logical line. ``keyword`` is a Dockerfile instruction or a CMake command, "" elsewhere."""
+    """One logical line. ``keyword`` is a Dockerfile instruction or a CMake command, "" elsewhere.
+
+    A CMake condition is an entry too, with keyword ``if`` and the tests of all its ``arms``.
+    """
 
     line: int
     text: str
@@ -31,6 +34,7 @@ class Entry:
     last_line: int = 0
     conditions: tuple[Condition, ...] = ()
     column: int = 0
+    arms: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -38,6 +42,7 @@ class _Open:
     text: str
     line: int
     arms: list[str] = field(default_factory=list)
+    tests: list[Entry] = field(default_factory=list)
     members: list[tuple[Entry, int]] = field(default_factory=list)
 
 
@@ -56,7 +61,7 @@ class TextFile:
         """Entries in which a pattern is found; one match an entry."""
         matcher = re.compile(pattern, flags)
         for entry in self.entries:
-            match = matcher.search(entry.text)
+            match = matcher.search(entry.text) if entry.keyword != "if" else None
             if match:
                 yield entry, match
 
@@ -130,6 +135,8 @@ class _Branches:
     def close(self) -> None:
         if self.stack:
             top = self.stack.pop()
+            for test in top.tests:
+                test.arms = tuple(top.arms)
             for entry, index in top.members:
                 old = entry.conditions[index]
                 fixed = Condition(old.text, old.taken, old.line, tuple(top.arms))
@@ -245,10 +252,19 @@ def _cmake(lines: list[str]) -> list[Entry]:
         line = text.count("\n", 0, match.start()) + 1
         last = line + match.group().count("\n")
         lowered = keyword.lower()
-        if lowered == "if":
-            branches.open(body, line)
-        elif lowered == "elseif":
-            branches.arm(body, line)
+        if lowered in ("if", "elseif"):
+            test = Entry(line, body, "if", last)
+            if lowered == "if":
+                branches.add(test)
+                branches.open(body, line)
+            elif branches.stack:
+                inner = branches.stack.pop()
+                branches.add(test)
+                branches.stack.append(inner)
+                branches.arm(body, line)
+            if branches.stack:
+                branches.stack[-1].tests.append(test)
+            found.append(test)
         elif lowered == "else":
             branches.arm("", line)
         elif lowered == "endif":

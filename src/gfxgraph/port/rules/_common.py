@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port.archs import ArchSet, table
@@ -22,57 +22,41 @@ if TYPE_CHECKING:
 
 def hit(
     node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
-    also: Iterable[int] = (), **values: str,
+    **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a Python node."""
-    return Hit(
-        getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by,
-        tuple(also),
-    )  # fmt: skip
+    return Hit(getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by)
 
 
 def cpp_hit(
     file: CppFile, node: Node | Call, *, severity: Severity | None = None, archs: ArchSet | None = None,
-    guarded_by: str = "", also: Iterable[int] = (), **values: str,
+    guarded_by: str = "", **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a C++ node."""
     inner = node.node if isinstance(node, Call) else node
-    return Hit(file.line(inner), file.column(inner), inner, values, severity, archs, guarded_by, tuple(also))
+    return Hit(file.line(inner), file.column(inner), inner, values, severity, archs, guarded_by)
 
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also", "guard_free") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free") if k in kwargs}
     return Hit(line, column, values=kwargs, **fields)
 
 
 def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "also") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line") if k in kwargs}
     line = file.where(entry, pattern) if pattern else entry.line
     return Hit(line, entry.column, entry, kwargs, **fields)
 
 
 def once_a_line(hits: Iterable[Hit]) -> Iterator[Hit]:
-    """Only the first hit of each line."""
+    """Only the first hit of each line, in the order of the file."""
     seen: set[int] = set()
-    for h in hits:
+    for h in sorted(hits, key=lambda h: (h.line, h.column)):
         if h.line not in seen:
             seen.add(h.line)
             yield h
-
-
-def gathered(hits: Iterable[Hit], key: Callable[[Hit], object] = lambda h: 0) -> Iterator[Hit]:
-    """One hit a key, the others as its further lines."""
-    groups: dict[object, list[Hit]] = {}
-    for h in hits:
-        groups.setdefault(key(h), []).append(h)
-    for group in groups.values():
-        first = min(group, key=lambda h: h.line)
-        yield Hit(
-            first.line, first.column, first.node, first.values, first.severity, first.archs, first.guarded_by,
-            tuple(sorted({h.line for h in group} - {first.line})), first.guard_free,
-        )  # fmt: skip
 
 
 # -- Python ----------------------------------------------------------------------------------------
@@ -359,6 +343,6 @@ def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
 
 
 def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
-    """One hit a name and file, its other places as further lines."""
-    hits = [line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern)]
-    yield from gathered(hits, key=lambda h: h.values["name"])
+    """One hit a line for identifiers that match in full."""
+    hits = (line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern))
+    yield from once_a_line(hits)

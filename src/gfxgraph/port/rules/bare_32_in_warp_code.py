@@ -9,10 +9,7 @@ from gfxgraph.port.archs import WAVE64
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    gathered,
-    line_hit,
-)
+from gfxgraph.port.rules._common import line_hit
 
 RULE = Rule(
     id="GFX327",
@@ -36,26 +33,37 @@ RULE = Rule(
     path="buf.cu",
     bad="template <typename T> __global__ void reduce(T v) { __shared__ T parts[32]; parts[warp_id] = warp_sum(v); }\n",
     good="__global__ void copy(float* v) { __shared__ float tile[32][33]; tile[0][0] = v[0]; }\n",
-    needs=("warp", "lane", "shfl", "ballot"),
+    needs=("32",),
 )
-_WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot")
+_WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
+_DEVICE = re.compile(r"__global__|__device__|<<<")
+_ROUND = r"\b(?:div_?up|ceil_?div|divide_up|round_?up|round_?down)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*32|\w+\(32\)|32)\s*\)"
+_SLOTS = re.compile(r"__shared__[^;=(]*\w\s*\[\s*32\s*\]\s*[;,]")  # one dimension: a slot a warp or lane
 _BARE = re.compile(
-    r"__shared__[^;=]*\w\[32\]\s*;|[%/]\s*32\b(?!\s*[.\w])|\b(?:div_?up|ceil_?div|divide_up|DIVUP|roundUp|round_up)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*)?32\s*\)|<=?\s*32\s*[)&|?]|==\s*32\s*[)&|,]"
+    rf"(?i)[%/]\s*32\b(?!\s*[.\w])|{_ROUND}|(?<!<)<=?\s*32\s*[)&|?]|==\s*32\s*[)&|,]|\bwarp_?(?:id|idx)?\s*\*\s*32\b|"
+    r"\b32\s*\*\s*warp_?(?:id|idx)?\b"
 )
+_BITS = re.compile(r"(?i)(?<![a-z])bits?(?![a-z])|\+\s*31\)|uint32|int32|float32|sizeof|1u?\s*<<|32\s*/\s*8\b")
+_CHUNK = re.compile(r"(?<![\w.])32\s*\*|(?<![*/])\*\s*32\b(?![.\w])|[%/]\s*32\b(?!\s*[.\w])|<\s*32\s*;")
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if not _WORDS.search(f.code) or not re.search(r"__global__|__device__|<<<|cuda|gpu", f.code, re.I):
+    is_device = bool(_DEVICE.search(f.code))
+    in_warp_code = bool(_WORDS.search(f.code)) and (is_device or bool(re.search(r"(?i)cuda|gpu", f.code)))
+    beside = f.path.rpartition("/")[0] in ctx.project.warp_folders  # layouts that the kernels next door fix
+    chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
+    if not (is_device or in_warp_code or chunked):
         return
-    groups: dict[int, list[Hit]] = {}
     for number, line in enumerate(f.code.split("\n"), 1):
-        match = _BARE.search(line)
-        if not match or line.lstrip().startswith("#") or re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):
+        if "32" not in line or line.lstrip().startswith("#"):
             continue
-        if re.search(r"(?i)\bbits?\b|uint32|int32|float32|sizeof|1u?\s*<<", line):
-            continue
-        arm = f.arm(number + f.offset)
-        h = line_hit(number + f.offset, match.start(), expr=line.strip()[:90])
-        groups.setdefault(-1 if arm is None else arm.index, []).append(h)
-    for group in groups.values():
-        yield from gathered(group)
+        match = _SLOTS.search(line) if is_device else None
+        if match is None and (in_warp_code or chunked):
+            if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):
+                continue  # GFX302's
+            if chunked:
+                match = _CHUNK.search(line) or re.search(f"(?i){_ROUND}", line)
+            if match is None and in_warp_code and not _BITS.search(line):
+                match = _BARE.search(line)
+        if match:
+            yield line_hit(number + f.offset, match.start(), expr=line.strip()[:90])

@@ -10,6 +10,8 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
+    line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -19,13 +21,13 @@ RULE = Rule(
     phase=4,
     fix=Fix.SUGGEST,
     en=Text(
-        "CMake knows only CUDA",
+        "The build knows only CUDA",
         "{text}",
         "Without nvcc the configuration fails.",
         "An option USE_ROCM: enable_language(HIP), set_source_files_properties(... LANGUAGE HIP), find_package(hip hipblas rocthrust hipcub).",
     ),
     zh=Text(
-        "CMake 只认识 CUDA",
+        "构建系统只认识 CUDA",
         "{text}",
         "没有 nvcc 时配置失败。",
         "加选项 USE_ROCM：enable_language(HIP)、set_source_files_properties(... LANGUAGE HIP)、find_package(hip hipblas rocthrust hipcub)。",
@@ -37,7 +39,48 @@ RULE = Rule(
 )
 
 
+_AMD = re.compile(r"(?i)\bhip|_hip\b|rocm|\bamd")
+_OF_CUDA = re.compile(
+    r"COMPILE_LANG(?:UAGE|_AND_ID):CUDA|CMAKE_CUDA_(?!ARCHITECTURES)\w+|CUDA_(?:NVCC|TOOLKIT|VERSION|PROPAGATE|HOST|HAS)\w*|-D(?:USE|WITH|HAVE|ENABLE)_CUDA\b"
+)
+_SOURCES = (
+    "add_library",
+    "add_executable",
+    "target_sources",
+    "set",
+    "list",
+    "file",
+    "cuda_add_library",
+    "cuda_add_executable",
+)
+
+
 def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    found = list(_commands(f))
+    if not ctx.project.has_hip_build:
+        found += _rest(f)  # a second platform has no place yet: each of these is where it goes
+    yield from once_a_line(found)
+
+
+def _rest(f: TextFile) -> Iterator[Hit]:
+    for entry in f.entries:
+        keyword, text = entry.keyword.lower(), entry.text
+        if _AMD.search(text):
+            continue
+        shown = f"{keyword}({text[:60]})"
+        if keyword == "if":
+            if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(_AMD.search(a) for a in entry.arms):
+                yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
+        elif keyword in ("option", "cmake_dependent_option"):
+            if re.search(r"CUDA", text.split(" ")[0]):
+                yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
+        elif match := _OF_CUDA.search(text):
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+        elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+
+
+def _commands(f: TextFile) -> Iterator[Hit]:
     for entry in f.entries:
         keyword, text = entry.keyword.lower(), entry.text
         words_ = text.split()
@@ -80,3 +123,11 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=text[:60])
         elif keyword == "target_compile_features" and "cuda_std" in text:
             yield entry_hit(f, entry, text=text[:60])
+
+
+def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    if ctx.project.has_hip_build:
+        return
+    for number, line in enumerate(f.lines, 1):
+        if re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line) and not _AMD.search(line):
+            yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW)

@@ -10,8 +10,8 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
     cpp_hit,
-    gathered,
     ident_hits,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -47,5 +47,5 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     hits = [
         cpp_hit(f, n, name=f.source(n)[:60]) for n in f.nodes("qualified_identifier") if matcher.match(f.source(n))
     ]
-    yield from gathered(hits, key=lambda h: h.values["name"])
+    yield from once_a_line(hits)
     yield from ident_hits(f, r"CUB_PTX_\w+|CUB_NS_\w+")

@@ -47,6 +47,10 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
+    for source in f.nodes(ast.ImportFrom):
+        names = {a.name for a in source.names}
+        if "CUDA_HOME" in names and not re.search(r"ROCM_HOME|HIP_HOME", f.text):
+            yield hit(source, severity=Severity.LOW, expr=f.source(source)[:100])
     for node in f.nodes(ast.Name, ast.Attribute, ast.Call, ast.Subscript):
         if not is_home(f, node):
             continue

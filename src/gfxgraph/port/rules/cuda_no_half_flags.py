@@ -14,8 +14,8 @@ from gfxgraph.port.readers.python import (
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
-    gathered,
     hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -50,7 +50,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         for n in f.nodes(ast.Constant)
         if isinstance(n.value, str) and _FLAG.search(n.value) and not f.is_docstring(n)
     ]
-    yield from gathered(hits, key=lambda h: f.statement(h.node))
+    yield from once_a_line(hits)
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:

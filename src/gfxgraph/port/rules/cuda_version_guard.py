@@ -10,6 +10,7 @@ from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
     line_hit,
     macro_tests,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -45,10 +46,12 @@ RULE = Rule(
 )
 
 
+_NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for arm, _ in macro_tests(
-        f,
-        r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+",
-        ctx.project.macros,
-    ):
+    for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+    conditions = {d.line + f.offset for d in f.directives if d.kind != "define"}
+    places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
+    yield from once_a_line(line_hit(line, column, text=name) for name, line, column in places)

@@ -8,9 +8,9 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
-    gathered,
     include_hits,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -41,4 +41,6 @@ RULE = Rule(
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     yield from include_hits(f, r"cudnn\w*\.h$")
-    yield from gathered(line_hit(line, column, name=name) for name, line, column in f.idents_like(r"cudnn[A-Z]\w*"))
+    yield from once_a_line(
+        line_hit(line, column, name=name) for name, line, column in f.idents_like(r"cudnn[A-Z]\w*")
+    )

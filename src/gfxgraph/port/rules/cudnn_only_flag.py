@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
@@ -44,6 +45,9 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for call in f.calls("torch.backends.cudnn.version"):
         if any(isinstance(u, ast.Compare) for u in f.ancestors(call)):
             yield hit(call, expr=f.source(f.parent(call) or call)[:120])
+    for op in f.nodes(ast.Constant):
+        if isinstance(op.value, str) and re.fullmatch(r"aten::cudnn_\w+", op.value):
+            yield hit(op, expr=op.value)  # ROCm's are aten::miopen_...
     for node, name, _ in assigned(f):
         if name.startswith("torch.backends.cudnn.benchmark_limit") or name.startswith(
             "torch.backends.cuda.cufft_plan_cache"

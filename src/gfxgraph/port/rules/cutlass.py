@@ -13,9 +13,9 @@ from gfxgraph.port.readers.python import (
 )
 from gfxgraph.port.rules._common import (
     cpp_hit,
-    gathered,
     import_hits,
     include_hits,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -51,7 +51,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             for n in f.nodes("qualified_identifier")
             if re.match(r"(::)?(cutlass|cute)::", f.source(n))
         ]
-        yield from gathered(hits)
+        yield from once_a_line(hits)
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

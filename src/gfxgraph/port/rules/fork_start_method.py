@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
@@ -55,6 +56,16 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node in f.nodes(ast.keyword):
         if node.arg in ("start_method", "multiprocessing_context", "mp_context") and text_of(node.value) == "fork":
             yield hit(node.value, expr=f"{node.arg}='fork'")
-        elif node.arg == "start_method" and isinstance(node.value, ast.IfExp):
+        elif node.arg in ("start_method", "method") and isinstance(node.value, ast.IfExp):
             if any(text_of(o) == "fork" for o in (node.value.body, node.value.orelse)):
                 yield hit(node.value, expr=f.source(node.value)[:100])
+    for assigned in f.nodes(ast.Assign):
+        named = [t.id for t in assigned.targets if isinstance(t, ast.Name)]
+        options = (
+            [assigned.value.body, assigned.value.orelse]
+            if isinstance(assigned.value, ast.IfExp)
+            else [assigned.value]
+        )
+        if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in named):
+            if any(text_of(o) == "fork" for o in options):
+                yield hit(assigned, expr=f.source(assigned)[:100])

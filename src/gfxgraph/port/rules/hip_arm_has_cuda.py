@@ -8,9 +8,9 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
-    gathered,
     line_hit,
     mentions_amd,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -52,9 +52,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if name not in own
     ]
     kept = [h for h in hits if (arm := f.arm(h.line)) is not None and mentions_amd(arm, ctx.project.macros)]
-    groups: dict[int, list[Hit]] = {}
-    for h in kept:
-        arm = f.arm(h.line)
-        groups.setdefault(arm.index if arm else -1, []).append(h)
-    for group in groups.values():
-        yield from gathered(group)
+    yield from once_a_line(kept)

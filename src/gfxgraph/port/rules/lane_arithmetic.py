@@ -27,13 +27,13 @@ RULE = Rule(
     en=Text(
         "Lane or warp number computed with 31, 32 or 5",
         "{expr}",
-        "On 64-lane wavefronts lanes 32 to 63 fold onto 0 to 31.",
+        "On 64-lane wavefronts lanes 32 to 63 fold onto 0 to 31, and a share of the warp counted in lanes is another share.",
         "warpSize - 1 and warpSize, or a compile-time macro by architecture.",
     ),
     zh=Text(
         "用 31、32 或 5 计算 lane 或 warp 编号",
         "{expr}",
-        "在 64 宽的 wavefront 上，lane 32 至 63 会折叠到 0 至 31。",
+        "在 64 宽的 wavefront 上，lane 32 至 63 会折叠到 0 至 31，以 lane 数表示的份额也随之改变。",
         "使用 warpSize - 1 与 warpSize，或按架构的编译期宏。",
     ),
     path="k.cu",
@@ -53,6 +53,10 @@ def _all(f: CppFile) -> Iterator[Hit]:
         right = f.source(n.child_by_field_name("right")).strip("()")
         left = n.child_by_field_name("left")
         number = re.sub(r"(?i)(?<=[0-9a-f])u?l*$", "", f.expand(right)) if re.fullmatch(r"\w+", right) else right
+        if operator in ("<", "<=", ">", ">=", "==") and number in ("16", "24", "28", "31", "32"):
+            if left is not None and re.fullmatch(r"(?i)(my_?)?lane(_?(id|idx|index))?", f.source(left).strip("()")):
+                yield cpp_hit(f, n, expr=f.source(n)[:80])
+            continue
         wanted = {"&": ("31", "0x1f", "0x1F"), "%": ("32",), "/": ("32",), ">>": ("5",)}.get(operator, ())
         if number not in wanted or not _is_lane(f, left):
             continue

@@ -13,8 +13,8 @@ from gfxgraph.port.readers.python import (
 from gfxgraph.port.rules._common import (
     CAPTURES,
     cpp_hit,
-    gathered,
     hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -50,8 +50,10 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         "torch.cuda.make_graphed_callables",
         "torch.cuda.graphs.make_graphed_callables",
     )
-    yield from gathered(hit(c, expr=f.source(c)[:80]) for c in f.calls(*names))
+    yield from once_a_line(hit(c, expr=f.source(c)[:80]) for c in f.calls(*names))
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from gathered(cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate"))
+    yield from once_a_line(
+        cpp_hit(f, c, expr=c.name) for c in f.calls("cudaStreamBeginCapture", "cudaGraphInstantiate")
+    )

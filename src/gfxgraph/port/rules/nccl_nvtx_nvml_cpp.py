@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    include_hits,
-)
+from gfxgraph.port.rules._common import include_hits, line_hit, macro_tests, once_a_line
 
 RULE = Rule(
     id="GFX217",
@@ -20,23 +18,31 @@ RULE = Rule(
     tier="extended",
     confidence="documented",
     en=Text(
-        "nccl.h, nvToolsExt.h or nvml.h",
+        "NCCL, NVTX, NVML or CUPTI in C++",
         "{name}",
-        "rccl.h and roctx are nearly drop-in; NVML's counterpart is not.",
-        "Map nccl.h to rccl/rccl.h and nvtx to roctx; guard NVML.",
+        "rccl.h and roctx are nearly drop-in; NVML's and CUPTI's counterparts (amd-smi, roctracer, rocprofiler-sdk) are not.",
+        "Map nccl.h to rccl/rccl.h and nvtx to roctx; guard NVML and CUPTI.",
     ),
     zh=Text(
-        "nccl.h、nvToolsExt.h 或 nvml.h",
+        "C++ 中的 NCCL、NVTX、NVML 或 CUPTI",
         "{name}",
-        "rccl.h 与 roctx 几乎可以直接替换；NVML 的对应物则不然。",
-        "nccl.h 映射到 rccl/rccl.h，nvtx 映射到 roctx；NVML 加条件。",
+        "rccl.h 与 roctx 几乎可以直接替换；NVML 与 CUPTI 的对应物（amd-smi、roctracer、rocprofiler-sdk）则不然。",
+        "nccl.h 映射到 rccl/rccl.h，nvtx 映射到 roctx；NVML 与 CUPTI 加条件。",
     ),
     path="comm.cpp",
     bad="#include <nccl.h>\n",
     good="#ifdef USE_ROCM\n#include <rccl/rccl.h>\n#else\n#include <nccl.h>\n#endif\n",
-    needs=("nccl", "nvtx", "nvtool", "nvml"),
+    needs=("nccl", "nvtx", "nvtool", "nvml", "cupti"),
 )
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from include_hits(f, r"(nccl|nccl_net|nvml)\.h$|(nvtx3/)?nv[tT]o?o?l?s?(x3|Ext)?\w*\.(h|hpp)$")
+    yield from once_a_line(_all(f, ctx))
+
+
+def _all(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    yield from include_hits(f, r"(nccl|nccl_net|nvml)\.h$|cupti\w*\.h$|(nvtx3/)?nv[tT]o?o?l?s?(x3|Ext)?\w*\.(h|hpp)$")
+    for arm, name in macro_tests(f, r"\w*(HAS|HAVE|USE|WITH|ENABLE)_?(CUPTI|NVML|NVTX|NCCL)\w*", ctx.project.macros):
+        yield line_hit(arm.line + f.offset, name=arm.text[:80] or name, guard_free=True)
+    for name, line, column in f.idents_like(r"(nvml|cupti|nvtx)[A-Z]\w*|CUPTI_[A-Z]\w+|NVML_[A-Z]\w+"):
+        yield line_hit(line, column, name=name)

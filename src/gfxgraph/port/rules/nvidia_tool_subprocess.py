@@ -72,6 +72,8 @@ def check_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if _AMD_TOOL.search(f.text):
         return
     for entry, match in f.matching(TOOL.pattern):
+        if re.match(r"@?\s*(echo|printf|print)\b", entry.text.strip()):
+            continue  # said, not run
         yield entry_hit(f, entry, re.escape(match.group(1)), severity=Severity.LOW, tool=match.group(1))
 
 

@@ -9,9 +9,9 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.rules._common import (
-    gathered,
     is_cuda_group,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -51,4 +51,4 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         for n in f.needs
         if _NAME.fullmatch(n.name) and not is_cuda_group(n.group)
     ]
-    yield from gathered(found)
+    yield from once_a_line(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
@@ -12,6 +14,7 @@ from gfxgraph.port.readers.python import (
 from gfxgraph.port.rules._common import (
     hit,
     import_hits,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -39,8 +42,20 @@ RULE = Rule(
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from import_hits(f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat", Severity.HIGH, Severity.MEDIUM)
+    yield from once_a_line(_all(f))
+
+
+def _all(f: PyFile) -> Iterator[Hit]:
+    yield from import_hits(f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil", Severity.HIGH, Severity.MEDIUM)
     for call in f.calls("pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"):
         tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
         guarded = f"line {tried.lineno}: try" if tried else ""
         yield hit(call, severity=Severity.MEDIUM, guarded_by=guarded, name=f.source(call))
+    for node in f.nodes(ast.If, ast.IfExp):
+        text = f.source(node.test)
+        if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):
+            if not re.search(
+                r"(?i)amd_?smi|pyrsmi|rocm",
+                "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else "",
+            ):
+                yield hit(node.test, severity=Severity.LOW, name=text[:80])  # what AMD gets then is the else

@@ -11,9 +11,9 @@ from gfxgraph.port.readers.python import (
     PyFile,
 )
 from gfxgraph.port.rules._common import (
-    gathered,
     hit,
     import_hits,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -44,4 +44,4 @@ RULE = Rule(
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     found = list(import_hits(f, r"nvtx", Severity.INFO, Severity.INFO))
     found += [hit(n, name=f.dotted(n)) for n in f.nodes(ast.Attribute) if f.dotted(n).startswith("torch.cuda.nvtx.")]
-    yield from gathered(found)
+    yield from once_a_line(found)

@@ -60,6 +60,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             ):
                 if known.get(mask) is None:
                     yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+            elif not mask.isupper() and not _wide(f, mask):
+                yield cpp_hit(f, call, expr=f.source(call.node)[:80], severity=Severity.LOW)
     for name, takes, body, line in f.defines():
         if not takes and re.search(r"(?i)mask|lanes", name) and is_full_mask_32(f, body):
             yield line_hit(line, expr=f"#define {name} {body}")
@@ -72,3 +74,9 @@ def _narrow(f: CppFile, node: object, name: str) -> bool:
     function = f.function(node) if isinstance(node, Node) else None
     text = (function.text or b"").decode("utf-8", "replace") if function is not None else ""
     return bool(re.search(rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b", text))
+
+
+def _wide(f: CppFile, name: str) -> bool:
+    """Whether something in the file makes the mask 64 bits wide, or takes it from the device."""
+    wide = r"64_t|long long|ull\b|lane_?mask_t|__ballot|__activemask|\bauto\b|template"
+    return bool(re.search(rf"(?i)({wide})[^;{{}}]*\b{name}\b|\b{name}\b[^;{{}}]*({wide})", f.code))

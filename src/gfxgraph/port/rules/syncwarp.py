@@ -9,7 +9,7 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
     cpp_hit,
-    gathered,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -39,7 +39,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     known = ctx.project.macros.known
     if "__syncwarp" in known:
         return
-    yield from gathered(
-        (cpp_hit(f, c, expr=f.source(c.node)) for c in f.calls("__syncwarp")),
-        key=lambda h: id(f.arm(h.line)),
-    )
+    yield from once_a_line(cpp_hit(f, c, expr=f.source(c.node)) for c in f.calls("__syncwarp"))

@@ -13,8 +13,8 @@ from gfxgraph.port.readers.python import (
     int_of,
 )
 from gfxgraph.port.rules._common import (
-    gathered,
     hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -51,4 +51,4 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         value = int_of(kw.value)
         if kw.arg == "num_stages" and value is not None and (value >= 3 or value == 0):
             found.append(hit(kw.value, expr=f"num_stages={value}"))
-    yield from gathered(found, key=lambda h: f.statement(h.node))
+    yield from once_a_line(found)

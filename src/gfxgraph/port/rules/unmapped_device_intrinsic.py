@@ -33,11 +33,11 @@ RULE = Rule(
     path="round.cu",
     bad="__device__ float f(float a, float b) { return __fadd_rz(a, b); }\n",
     good="__device__ float f(float a, float b) { return a + b; }\n",
-    needs=("__",),
+    needs=("__", "cudart_"),
 )
 _MISSING = (
     r"__f(add|sub|mul|div|sqrt|rcp|maf|ma)_r[zud]|__d(add|sub|mul|div|sqrt|rcp)_r[zud]|__fma_r[zud]|__st(wb|cg|cs|wt)|__ldc[vgs]|__ldlu|__ldca|__nanosleep|__brkpt|__prof_trigger|"
-    r"__v(abs|add|sub|avg|max|min|neg|sad|set|cmp)\w*[24]|__dp[24]a(_\w+)?|__reduce_(add|min|max|and|or|xor)_sync|__h\w+2_mask|__isGlobal|__isShared|__cvta_\w+|__pipeline_\w+|__half2loc|__trap|__grid_constant__|__cluster_dims__|__nv_cvt_\w+|__fns|__i?mul24hi"
+    r"__v(abs|add|sub|avg|max|min|neg|sad|set|cmp)\w*[24]|__dp[24]a(_\w+)?|__reduce_(add|min|max|and|or|xor)_sync|__h\w+2_mask|__isGlobal|__isShared|__cvta_\w+|__pipeline_\w+|__half2loc|__trap|__grid_constant__|__cluster_dims__|__nv_cvt_\w+|CUDART_(?:INF|NAN|PI|ONE|ZERO|MAX|MIN|SQRT|THIRD|TWO|NEG|L2|LN)\w*|__fns|__i?mul24hi"
 )
 _WEAK = r"__f(add|sub|mul|div|sqrt|rcp|maf)_rn|__d(add|sub|mul|div|sqrt|rcp)_rn|__fsqrt_rn|__frsqrt_rn"
 

@@ -8,9 +8,9 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
-    gathered,
     include_hits,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -37,7 +37,7 @@ RULE = Rule(
     needs=("cu",),
 )
 _HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
-_API = r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|cu(Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link)[A-Z]?\w*|nvrtc[A-Z]\w*"
+_API = r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|cu(Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link)[A-Z]?\w*|nvrtc[A-Z]\w*|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*"
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -53,9 +53,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False)
     ]
-    groups: dict[int, list[Hit]] = {}
-    for h in hits:
-        arm = f.arm(h.line)
-        groups.setdefault(-1 if arm is None else arm.index, []).append(h)
-    for group in groups.values():
-        yield from gathered(group)
+    yield from once_a_line(hits)

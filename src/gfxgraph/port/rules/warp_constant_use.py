@@ -10,8 +10,8 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
-    gathered,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -43,14 +43,8 @@ RULE = Rule(
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     names = ctx.project.warp_constants & set(f.idents)
     for name in sorted(names):
-        hits = [
+        yield from once_a_line(
             line_hit(line, column, name=name)
             for line, column in f.idents[name]
             if not re.search(rf"(#\s*define\s+{name}\b|\b{name}\s*=\s*\{{?\s*32)", f.line_text(line))
-        ]
-        groups: dict[int, list[Hit]] = {}
-        for h in hits:
-            arm = f.arm(h.line)
-            groups.setdefault(-1 if arm is None else arm.index, []).append(h)
-        for group in groups.values():
-            yield from gathered(group)
+        )

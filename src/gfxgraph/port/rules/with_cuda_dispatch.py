@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import gathered, line_hit, macro_tests
+from gfxgraph.port.rules._common import line_hit, macro_tests, once_a_line
 
 RULE = Rule(
     id="GFX222",
@@ -17,13 +17,13 @@ RULE = Rule(
     fix=Fix.SUGGEST,
     tier="extended",
     en=Text(
-        "Dispatch compiled only under WITH_CUDA",
+        "Code compiled only under a macro named for CUDA",
         "{text}",
         'Where the ROCm build defines another macro, the call ends in "not compiled with GPU support" at run time.',
         "Define WITH_CUDA for both builds, or add the HIP macro to the test.",
     ),
     zh=Text(
-        "仅在 WITH_CUDA 下编译的分发",
+        "仅在以 CUDA 命名的宏之下编译的代码",
         "{text}",
         "若 ROCm 构建定义的是另一个宏，运行时会得到“未编译 GPU 支持”。",
         "两种构建都定义 WITH_CUDA，或在判断中加入 HIP 宏。",
@@ -31,21 +31,24 @@ RULE = Rule(
     path="dispatch.cpp",
     bad="#ifdef WITH_CUDA\nint run_cuda();\n#endif\n",
     good="#if defined(WITH_CUDA) || defined(WITH_HIP)\nint run_gpu();\n#endif\n",
-    needs=("_cuda",),
+    needs=("cuda",),
 )
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    pattern = r"\w*(WITH|USE|ENABLE|HAVE|HAS|BUILD)_CUDA(_\w+)?|\w+_CUDA_ENABLED|CUDA_(ENABLED|AVAILABLE|FOUND)"
-    own = ctx.project.extension_macros  # the Python build defines these, perhaps on ROCm too
-    hits = [
+    pattern = r"(?!__|CUDA_(?:VERSION|API|ARCH)|CUDART|CUDACC)\w*(?<![A-Za-z])CUDA(?![a-z])\w*(?<!_H)(?<!_H_)(?<!_H__)(?<!_HPP)(?<!_HPP_)(?<!_CUH)(?<!_CUH_)(?<!_HH)(?<!_INCLUDED)"
+    guards = {  # ``#ifndef X`` and straight after it ``#define X``: an include guard
+        b.body.split()[0] for a, b in zip(f.directives, f.directives[1:])
+        if a.kind == "ifndef" and b.kind == "define" and a.body.split()[:1] == b.body.split()[:1] and b.body.split()
+    }  # fmt: skip
+    own = ctx.project.extension_macros  # the build of the torch extension defines these: on ROCm too, once it asks
+    yield from once_a_line(
         line_hit(
             arm.line + f.offset,
             text=arm.text[:100],
-            macro=name,
             guard_free=True,
             severity=Severity.INFO if name in own else None,
         )
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
-    ]
-    yield from gathered(hits, key=lambda h: h.values["macro"])
+        if (name not in own or ctx.project.asks_cuda_home) and name not in guards
+    )

@@ -52,6 +52,16 @@ class WatchedSession(Session):
     watch: Watch
     at: tuple[Any, Any, Any] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        read = self.values.read_scalar
+
+        def read_scalar(tensor: Tensor, name: str) -> Any:
+            self.at = torch.ops.aten._local_scalar_dense.default, (tensor,), {}
+            return read(tensor, name)
+
+        vars(self.values)["read_scalar"] = read_scalar
+
     def unsafe_op(self, row: Any, func: Any, args: Any, kwargs: Any) -> Any:
         self.at = func, args, kwargs
         return super().unsafe_op(row, func, args, kwargs)
@@ -59,10 +69,6 @@ class WatchedSession(Session):
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
         self.at = func, args, kwargs
         return super().op_failed(info, func, args, kwargs, error)
-
-    def read_scalar(self, tensor: Tensor, name: str) -> Any:
-        self.at = torch.ops.aten._local_scalar_dense.default, (tensor,), {}
-        return super().read_scalar(tensor, name)
 
     def abort(self, error: BaseException | None, dying: Any = None) -> None:
         recorder, tape, at = self.recorder, self.recorder.tape, self.at

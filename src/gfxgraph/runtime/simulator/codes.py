@@ -27,6 +27,7 @@ CAPTURE_ISOLATION: Final = 905
 CAPTURE_IMPLICIT: Final = 906
 CAPTURED_EVENT: Final = 907
 CAPTURE_WRONG_THREAD: Final = 908
+EXEC_UPDATE_FAILURE: Final = 910
 
 # code -> (name without the hip/cuda prefix and "Error", text as the runtimes print it)
 _NAMES: Final[dict[int, tuple[str, str]]] = {
@@ -65,6 +66,11 @@ _NAMES: Final[dict[int, tuple[str, str]]] = {
     CAPTURE_WRONG_THREAD: (
         "StreamCaptureWrongThread",
         "attempt to terminate a thread-local capture sequence from another thread",
+    ),
+    EXEC_UPDATE_FAILURE: (
+        "GraphExecUpdateFailure",
+        "the graph update was not performed because it included changes which violated constraints specific to "
+        "instantiated graph update",
     ),
 }
 

@@ -6,6 +6,7 @@ Stays out: torch's classes.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
-from gfxgraph.runtime.simulator.graphs import Graph, GraphExec, Node
+from gfxgraph.runtime.simulator.graphs import ChildNode, Graph, GraphExec, Node
 from gfxgraph.types import CaptureInfo, NodeKind
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class SimDriver:
         self._device = sim.device
         self.version: tuple[int, ...] = sim.profile.version
         self.missing: frozenset[str] = frozenset()
+        # Graphs and graph execs made here, which nobody else holds, until they are destroyed.
+        self._made: dict[int, Graph | GraphExec] = {}
 
     def capture_info(self, stream: int) -> CaptureInfo:
         found = self._stream(stream)
@@ -97,6 +100,50 @@ class SimDriver:
     def edges(self, graph: int) -> list[tuple[int, int]]:
         return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
 
+    # ---- graphs made node by node -----------------------------------------------------------------------
+
+    def create_graph(self) -> int:
+        graph = Graph(is_built=True)
+        self._device.handles.graphs[graph.handle] = graph
+        self._made[graph.handle] = graph
+        return graph.handle
+
+    def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
+        node = ChildNode(self._graph(child), tuple(self._node(before) for before in after))
+        self._graph(graph).add(node)
+        self._device.handles.nodes[node.handle] = node
+        return node.handle
+
+    def destroy_graph(self, graph: int) -> None:
+        if self._made.pop(graph, None) is None:
+            raise self._error("hipGraphDestroy", codes.INVALID_VALUE)
+
+    def instantiate(self, graph: int, flags: int = 0) -> int:
+        try:
+            made = self._device.instantiate(self._graph(graph))
+        except Refused as refused:
+            raise self._error("hipGraphInstantiateWithFlags", refused.code) from None
+        self._made[made.handle] = made
+        return made.handle
+
+    def destroy_exec(self, graph_exec: int) -> None:
+        if self._made.pop(graph_exec, None) is None:
+            raise self._error("hipGraphExecDestroy", codes.INVALID_VALUE)
+
+    def update_child(self, graph_exec: int, node: int, child: int) -> None:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphExecChildGraphNodeSetParams", made, found)
+        new = self._graph(child)
+        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner):
+            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
+        made.inner[node] = tuple(new.nodes)
+
+    def upload(self, graph_exec: int, stream: int) -> None:
+        self._exec(graph_exec)
+        self._stream(stream)
+
+    # ---- work -------------------------------------------------------------------------------------------
+
     def launch(self, graph_exec: int, stream: int) -> None:
         made = self._exec(graph_exec)
         try:
@@ -109,6 +156,15 @@ class SimDriver:
             self._device.synchronize_stream(self._stream(stream))
         except Refused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
+
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        def copy(to: int, source: int, nbytes: int, stream: int) -> int:
+            if self._stream(stream).capture is not None:
+                return codes.INVALID_VALUE
+            ctypes.memmove(to, source, nbytes)
+            return 0
+
+        return copy
 
     def begin_capture(self, stream: int) -> None:
         try:
@@ -180,3 +236,8 @@ class SimDriver:
             number=code,
             detail=codes.status_text(code),
         )
+
+
+def _shape(nodes: Sequence[Node]) -> list[tuple[NodeKind, int]]:
+    """What HIP compares in an update: kinds by position, and numbers of dependencies."""
+    return [(node.kind, len(node.parents)) for node in nodes]

@@ -67,11 +67,29 @@ class Node:
         self.run(self, self.draw.draw(self.offset) if self.draw is not None else None)
 
 
+def _nothing(node: Node, generator: torch.Generator | None) -> None:
+    """What a child-graph node itself runs; its graph exec runs the nodes inside."""
+
+
+class ChildNode(Node):
+    """A graph inside a graph: its own copy of the list of nodes, taken when it was added."""
+
+    def __init__(self, inner: Graph, parents: tuple[Node, ...]) -> None:
+        super().__init__(NodeKind.CHILD_GRAPH, "", _nothing, parents=parents)
+        self.inner = tuple(inner.nodes)
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        return [tensor for node in self.inner for tensor in node.written]
+
+
 @dataclass(eq=False)
 class Graph:
     """An editable graph; nodes in recording order, which is a topological one."""
 
     nodes: list[Node] = field(default_factory=list)
+    is_built: bool = False
+    """Made node by node through the driver: nothing but its edges says what runs before what."""
     handle: int = field(default_factory=lambda: next(_handles))
 
     def add(self, node: Node) -> None:
@@ -81,13 +99,29 @@ class Graph:
         inner = {id(parent) for node in self.nodes for parent in node.parents}
         return [node for node in self.nodes if id(node) not in inner]
 
+    def order(self) -> tuple[Node, ...]:
+        """An order in which the nodes may run.
+
+        For a built graph the least expected one: whatever was added last runs as soon as its edges
+        let it, so that an edge nobody drew shows as a wrong result.
+        """
+        if not self.is_built:
+            return tuple(self.nodes)
+        done: dict[int, Node] = {}
+        while len(done) < len(self.nodes):
+            ready = [n for n in self.nodes if id(n) not in done and all(id(p) in done for p in n.parents)]
+            done[id(ready[-1])] = ready[-1]
+        return tuple(done.values())
+
 
 class GraphExec:
     """An instantiated graph: its own list of the nodes, and which of them are switched off."""
 
     def __init__(self, graph: Graph, index: int) -> None:
         self.handle = next(_handles)
-        self.nodes: Sequence[Node] = tuple(graph.nodes)
+        self.nodes: Sequence[Node] = graph.order()
+        # An update replaces what a child-graph node runs in this exec, and nowhere else.
+        self.inner = {node.handle: node.inner for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index
         self.disabled: set[int] = set()
         self.launches = 0
@@ -102,9 +136,10 @@ class GraphExec:
         for at, node in enumerate(self.nodes):
             if node.handle in disabled:
                 continue
-            if before_node is not None:
-                before_node(node)
-            node.execute()
+            for part in self.inner.get(node.handle, (node,)):
+                if before_node is not None:
+                    before_node(part)
+                part.execute()
             if after_node is not None:
                 after_node(at, node)
 

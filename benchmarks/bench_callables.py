@@ -1,0 +1,340 @@
+"""Cost of a graphed call, its memory and its capture, against the ways that people use today.
+
+    python benchmarks/bench_callables.py [--out FILE] [--reps N] [--only calls,buckets,llama,parts]
+
+Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with every
+repeat. All ways are measured in turn within each repeat, so that what disturbs one disturbs all.
+
+Peers: a bare ``CUDAGraph.replay``; ``torch.cuda.make_graphed_callables``; ``torch.compile`` with
+``reduce-overhead``; one ``copy_`` for each input, then replay; one fused copy, then replay; and
+gfxgraph 1.1.0's pool, written by its published recipe (a pool and a graph for each bucket, copy,
+replay, clone), because it refuses to be switched on here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench_core import environment, summary
+
+import gfxgraph
+
+N_CALLS = 60  # few enough that the device's queue never makes the CPU wait
+NUMEL = 1024
+
+
+def chain(x, *more):
+    for _ in range(60 - len(more)):
+        x = x + 1
+    for other in more:
+        x = x + other
+    return x
+
+
+def inputs(k: int, n_sets: int) -> list[tuple[torch.Tensor, ...]]:
+    return [tuple(torch.randn(NUMEL, device="cuda") for _ in range(k)) for _ in range(n_sets)]
+
+
+_streams: list = []
+
+
+def by_hand(fn, args, pool=None):
+    if not _streams:
+        _streams.append(torch.cuda.Stream())
+    (stream,) = _streams  # one for all: the allocator keeps its blocks by stream
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            fn(*args)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
+        out = fn(*args)
+    return graph, out
+
+
+class RecipePool:
+    """gfxgraph 1.1.0's wrapper as published: a pool for each, copy in, replay, clone."""
+
+    def __init__(self, fn, args):
+        self.statics = [a.clone() for a in args]
+        self.graph, self.out = by_hand(fn, self.statics, pool=torch.cuda.graph_pool_handle())
+
+    def __call__(self, *args):
+        for static, given in zip(self.statics, args):
+            static.copy_(given)
+        self.graph.replay()
+        return self.out.clone()
+
+
+def ways(k: int) -> dict:
+    """name -> callable of one tuple of inputs."""
+    (args,) = inputs(k, 1)
+    found: dict = {}
+    bare, _ = by_hand(chain, args)
+    found["bare replay"] = lambda given: bare.replay()
+    statics = [a.clone() for a in args]
+    graph, out = by_hand(chain, statics)
+
+    def copies(given):
+        for static, x in zip(statics, given):
+            static.copy_(x)
+        graph.replay()
+        return out
+
+    def fused(given):
+        torch._foreach_copy_(statics, given)
+        graph.replay()
+        return out
+
+    found["copies, replay"] = copies
+    found["fused copy, replay"] = fused
+    made = torch.cuda.make_graphed_callables(chain, args)
+    found["make_graphed_callables"] = lambda given: made(*given)
+    recipe = RecipePool(chain, args)
+    found["1.1.0 recipe"] = lambda given: recipe(*given)
+    torch._dynamo.reset()
+    compiled = torch.compile(chain, mode="reduce-overhead")
+
+    def overhead(given):
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*given)
+
+    found["reduce-overhead"] = overhead
+    hot, own = gfxgraph.graphed(chain, mode="hot"), gfxgraph.graphed(chain, mode="standard")
+    found["graphed, hot"] = lambda given: hot(*given)
+    found["graphed, default"] = lambda given: own(*given)
+    return found
+
+
+def cpu_us(call, sets: list, n: int) -> float:
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for i in range(n):
+        kept = call(sets[i % len(sets)])
+    took = time.perf_counter() - begun
+    torch.cuda.synchronize()
+    del kept
+    return took / n * 1e6
+
+
+def bench_calls(reps: int) -> list[dict]:
+    figures = []
+    for k, targets in ((1, (8.0, 13.0)), (6, (14.0, 19.0))):
+        with torch.no_grad():
+            every = ways(k)
+            for sort, n_sets in (("the same tensors each call", 1), ("four sets of tensors in turn", 4)):
+                sets = inputs(k, n_sets)
+                expected = chain(*sets[0])
+                for name, call in every.items():
+                    for _ in range(12):
+                        result = call(sets[0])
+                    if name != "bare replay":
+                        assert torch.equal(result, expected), name
+                took: dict[str, list[float]] = {name: [] for name in every}
+                for turn in range(reps):
+                    names = list(every) if turn % 2 else list(every)[::-1]
+                    for name in names:
+                        cpu_us(every[name], sets, 4)
+                        took[name].append(cpu_us(every[name], sets, N_CALLS))
+                figures.append(
+                    {
+                        "figure": f"CPU per call, {k} small input(s), 60-node chain, {sort}",
+                        "unit": "us",
+                        "ways": {name: summary(values) for name, values in took.items()},
+                        "targets": {"graphed, hot": targets[0], "graphed, default": targets[1]},
+                        "reached": all(
+                            statistics.median(took[name]) <= target
+                            for name, target in zip(("graphed, hot", "graphed, default"), targets)
+                        ),
+                    }
+                )
+    return figures
+
+
+def bench_buckets(reps: int) -> dict:
+    """32 buckets of the chain: memory taken and time to capture."""
+    sizes = [64 * i for i in range(1, 33)]
+
+    def one_pool():
+        pool = torch.cuda.graph_pool_handle()
+        return [by_hand(chain, (torch.zeros(n, device="cuda"),), pool=pool) for n in reversed(sizes)]
+
+    def own_pools():
+        return [RecipePool(chain, (torch.zeros(n, device="cuda"),)) for n in sizes]
+
+    def ours():
+        g = gfxgraph.graphed(chain, dynamic={"x": {0: "n"}}, buckets=sizes)
+        done = g.capture_all(torch.zeros(sizes[-1], device="cuda"))
+        assert done["n_captured"] == 32, done
+        return g
+
+    kinds = {"by hand, one pool": one_pool, "1.1.0 recipe": own_pools, "graphed": ours}
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    memory: dict[str, list[int]] = {name: [] for name in kinds}
+    with torch.no_grad():
+        for turn in range(reps + 1):
+            for name, make in kinds.items() if turn % 2 else list(kinds.items())[::-1]:
+                gc.collect()
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                before = torch.cuda.memory_reserved()
+                begun = time.perf_counter()
+                held = make()
+                torch.cuda.synchronize()
+                ms = (time.perf_counter() - begun) * 1e3
+                torch.cuda.empty_cache()  # what warming up has left is not held
+                if turn:
+                    took[name].append(ms)
+                    memory[name].append(torch.cuda.memory_reserved() - before)
+                del held
+    return {
+        "figure": "32 buckets of the 60-node chain",
+        "unit": "ms and bytes",
+        "ways": {name: {"ms": summary(took[name]), "bytes": summary(memory[name])} for name in kinds},
+        "targets": {"ms": 65, "bytes": 4 << 20},
+        "reached": statistics.median(took["graphed"]) <= 65 and statistics.median(memory["graphed"]) <= 4 << 20,
+    }
+
+
+def bench_llama(reps: int) -> dict:
+    from bench_core import llama_step
+
+    step = llama_step()
+    torch._dynamo.reset()
+    compiled = torch.compile(step)
+    overhead = torch.compile(step, mode="reduce-overhead")
+    with torch.no_grad():
+        eager = step().clone()
+        for _ in range(3):
+            compiled()
+        plain, plain_out = by_hand(step, ())
+        best, best_out = by_hand(compiled, ())
+        graphed = gfxgraph.graphed(compiled)
+        ways = {
+            "eager": step,
+            "graph of eager": lambda: (plain.replay(), plain_out)[1],
+            "compiled": compiled,
+            "reduce-overhead": lambda: (torch.compiler.cudagraph_mark_step_begin(), overhead())[1],
+            "compiled, captured by hand": lambda: (best.replay(), best_out)[1],
+            "graphed(torch.compile(step))": graphed,
+        }
+        for name, call in ways.items():
+            for _ in range(5):
+                out = call()
+            assert torch.allclose(out, eager, rtol=0.05, atol=0.05), name
+        assert graphed.stats()["replays"] >= 3, graphed.stats()
+        wall: dict[str, list[float]] = {name: [] for name in ways}
+        cpu: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(reps):
+            for name in list(ways) if turn % 2 else list(ways)[::-1]:
+                n = 5 if name in ("eager", "compiled") else 20
+                call = ways[name]
+                torch.cuda.synchronize()
+                begun = time.perf_counter()
+                for _ in range(n):
+                    call()
+                issued = time.perf_counter() - begun
+                torch.cuda.synchronize()
+                wall[name].append((time.perf_counter() - begun) / n * 1e3)
+                cpu[name].append(issued / n * 1e6)
+    ours, hand = wall["graphed(torch.compile(step))"], wall["compiled, captured by hand"]
+    ratios = [a / b for a, b in zip(ours, hand)]
+    return {
+        "figure": "HF Llama step, 16 layers, hidden 1024, fp16, batch 1",
+        "unit": "ms wall, us CPU",
+        "ways": {name: {"wall_ms": summary(wall[name]), "cpu_us": summary(cpu[name])} for name in ways},
+        "wall_ratio_to_by_hand": summary(ratios),
+        "targets": {"wall_ratio": 1.01, "cpu_us": 10},
+        "reached": statistics.median(ratios) <= 1.01
+        and statistics.median(cpu["graphed(torch.compile(step))"]) <= 10,
+    }
+
+
+def bench_parts(reps: int) -> dict:
+    """What the parts of a call cost, to know where its time goes."""
+    from gfxgraph.runtime import activation
+    from gfxgraph.runtime.callables.inputs import device_copier
+
+    guards = torch._C._dynamo.guards
+    x, y = torch.randn(NUMEL, device="cuda"), torch.randn(NUMEL, device="cuda")
+    xs, ys = [x] * 6, [torch.empty_like(x) for _ in range(6)]
+    copier = device_copier(activation.process_for_callables().driver)
+    check1 = guards.TensorGuards(x, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    check6 = guards.TensorGuards(*xs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    settings = guards.GlobalStateGuard().check
+    stream = torch.cuda.current_stream().cuda_stream
+    a, b = x.data_ptr(), y.data_ptr()
+    tiny, _ = by_hand(lambda x: x + 1, (x,))
+    parts = {
+        "nothing": lambda: None,
+        "copy_": lambda: y.copy_(x),
+        "foreach_copy_ of 1": lambda: torch._foreach_copy_([y], [x]),
+        "foreach_copy_ of 6": lambda: torch._foreach_copy_(ys, xs),
+        "driver copy": lambda: copier(b, a, NUMEL * 4, stream),
+        "clone": lambda: x.clone(),
+        "empty_like": lambda: torch.empty_like(x),
+        "new tensor over it (.data)": lambda: x.data,
+        "check of 1": lambda: check1(x),
+        "check of 6": lambda: check6(*xs),
+        "settings": settings,
+        "raw stream": lambda: torch._C._cuda_getCurrentRawStream(0),
+        "data_ptr": x.data_ptr,
+        "replay of 1 node": tiny.replay,
+    }
+    assert copier is not None
+    took: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(reps):
+        for name, call in parts.items():
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for _ in range(200):
+                call()
+            took[name].append((time.perf_counter() - begun) / 200 * 1e6)
+    return {
+        "figure": "parts of a call, CPU",
+        "unit": "us",
+        "ways": {name: summary(values) for name, values in took.items()},
+        "reached": True,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--reps", type=int, default=25)
+    parser.add_argument("--only", default="parts,calls,buckets,llama")
+    options = parser.parse_args()
+    figures: list[dict] = []
+    for name in options.only.split(","):
+        begun = time.perf_counter()
+        made = {"calls": bench_calls, "buckets": bench_buckets, "llama": bench_llama, "parts": bench_parts}[name](
+            options.reps
+        )
+        figures += made if isinstance(made, list) else [made]
+        print(f"-- {name}: {time.perf_counter() - begun:.0f} s", flush=True)
+    result = {"environment": environment(), "figures": figures}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for figure in figures:
+        print(f"{figure['figure']} ({figure['unit']}): {'reached' if figure['reached'] else 'MISSED'}")
+        for name, found in figure["ways"].items():
+            parts = found if "median" not in found else {"": found}
+            shown = ", ".join(
+                f"{part} {s['median']:.2f} ({s['min']:.2f} to {s['max']:.2f})".strip() for part, s in parts.items()
+            )
+            print(f"    {name:32s} {shown}")
+
+
+if __name__ == "__main__":
+    main()

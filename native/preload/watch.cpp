@@ -1,0 +1,40 @@
+// The shims over watch.inc: while no capture is active they are a jump.
+#include <dlfcn.h>
+
+#include "shim.h"
+
+namespace gfx {
+namespace {
+
+void *find(const char *name) {
+  const Table *t = table();
+  void *handle = t ? dlopen(t->library, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL) : nullptr;
+  void *found = handle ? plain_dlsym(handle, name) : nullptr;
+  if (handle) dlclose(handle);
+  return found;
+}
+
+template <Fn F, class... A>
+hipError_t watch(std::atomic<void *> *slot, A... args) {
+  void *found = slot->load(std::memory_order_acquire);
+  if (!found) slot->store(found = find(name_of(F)), std::memory_order_release);
+  if (!found) return kLibraryInitFailed;
+  auto real = reinterpret_cast<hipError_t (*)(A...)>(found);
+  if (inside_shim || !any_capture()) return real(args...);
+  InsideShim guard;
+  const uint64_t begin = now_ns();
+  const hipError_t status = real(args...);
+  if (status && status != 600 && count_call(F, status, begin)) explain(F, status);
+  return status;
+}
+
+}  // namespace
+}  // namespace gfx
+
+#define GFX_UNWRAP(...) __VA_OPT__(, ) __VA_ARGS__
+#define GFX_WATCH(name, params, args)                                                \
+  extern "C" __attribute__((visibility("default"))) hipError_t name params {         \
+    static std::atomic<void *> slot{nullptr};                                        \
+    return gfx::watch<gfx::Fn::watch_##name>(&slot GFX_UNWRAP args);                 \
+  }
+#include "../watch.inc"

@@ -1,0 +1,158 @@
+"""_native: finding and loading the companion's libraries.
+
+Enters: a path from the settings, ctypes.
+Stays out: torch, and loading anything before it is asked for.
+
+The order of the search, for the C API's library (``libhipgraph_bridge.so``): GFXGRAPH_LIB, where set, and
+nothing else then; the installed companion package; a build folder of this checkout; the loader's own path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gfxgraph import config
+from gfxgraph.errors import GfxGraphError
+
+BRIDGE = "hipgraph_bridge"
+COMPAT = "cudagraph_compat"
+COMPANION = "gfxgraph_native"
+ABI_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Whether the C API can be used from here, and why not."""
+
+    loads: bool
+    library: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """One function of libcudart and what stands behind it."""
+
+    name: str
+    how: str  # mapped, bridged or refused
+    to: str = ""  # empty also where several HIP functions stand behind it
+    present: bool = False  # in the libamdhip64 of this process
+    calls: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolReport:
+    """What libcudagraph_compat answers, function by function."""
+
+    library: str
+    hip: int
+    symbols: tuple[Symbol, ...] = field(default=())
+
+    def count(self, how: str) -> int:
+        return sum(symbol.how == how for symbol in self.symbols)
+
+    def lines(self) -> Iterator[str]:
+        """The report as a person reads it."""
+        yield f"HIP {self.hip}: {self.library}" if self.library else "no HIP runtime is here"
+        counts = ", ".join(f"{self.count(how)} {how}" for how in ("mapped", "bridged", "refused"))
+        yield f"{len(self.symbols)} functions of libcudart 12 and 13: {counts}"
+        for symbol in self.symbols:
+            if symbol.how == "refused":
+                yield f"refused: {symbol.name}"
+            elif self.library and symbol.to and not symbol.present:
+                yield f"not in this release of HIP: {symbol.name} needs {symbol.to}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def library_path(name: str = BRIDGE) -> Path | None:
+    """Return the installed companion package's ``lib{name}.so``, or None where there is none."""
+    if importlib.util.find_spec(COMPANION) is None:
+        return None
+    found: Path | None = importlib.import_module(COMPANION).library_path(name)
+    return found
+
+
+def candidates(name: str = BRIDGE) -> Iterator[str]:
+    """Yield what is tried, in order; the last is a bare name for the loader."""
+    wanted = config.load().lib
+    if name == BRIDGE and wanted:
+        yield wanted
+        return
+    packaged = library_path(name)
+    if packaged is not None:
+        yield str(packaged)
+    checkout = Path(__file__).parents[2]
+    for folder in ("build", "native/build"):
+        built = checkout / folder / f"lib{name}.so"
+        if built.exists():
+            yield str(built)
+    yield f"lib{name}.so"
+
+
+def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
+    """Return the library and where it was found.
+
+    Raises:
+        GfxGraphError: `native_library_unusable`, with every place tried and why it was not that.
+    """
+    problems: list[str] = []
+    tried: list[str] = []
+    for place in candidates(name):
+        tried.append(place)
+        try:
+            library = ctypes.CDLL(place)
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        if name == BRIDGE:
+            try:
+                version = library.gfxg_abi_version()
+            except AttributeError:
+                problems.append(f"{place} is not this library: it has no gfxg_abi_version")
+                continue
+            if version != ABI_VERSION:
+                problems.append(f"{place} has ABI version {version}, and {ABI_VERSION} is needed")
+                continue
+        return library, place
+    raise GfxGraphError("native_library_unusable", path=", ".join(tried), problem="; ".join(problems))
+
+
+def state() -> State:
+    """Tell whether the C API's library loads; never raises."""
+    try:
+        _, place = open_library()
+    except GfxGraphError as refusal:
+        return State(False, problem=str(refusal.fields["problem"]))
+    return State(True, library=place)
+
+
+def symbol_report() -> SymbolReport:
+    """Return what libcudagraph_compat makes of each graph function of libcudart.
+
+    Raises:
+        GfxGraphError: `native_library_unusable`, where the companion package is not installed.
+    """
+    library, _ = open_library(COMPAT)
+    ask = library.gfxgraph_compat_report
+    ask.restype = ctypes.c_size_t
+    ask.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    room = ask(None, 0) + 1024  # counts may have grown by the second call
+    buffer = ctypes.create_string_buffer(room)
+    ask(buffer, room)
+    return read_symbol_report(buffer.value.decode())
+
+
+def read_symbol_report(text: str) -> SymbolReport:
+    """Read the report, also as a program wrote it to GFXGRAPH_COMPAT_REPORT."""
+    told = json.loads(text)
+    symbols = tuple(Symbol(name=name, **facts) for name, facts in told["symbols"].items())
+    return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)

@@ -1,0 +1,375 @@
+"""Buckets: the sizes that are captured, and which of them serves a call.
+
+A captured graph has one size; a smaller input is padded up to it. Many buckets waste little work
+and cost memory and capture time; few do the reverse. Where the sizes seen are known, the best set
+for each number of buckets is known exactly (``learn``), and the budgets say how many there may be.
+
+Invariants: sizes ascend and are positive; ``pick`` gives the smallest bucket that holds the size;
+a learned plan pads no more, on the histogram it learned from, than any other set of as many buckets.
+
+Source: docs/decisions/0067; tests/property/test_buckets.py. vLLM's ladder as in its 0.33.0,
+``config/vllm.py``: 1, 2, 4, then steps of 8 below 256, then of 16.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from gfxgraph.core.optimum import best_sizes
+from gfxgraph.errors import ConfigError
+
+VERSION = 1
+LADDER_MAX = 512
+"""The largest size of vLLM's ladder on most devices."""
+
+
+class Above(StrEnum):
+    """What happens to a call that is larger than every bucket."""
+
+    EAGER = "eager"
+    CHUNKS = "chunks"
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The captured sizes of one dynamic dimension.
+
+    Args:
+        sizes: in any order, repeats allowed; kept ascending, each once.
+        source: where they come from, for people: "explicit", "powers", "ladder", "learned".
+        above: what to do above the largest.
+
+    Raises:
+        ConfigError: `bad_buckets`, a size is not a whole number above zero, or there is none.
+    """
+
+    sizes: tuple[int, ...]
+    source: str = "explicit"
+    above: Above = Above.EAGER
+
+    def __post_init__(self) -> None:
+        for size in self.sizes:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ConfigError("bad_buckets", given=repr(size), problem="it is not a whole number above zero")
+        if not self.sizes:
+            raise ConfigError("bad_buckets", given="()", problem="there is no size in it")
+        object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
+        object.__setattr__(self, "above", Above(self.above))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        return self.sizes[-1]
+
+    def pick(self, n: int) -> int | None:
+        """The smallest bucket holding ``n``; None above the largest."""
+        at = bisect_left(self.sizes, n)
+        return self.sizes[at] if at < len(self.sizes) else None
+
+    def chunks(self, n: int) -> tuple[int, ...]:
+        """Sizes of the pieces, in order, that a call larger than every bucket is split into."""
+        whole, rest = divmod(n, self.largest)
+        return (self.largest,) * whole + ((rest,) if rest else ())
+
+    def padded(self, n: int) -> int:
+        """What a call of ``n`` runs at: its bucket, its chunks' buckets, or ``n`` itself, eagerly."""
+        bucket = self.pick(n)
+        if bucket is not None:
+            return bucket
+        return sum(self.pick(part) or part for part in self.chunks(n)) if self.above is Above.CHUNKS else n
+
+    def below(self, bucket: int) -> int:
+        """The next smaller bucket, 0 below the smallest: ``bucket`` serves the sizes above it."""
+        at = bisect_left(self.sizes, bucket)
+        return self.sizes[at - 1] if at else 0
+
+    def padding(self, histogram: Mapping[int, int]) -> int:
+        """Padded work: rows computed and thrown away, over every call of the histogram."""
+        return sum(n_calls * (self.padded(n) - n) for n, n_calls in histogram.items())
+
+
+def powers(largest: int, above: Above = Above.EAGER) -> Buckets:
+    """1, 2, 4, ... up to the first power of two that holds ``largest``."""
+    return Buckets(tuple(1 << i for i in range((max(largest, 1) - 1).bit_length() + 1)), "powers", above)
+
+
+def ladder(largest: int = LADDER_MAX, above: Above = Above.EAGER) -> Buckets:
+    """vLLM's capture sizes up to ``largest``, which is a bucket itself."""
+    steps = itertools.chain((1, 2, 4), range(8, 256, 8), range(256, largest + 1, 16))
+    return Buckets((*(size for size in steps if size <= largest), largest), "ladder", above)
+
+
+def explicit(sizes: Iterable[int], above: Above = Above.EAGER) -> Buckets:
+    """The sizes given."""
+    return Buckets(tuple(sizes), "explicit", above)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What buckets may cost, and what one costs.
+
+    ``shared_nbytes_per_row`` times the largest bucket is the pool that all graphs share;
+    ``graph_nbytes`` is what each graph adds to it, ``capture_ms`` how long each takes to capture.
+    A limit of None does not bind.
+    """
+
+    n_buckets: int | None = None
+    nbytes: int | None = None
+    total_ms: float | None = None
+    shared_nbytes_per_row: float = 0.0
+    graph_nbytes: float = 0.0
+    capture_ms: float = 0.0
+
+    def nbytes_of(self, sizes: Sequence[int]) -> float:
+        return self.shared_nbytes_per_row * max(sizes, default=0) + self.graph_nbytes * len(sizes)
+
+    def broken_by(self, sizes: Sequence[int]) -> str:
+        """The limit that these sizes exceed, in words; empty where they fit."""
+        if self.n_buckets is not None and len(sizes) > self.n_buckets:
+            return f"{len(sizes)} buckets, {self.n_buckets} allowed"
+        if self.nbytes is not None and self.nbytes_of(sizes) > self.nbytes:
+            return f"{self.nbytes_of(sizes) / 2**20:.1f} MiB, {self.nbytes / 2**20:.1f} allowed"
+        if self.total_ms is not None and self.capture_ms * len(sizes) > self.total_ms:
+            return f"{self.capture_ms * len(sizes):.0f} ms of capture, {self.total_ms:.0f} allowed"
+        return ""
+
+
+MIN_GAIN = 0.0005
+"""A further bucket must save this share of the real work, or it is not worth its memory."""
+
+
+def learn(
+    histogram: Mapping[int, int],
+    budget: Budget | None = None,
+    *,
+    min_gain: float = MIN_GAIN,
+    above: Above = Above.EAGER,
+) -> Buckets:
+    """The buckets that pad least on the sizes seen, as many as the budget allows and pay for themselves.
+
+    Never more buckets than vLLM's ladder would have up to the largest size seen, and, where the
+    budget allows, never more padding than it.
+
+    Args:
+        histogram: calls by size, such as ``{17: 240, 18: 3}``.
+        min_gain: a bucket is added while it saves this share of the real work.
+
+    Raises:
+        ConfigError: `bad_buckets`, nothing was seen; `budget_too_small`, not even one bucket fits
+            that holds the largest size seen, nor one that holds a smaller.
+    """
+    seen = {n: n_calls for n, n_calls in sorted(histogram.items()) if n_calls > 0}
+    if not seen:
+        raise ConfigError("bad_buckets", given="{}", problem="no size has been seen yet")
+    limits = budget or Budget()
+    sizes = tuple(seen)
+    while limits.broken_by(sizes[-1:]):  # the largest sizes run eagerly where no bucket for them fits
+        if len(sizes) == 1:
+            raise ConfigError("budget_too_small", needed=limits.broken_by(sizes), size=sizes[0])
+        sizes = sizes[:-1]
+    rule = ladder(sizes[-1])
+    kept = {n: seen[n] for n in sizes}
+    n_most = min(len(sizes), len(rule) if limits.n_buckets is None else limits.n_buckets)
+    as_good_as = rule.padding(kept)
+    work = sum(n * n_calls for n, n_calls in kept.items())
+    found: tuple[int, ...] = sizes[-1:]
+    saved_by_last = float(work)
+    padding = Buckets(found).padding(kept)
+    for candidate in best_sizes(kept, n_most):
+        if limits.broken_by(candidate):
+            break
+        saved_by_last, padding = padding - Buckets(candidate).padding(kept), Buckets(candidate).padding(kept)
+        if len(candidate) > 1 and saved_by_last < min_gain * work and Buckets(found).padding(kept) <= as_good_as:
+            break
+        found = candidate
+    return Buckets(found, "learned", above)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buckets for every dynamic dimension of one function, and the sizes that they were made for.
+
+    ``seen`` counts calls by their sizes, in the order of ``dims``: ``{(3, 128): 40}``.
+    """
+
+    dims: Mapping[str, Buckets]
+    seen: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+
+    def pick(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
+        """The bucket of a call, one size a dimension; None where any size is above its largest."""
+        found = []
+        for buckets, n in zip(self.dims.values(), sizes):
+            bucket = buckets.pick(n)
+            if bucket is None:
+                return None
+            found.append(bucket)
+        return tuple(found)
+
+    @cached_property
+    def to_capture(self) -> tuple[tuple[int, ...], ...]:
+        """Every bucket that a call seen so far needs, else every combination, largest first."""
+        wanted: set[tuple[int, ...]] = {b for sizes in self.seen if (b := self.pick(sizes)) is not None}
+        every: Iterator[tuple[int, ...]] = itertools.product(*(b.sizes for b in self.dims.values()))
+        return tuple(sorted(wanted or every, key=_elements, reverse=True))
+
+    @property
+    def n_elements_seen(self) -> int:
+        return sum(_elements(sizes) * n for sizes, n in self.seen.items())
+
+    @property
+    def n_elements_padded(self) -> int:
+        """Elements computed and thrown away over the calls seen."""
+        padded = 0
+        for sizes, n in self.seen.items():
+            runs_at = [b.padded(size) for b, size in zip(self.dims.values(), sizes)]
+            padded += n * (_elements(runs_at) - _elements(sizes))
+        return padded
+
+    def table(self) -> str:
+        """The plan for people: one row a bucket."""
+        names = list(self.dims)
+        head = [" x ".join(names), "calls", "sizes served", "padding"]
+        rows = [head]
+        for bucket in self.to_capture:
+            served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket}
+            real = sum(_elements(s) * n for s, n in served.items())
+            calls = sum(served.values())
+            share = f"{1 - real / (_elements(bucket) * calls):.1%}" if calls else "-"
+            rows.append([_shown(bucket), str(calls), _served(self, bucket), share])
+        over = {s: n for s, n in self.seen.items() if self.pick(s) is None}
+        if over:
+            how = " / ".join(sorted({b.above.value for b in self.dims.values()}))
+            rows.append([f"above ({how})", str(sum(over.values())), _range(over), "-"])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        sources = ", ".join(f"{name}: {b.source}, {len(b)} sizes" for name, b in self.dims.items())
+        total = self.n_elements_seen + self.n_elements_padded
+        tail = f"{sources}; padding {self.n_elements_padded / total:.1%} of the work seen" if total else sources
+        return "\n".join([*lines, tail])
+
+    def to_json(self) -> str:
+        """The plan as text that ``from_json`` reads."""
+        dims = {n: {"sizes": b.sizes, "source": b.source, "above": b.above.value} for n, b in self.dims.items()}
+        seen = [{"sizes": sizes, "calls": n} for sizes, n in sorted(self.seen.items())]
+        return json.dumps({"version": VERSION, "dims": dims, "seen": seen}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str = "the text") -> Plan:
+        """The plan that ``to_json`` wrote.
+
+        Raises:
+            ConfigError: `bucket_plan_unreadable`, with what is wrong.
+        """
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict) or data.get("version") != VERSION:
+                found = data.get("version") if isinstance(data, dict) else None
+                raise ValueError(f"its version is {found!r}, and this gfxgraph reads version {VERSION}")
+            dims = {
+                str(name): Buckets(tuple(row["sizes"]), str(row["source"]), Above(row["above"]))
+                for name, row in data["dims"].items()
+            }
+            seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
+            if any(len(sizes) != len(dims) for sizes in seen):
+                raise ValueError(f"a call in it has not {len(dims)} sizes")
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            problem = error.fields["problem"] if isinstance(error, ConfigError) else _problem(error)
+            raise ConfigError("bucket_plan_unreadable", path=path, problem=problem) from error
+        return cls(dims, seen)
+
+
+def learn_plan(
+    names: Sequence[str],
+    seen: Mapping[tuple[int, ...], int],
+    budget: Budget | None = None,
+    *,
+    above: Above = Above.EAGER,
+    n_rounds: int = 4,
+) -> Plan:
+    """A learned plan over several dimensions: one dimension at a time, the others held, until it settles.
+
+    A row of one dimension costs as many elements as the other dimensions are padded to, so each
+    round weighs the sizes by that; no round pads more than the one before. The budget is for all
+    graphs together: while they exceed it, the dimension that loses least gives up a bucket.
+    """
+    limits = budget or Budget()
+    most: dict[str, int] = {}
+    dims = _settled(names, seen, most, limits, above, n_rounds)
+    while limits.broken_by(_graph_sizes(Plan(dims, seen))) and any(len(b) > 1 for b in dims.values()):
+        shorter = [
+            _settled(names, seen, {**most, name: len(dims[name]) - 1}, limits, above, n_rounds)
+            for name in names
+            if len(dims[name]) > 1
+        ]
+        dims = min(shorter, key=lambda found: Plan(found, seen).n_elements_padded)
+        most = {name: len(buckets) for name, buckets in dims.items()}
+    return Plan(dims, dict(seen))
+
+
+def _settled(
+    names: Sequence[str],
+    seen: Mapping[tuple[int, ...], int],
+    most: Mapping[str, int],
+    limits: Budget,
+    above: Above,
+    n_rounds: int,
+) -> dict[str, Buckets]:
+    """Buckets of every dimension, each the best for the others, with at most ``most`` of each."""
+    dims = {
+        name: Buckets(tuple({sizes[axis] for sizes in seen}), "learned", above) for axis, name in enumerate(names)
+    }
+    for _ in range(n_rounds if len(names) > 1 else 1):
+        before = dict(dims)
+        for axis, name in enumerate(names):
+            weights: Counter[int] = Counter()
+            for sizes, n in seen.items():
+                others = [b.padded(s) for i, (b, s) in enumerate(zip(dims.values(), sizes)) if i != axis]
+                weights[sizes[axis]] += n * _elements(others)
+            counts = [n for n in (most.get(name), limits.n_buckets) if n is not None]
+            dims[name] = learn(weights, replace(limits, n_buckets=min(counts, default=None)), above=above)
+        if dims == before:
+            break
+    return dims
+
+
+def _graph_sizes(plan: Plan) -> list[int]:
+    """Rows of every graph the plan captures; for one dimension its size, else all elements."""
+    return [_elements(sizes) for sizes in plan.to_capture]
+
+
+def _problem(error: Exception) -> str:
+    return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _elements(sizes: Iterable[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _shown(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _served(plan: Plan, bucket: Sequence[int]) -> str:
+    """The sizes that the bucket serves, seen or not: ``9..16``."""
+    spans = []
+    for buckets, size in zip(plan.dims.values(), bucket):
+        least = buckets.below(size) + 1
+        spans.append(f"{least}..{size}" if least < size else str(size))
+    return " x ".join(spans)
+
+
+def _range(seen: Mapping[tuple[int, ...], int]) -> str:
+    columns = list(zip(*seen))
+    return " x ".join(f"{min(c)}..{max(c)}" if min(c) < max(c) else str(min(c)) for c in columns)

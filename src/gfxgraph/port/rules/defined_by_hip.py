@@ -1,0 +1,65 @@
+"""A function or operator that HIP's own headers define already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.rules._common import line_hit, once_a_line
+
+RULE = Rule(
+    id="GFX229",
+    code="defined-by-hip",
+    severity=Severity.MEDIUM,
+    phase=2,
+    fix=Fix.SUGGEST,
+    confidence="reported",
+    en=Text(
+        "A function or operator that HIP's own headers define already",
+        "{name}",
+        "HIP's vector types come with arithmetic operators, and atomicAdd for double and half, atomicMax and atomicMin for float, rsqrt and their like exist: a second definition is ambiguous or a redefinition.",
+        "Keep the project's own for CUDA only (#if !defined(USE_ROCM)), or give it a name of its own.",
+    ),
+    zh=Text(
+        "HIP 自带头文件已经定义的函数或运算符",
+        "{name}",
+        "HIP 的向量类型自带算术运算符，double 与 half 的 atomicAdd、float 的 atomicMax/atomicMin、rsqrt 等也已存在：再次定义会产生歧义或重定义。",
+        "项目自己的定义只留给 CUDA（#if !defined(USE_ROCM)），或另起名称。",
+    ),
+    path="float_math.cuh",
+    bad="__device__ inline float2 operator+(const float2& a, const float2& b) {\n  return make_float2(a.x + b.x, a.y + b.y);\n}\n",
+    good="__device__ inline float2 add2(const float2& a, const float2& b) {\n  return make_float2(a.x + b.x, a.y + b.y);\n}\n",
+    needs=("__device__", "operator", "device"),
+)
+_VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
+_OPERATOR = re.compile(
+    rf"\b(operator\s*(?:[-+*/]=?|==|!=))\s*\(\s*(?:const\s+)?(?:{_VECTOR}\b[^)]*|[^),]*,\s*(?:const\s+)?{_VECTOR}\b[^)]*)\)"
+)
+_FUNCTION = re.compile(
+    r"\b(?:float|double|int|unsigned|void|auto|half|__half2?|[A-Z]|scalar_t|[uU]?int\d*(?:_t)?|unsigned\s+(?:int|long\s+long))\s*&?\s+"
+    r"(atomic(?:Add|Sub|Max|Min|Exch|CAS|And|Or|Xor|Inc|Dec)|r?sqrtf?|rcbrt|exp10f?|sincosf?|rhypot|norm3df?|erfinvf?|normcdff?|max|min|clamp|lerp|__ldg|__shfl\w*)\s*\("
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    yield from once_a_line(_all(f))
+
+
+def _all(f: CppFile) -> Iterator[Hit]:
+    for n in f.nodes("function_definition"):
+        body = n.child_by_field_name("body")
+        if body is None:
+            continue
+        head = f.source(n)[: max(0, body.start_byte - n.start_byte)]
+        device = re.search(r"__device__|(?i:\w*(device|HD|inline_hd)\w*\s)", head)
+        found = _OPERATOR.search(head) or (_FUNCTION.search(head) if "__device__" in head else None)
+        if found and device and "::" not in head[: found.start()].split("(")[0]:
+            up = f.enclosing(n, "namespace_definition", "class_specifier", "struct_specifier")
+            if up is not None and found.re is _FUNCTION:
+                continue  # a name in a namespace or class of its own does not clash
+            yield line_hit(
+                f.line(n), f.column(n), name=found.group(1), end_line=f.line(n) + n.end_point[0] - n.start_point[0]
+            )

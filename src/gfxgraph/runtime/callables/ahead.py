@@ -1,0 +1,85 @@
+"""Capturing every bucket before the first call, largest first, under the memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.runtime import activation
+from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.dims import Bucketed, argument_paths
+from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.signature import NotATree, flatten
+
+if TYPE_CHECKING:
+    from gfxgraph.runtime.callables.entry import Entry
+    from gfxgraph.runtime.callables.graphed import Graphed
+
+
+def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+    """See ``Graphed.capture_all``."""
+    state = activation.process_for_callables()
+    if state is None or graphed._dims is None:
+        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+    tensors: list[Tensor] = []
+    structure = flatten((args, kwargs), tensors)
+    call = graphed._understand(state, structure, args, kwargs, tensors)
+    arena = arena_of(state, call.device)
+    with arena.lock:
+        todo: list[tuple[Entry, Bucketed]] = []
+        where = lambda: argument_paths(graphed._fn, args, kwargs)  # noqa: E731
+        for bucketed in graphed._dims.all_buckets(structure, tensors, where):
+            entry = graphed._entry_in_bucket(arena, call, bucketed)
+            if not entry.is_captured and not entry.why_eager:
+                todo.append((entry, bucketed))
+        return _capture(graphed, arena, todo, call)
+
+
+def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]], call: Any) -> dict[str, int]:
+    def trial(entry: Entry, bucketed: Bucketed) -> Callable[[Any], Any]:
+        def make(pool: Any) -> Any:
+            _ready(graphed, entry, bucketed, call)
+            instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
+            graphed._learn(call, entry, instance)
+            return instance
+
+        return make
+
+    n_done, predicted = 0, 0
+    if not todo:
+        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+    current = torch.cuda.current_stream(arena.device_index)
+    try:
+        prediction = arena.predict([trial(*item) for item in todo])
+        predicted = prediction.total(len(todo))
+        for entry, bucketed in todo[: prediction.how_many(len(todo), arena.cap() - arena.graph_nbytes())]:
+            if not entry.statics:
+                _ready(graphed, entry, bucketed, call)
+            entry.n_seen = graphed._warmup
+            entry.first = entry.capture(recorded=not graphed._may_go_unrecorded(call))
+            graphed._learn(call, entry, entry.first)
+            graphed._n_captures += 1
+            arena.use(entry)
+            n_done += 1
+    except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+        arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.first_line(error))
+    for entry, _ in todo:
+        if not entry.is_captured:
+            entry.let_go_of_inputs()
+    current.wait_stream(arena.stream)
+    return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
+
+
+def _ready(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> None:
+    """Static inputs of the bucket's size with the example's values, and the warm-up on them."""
+    entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
+    entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
+    with torch.cuda.stream(entry.arena.stream):
+        fits = [
+            t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)
+        ]
+        entry.fill(fits)
+    entry.run_once(graphed._warmup)

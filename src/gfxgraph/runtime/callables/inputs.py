@@ -1,0 +1,133 @@
+"""Static inputs: buffers whose address never changes, and how a call's tensors get into them.
+
+A buffer has its argument's dtype and layout, so that the captured function meets what it would meet
+eagerly. Where a dim is dynamic the buffer is as large as the bucket and contiguous; a call fills the
+front of it and the rest is padding.
+
+Copies are one call: torch's fused copy for several tensors, the driver's own for one or two small
+ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """True where every element has its own place and there are no gaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size())):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def span(tensor: Tensor) -> int:
+    """Elements from the first to past the last."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride()))
+
+
+class Buffers:
+    """Memory of the static inputs of one callable: one stretch for each argument, as long as its largest.
+
+    Captures of different sizes share it, since only one of them runs at a time.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[Any, ...], Tensor] = {}
+        self.filled_for: Any = None
+        """Whose padding it holds: the route of the last call."""
+
+    def take(self, position: int, numel: int, example: Tensor) -> tuple[Tensor, int]:
+        """``numel`` elements for an argument, and the bytes that this took anew."""
+        key = (position, example.dtype, example.device)
+        flat = self._flat.get(key)
+        new = 0
+        if flat is None or flat.numel() < numel:
+            # Graphs captured with the shorter one keep it.
+            flat = self._flat[key] = torch.zeros(numel, dtype=example.dtype, device=example.device)
+            new = numel * flat.element_size()
+        return flat[:numel], new
+
+
+@dataclass(slots=True)
+class StaticInput:
+    """One argument's buffer.
+
+    Args:
+        tensor: what the captured function sees.
+        span: its memory as one dimension, where the layout has gaps or repeats; else None.
+        new_nbytes: memory that was taken for it.
+    """
+
+    tensor: Tensor
+    span: Tensor | None = None
+    new_nbytes: int = 0
+
+    @classmethod
+    def like(
+        cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int
+    ) -> StaticInput:
+        """A buffer for tensors like ``example``; of another ``size`` it is contiguous."""
+        with torch.inference_mode(False), torch.no_grad():
+            is_bucket = size is not None and tuple(size) != tuple(example.size())
+            wanted = tuple(size) if size is not None else tuple(example.size())
+            if is_bucket or is_dense(example):
+                flat, new = buffers.take(position, math.prod(wanted), example)
+                made = flat.view(wanted) if is_bucket else flat.as_strided(wanted, example.stride())
+                return cls(made.detach().requires_grad_(example.requires_grad), None, new)
+            flat, new = buffers.take(position, span(example), example)
+            made = flat.as_strided(wanted, example.stride()).detach()
+            return cls(made.requires_grad_(example.requires_grad), flat, new)
+
+    @property
+    def nbytes(self) -> int:
+        holder = self.tensor if self.span is None else self.span
+        return holder.numel() * holder.element_size()
+
+    def target(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Where to copy and what, for a call's tensor: both of the same size."""
+        if self.span is not None:
+            return self.span, given.as_strided(self.span.size(), (1,), given.storage_offset())
+        static = self.tensor.detach()
+        for dim, size in enumerate(given.size()):
+            if static.size(dim) != size:
+                static = static.narrow(dim, 0, size)
+        return static, given.detach()
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """One fused copy."""
+    with torch.no_grad():
+        if len(targets) == 1:
+            targets[0].copy_(sources[0], non_blocking=True)
+        elif targets:
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
+def pad(static: Tensor, size: Sequence[int], value: float) -> None:
+    """Fill everything of ``static`` beyond ``size`` with ``value``."""
+    with torch.no_grad():
+        rest = static.detach()
+        for dim, n in enumerate(size):
+            if n < rest.size(dim):
+                rest.narrow(dim, n, rest.size(dim) - n).fill_(value)
+                rest = rest.narrow(dim, 0, n)
+
+
+def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
+    """The driver's copy, ``copy(to, from, nbytes, stream)``; None where it has none."""
+    if driver is None or "device_copier" in driver.missing:
+        return None
+    return driver.device_copier()  # type: ignore[no-any-return]

@@ -1,0 +1,158 @@
+"""Arguments and results as trees: what makes two calls the same.
+
+A tree is walked once: tensors come out as a list, everything else, constants included, becomes part
+of a hashable structure. Two calls with equal structures and equal tensor keys can share a capture.
+
+Invariant: nothing that could steer the function is left out of the key. What cannot be compared by
+value (an object of a class that nobody described) makes the call eager, never a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from gfxgraph.core.constants import NotConstant, constant_key
+
+TENSOR = "T"
+
+
+class NotATree(Exception):
+    """A value that can be neither compared nor rebuilt; ``args[0]`` says which, for people."""
+
+
+def flatten(value: Any, tensors: list[Tensor]) -> Any:
+    """The structure of ``value``, hashable; its tensors are appended in order.
+
+    Raises:
+        NotATree: it holds an object that can be neither compared nor rebuilt.
+    """
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
+        tensors.append(value)
+        return TENSOR
+    if kind is tuple or kind is list:
+        return (kind, *[flatten(item, tensors) for item in value])
+    if kind is dict:
+        return (kind, *[(_key(name), flatten(item, tensors)) for name, item in value.items()])
+    children = _children(value)
+    if children is not None:
+        context, parts, _ = children
+        return (kind, context, *[flatten(part, tensors) for part in parts])
+    return (kind, _key(value))
+
+
+def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same tree with ``change`` applied to each tensor, in the order of ``flatten``."""
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
+        return change(value)
+    if kind is tuple or kind is list:
+        return kind([replace(item, change) for item in value])
+    if kind is dict:
+        return {name: replace(item, change) for name, item in value.items()}
+    children = _children(value)
+    if children is not None:
+        _, parts, rebuild = children
+        return rebuild([replace(part, change) for part in parts])
+    return value
+
+
+def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
+    """A function that builds the same tree again, around other tensors taken from an iterator."""
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
+        return next
+    if kind is tuple or kind is list:
+        items = [builder(item) for item in value]
+        return lambda tensors: kind([make(tensors) for make in items])
+    if kind is dict:
+        named = [(name, builder(item)) for name, item in value.items()]
+        return lambda tensors: {name: make(tensors) for name, make in named}
+    children = _children(value)
+    if children is not None:
+        _, parts, rebuild = children
+        made = [builder(part) for part in parts]
+        return lambda tensors: rebuild([make(tensors) for make in made])
+    return lambda tensors: value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format | torch.Size):
+        return value
+    try:
+        return constant_key(value)
+    except NotConstant:
+        raise NotATree(f"a {type(value).__module__}.{type(value).__qualname__}") from None
+
+
+def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
+    """Context, parts, and how to put parts together again, for trees other than tuple, list and dict."""
+    kind = type(value)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return None, list(value), lambda parts: kind(*parts)
+    node = _pytree.SUPPORTED_NODES.get(kind)
+    if node is not None:
+        parts, context = node.flatten_fn(value)
+        return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | enum.Enum):
+        names = [field.name for field in dataclasses.fields(value)]
+
+        def rebuild(parts: list[Any]) -> Any:
+            made = object.__new__(kind)
+            for name, part in zip(names, parts):
+                object.__setattr__(made, name, part)
+            return made
+
+        return tuple(names), [getattr(value, name) for name in names], rebuild
+    return None
+
+
+def tensor_key(tensor: Tensor) -> tuple[Any, ...]:
+    """What a capture assumes about one tensor argument."""
+    return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+def mode_key() -> tuple[Any, ...]:
+    """What a capture assumes about torch's settings."""
+    autocast = torch.is_autocast_enabled("cuda")
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        autocast and (torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cuda.matmul.allow_tf32,
+    )
+
+
+def paths(value: Any, name: str = "") -> list[str]:
+    """Where each tensor of the tree stands, as a user would write it: ``batch.ids``, ``layers[0]``."""
+    kind = type(value)
+    if isinstance(value, Tensor):
+        return [name]
+    found: list[str] = []
+    if kind is dict:
+        for key, item in value.items():
+            found += paths(item, f"{name}.{key}" if name else str(key))
+        return found
+    if kind is tuple or kind is list:
+        items: list[tuple[str, Any]] = [(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    else:
+        children = _children(value)
+        if children is None:
+            return []
+        context, parts, _ = children
+        names = getattr(kind, "_fields", None) or (context if isinstance(context, tuple) else None)
+        labels = [f"{name}.{n}" for n in names] if names else [f"{name}[{i}]" for i in range(len(parts))]
+        items = list(zip(labels, parts))
+    for label, item in items:
+        found += paths(item, label)
+    return found

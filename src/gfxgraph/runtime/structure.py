@@ -1,0 +1,46 @@
+"""Tensors among the arguments and results of an operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+# Operations that write to what their schemas call inputs: running statistics, in training only.
+_UNDECLARED = frozenset(
+    f"aten::{name}"
+    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats "
+    "batch_norm_gather_stats batch_norm_gather_stats_with_counts".split()
+)
+
+
+def written_arguments(schema: Any) -> tuple[tuple[int, str], ...]:
+    """Position and name of each argument that an operation may write to."""
+    undeclared = schema.name in _UNDECLARED
+    return tuple(
+        (i, a.name)
+        for i, a in enumerate(schema.arguments)
+        if (a.alias_info is not None and a.alias_info.is_write) or (undeclared and a.name.startswith("running_"))
+    )
+
+
+def flat(*items: Any) -> list[Tensor]:
+    """Every tensor among arguments or results, nested lists included."""
+    found: list[Tensor] = []
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found.extend(flat(*item))
+        elif isinstance(item, dict):
+            found.extend(flat(*item.values()))
+    return found
+
+
+def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
+    """The arguments that the operation writes to."""
+    targets: set[int] = set()
+    for position, name in written_arguments(func._schema):
+        given = args[position] if position < len(args) else kwargs.get(name)
+        targets.update(id(t) for t in (given if isinstance(given, (list, tuple)) else (given,)))
+    return tuple(t for t in flat(args, kwargs) if id(t) in targets)

@@ -1,0 +1,202 @@
+"""What one rank does in test_ranks.py: every scenario in turn, one JSON line each. Run by the test, not collected.
+
+A collective on the simulated device is a kernel that no dispatcher sees, as NCCL's are: captured with the
+graph, and met by the other rank's whenever it runs. Ranks that do different things hang in it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import gfxgraph
+from gfxgraph.errors import ReplayError
+from gfxgraph.runtime import simulator
+from gfxgraph.runtime.callables.ranks import Ranks, RanksMissing
+
+gfxgraph.enable(simulate=sys.argv[1], validate=False)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))
+RANK, SIZE = dist.get_rank(), dist.get_world_size()
+SIM = simulator.active()
+
+
+def all_reduce(x):
+    SIM.launch_opaque("all_reduce", lambda t: dist.all_reduce(t), x)
+    return x
+
+
+def step(x):
+    return all_reduce(x * (RANK + 1)) + 1
+
+
+def inputs(turn, rank, rows=4):
+    return torch.full((rows, 2), float(turn + 10 * rank))
+
+
+def wanted(turn, rows=4):
+    return sum(inputs(turn, rank, rows) * (rank + 1) for rank in range(SIZE)) + 1
+
+
+def run(agreed, turns, rows=lambda turn: 4, before=lambda turn: None):
+    right = True
+    for turn in range(turns):
+        before(turn)
+        n = rows(turn)
+        got = agreed(inputs(turn, RANK, n).cuda())
+        right &= torch.equal(got.cpu(), wanted(turn, n))
+    return right
+
+
+def events(kind):
+    return [event["reason"] for event in gfxgraph.stats()["events"] if event["kind"] == kind]
+
+
+def plain():
+    agreed = gfxgraph.Agreed(step, Ranks(name="plain"))
+    return {"right": run(agreed, 8), "graphs": agreed.graphs, "replays": gfxgraph.stats()["replay_count"]}
+
+
+def capture_fails_on_one():
+    agreed = gfxgraph.Agreed(step, Ranks(name="capture"))
+
+    def plant(turn):
+        if turn == 1 and RANK == 1:
+            SIM.faults.fail_nth("end", 1, 901)
+
+    return {"right": run(agreed, 8, before=plant), "graphs": agreed.graphs, "why": agreed.why_eager}
+
+
+def out_of_memory_on_one():
+    agreed = gfxgraph.Agreed(step, Ranks(name="memory"))
+
+    def plant(turn):
+        if turn == 1 and RANK == 0:
+            SIM.faults.oom_nth(3)  # its input, the graph's input, the first inside the capture
+
+    right = run(agreed, 8, before=plant)
+    SIM.faults.oom_at_allocation = None
+    return {"right": right, "graphs": agreed.graphs, "why": agreed.why_eager}
+
+
+def launch_fails_on_one():
+    agreed = gfxgraph.Agreed(step, Ranks(name="launch"), check_every=4)
+
+    def plant(turn):
+        if turn == 3 and RANK == 1:
+            SIM.faults.fail_nth("launch", 1, 999)
+
+    return {"right": run(agreed, 12, before=plant), "graphs": agreed.graphs, "fallbacks": events("fallback")}
+
+
+def replay_fails_for_good_on_one():
+    agreed = gfxgraph.Agreed(step, Ranks(name="replay"), check_every=4)
+    seen = []
+
+    def plant(turn):
+        seen.append(len(agreed.graphs))
+        if turn == 3 and RANK == 1:
+            (bucket,) = agreed._known.values()
+
+            def failing():
+                raise ReplayError("no_fallback_left", tried="graph launch", where="", quote="planted")
+
+            bucket.piece.graph = type("Dead", (), {"_program": None, "replay": staticmethod(failing)})()
+
+    right = run(agreed, 12, before=plant)
+    return {"right": right, "graphs": agreed.graphs, "why": agreed.why_eager, "seen": seen}
+
+
+def sizes_differ():
+    agreed = gfxgraph.Agreed(lambda x: all_reduce(x * (RANK + 1)) + 1, Ranks(name="sizes"), buckets=[2, 4, 8])
+    sizes = [(1, 1), (3, 1), (4, 4), (2, 8), (1, 3), (5, 8), (2, 1), (1, 2), (9, 3), (3, 9), (6, 2)] * 2
+    right = True
+    for turn, pair in enumerate(sizes):
+        got = agreed(inputs(turn, RANK, pair[RANK]).cuda()).cpu()
+        want = torch.ones(pair[RANK], 2)
+        for rank in range(SIZE):
+            n = min(pair[rank], pair[RANK])
+            want[:n] += inputs(turn, rank, n) * (rank + 1)
+        right &= torch.equal(got, want)
+    return {"right": right, "graphs": sorted(agreed.graphs)}
+
+
+def one_has_less_room():
+    agreed = gfxgraph.Agreed(step, Ranks(name="room"), max_graphs=2 if RANK == 1 else 16)
+    right = run(agreed, 24, rows=lambda turn: 1 + turn // 2 % 4)
+    return {"right": right, "graphs": sorted(agreed.graphs), "evictions": len(events("eviction"))}
+
+
+def one_does_not_answer():
+    ranks = Ranks(name="late", timeout_s=1.0)
+    begun = time.monotonic()
+    if RANK == 1:
+        time.sleep(3)
+    try:
+        ranks.gather("anything", RANK)
+        outcome = "decided"
+    except RanksMissing as missing:
+        outcome = str(missing)
+    waited = time.monotonic() - begun
+    agreed = gfxgraph.Agreed(step, ranks)
+    return {"right": run(agreed, 4), "outcome": outcome, "waited": waited, "graphs": agreed.graphs}
+
+
+def collective_on_the_host():
+    def through_the_host(x):
+        host = (x * (RANK + 1)).cpu()
+        dist.all_reduce(host)
+        return host.cuda() + 1
+
+    agreed = gfxgraph.Agreed(through_the_host, Ranks(name="host"))
+    return {"right": run(agreed, 6), "graphs": agreed.graphs, "why": agreed.why_eager}
+
+
+def a_program_with_a_host_collective():
+    """Not agreed about: one capture, split at the collective, which every replay must wait for."""
+    x = torch.zeros(2048, device="cuda")
+
+    def body():
+        host = (x * (RANK + 1)).cpu()
+        dist.all_reduce(host)
+        return host.cuda() + 1
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = body()
+    right = True
+    for turn in range(20):
+        x.fill_(float(turn))
+        graph.replay()
+        right &= bool((y.cpu() == turn * sum(range(1, SIZE + 1)) + 1).all())
+    return {"right": right}
+
+
+def decisions():
+    Ranks(name="decisions").largest("n", 1000)  # another of the same name: its verdict is not this one's
+    ranks = Ranks(name="decisions")
+    return {
+        "right": True,
+        "and": [ranks.all_agree("a", True), ranks.all_agree("a", RANK == 0, "because"), ranks.all_agree("a", False)],
+        "largest": ranks.largest("n", 3 + RANK),
+        "same": [ranks.same("s", [1, 2]), ranks.same("s", RANK)],
+        "victims": ranks.victims("v", ["a", "b"] if RANK else ["c", "a"]),
+        "many": all(ranks.gather("loop", [i, RANK]) == [[i, r] for r in range(SIZE)] for i in range(50)),
+        "disagreements": events("fallback"),
+    }
+
+
+for scenario in (
+    plain, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
+    one_does_not_answer,
+):  # fmt: skip
+    gfxgraph.reset_stats()
+    found = scenario()
+    dist.barrier()
+    print(json.dumps({"scenario": scenario.__name__, "rank": RANK, **found}), flush=True)
+dist.destroy_process_group()

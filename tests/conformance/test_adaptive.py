@@ -1,0 +1,177 @@
+"""Adaptive: the faster way wins by measurement, is remembered, and can be asked why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.core.choice import Choice, Decision, Way
+from gfxgraph.runtime import process, simulator
+from gfxgraph.runtime.callables.adaptive import Adaptive, Store, _function
+from tests.conformance.conftest import PLATFORMS
+
+pytestmark = pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator")
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """A state folder of the test's own."""
+    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path))
+    return tmp_path / "decisions.json"
+
+
+@pytest.fixture
+def slow_graphs(state, platform):
+    """Every graph launch takes 3 ms longer."""
+    simulator.active().device.faults.slow_launch_s = 0.003
+    return state
+
+
+def step(x):
+    return (x + 1) * 2 - 3
+
+
+def decided(g, n=90):
+    x = torch.randn(8, 6, device="cuda")
+    for _ in range(n):
+        assert torch.equal(g(x), g._fn(x))
+        if "undecided" not in g.why() and "pairs" in g.why():
+            return g.why()
+    raise AssertionError(g.why())
+
+
+def test_a_model_that_is_slower_as_a_graph_ends_up_eager(slow_graphs):
+    """Planted: every launch costs 3 ms. Answers are right all the while; afterwards no graph is launched."""
+    g = gfxgraph.graphed(step, mode="adaptive")
+    said = decided(g)
+    assert "eager: the graph is slower" in said
+    n = g.stats()["replays"]
+    for _ in range(5):
+        g(torch.randn(8, 6, device="cuda"))
+    assert g.stats()["replays"] == n
+    assert g.stats()["eager"]["measured to be faster than its graph"] >= 5
+
+
+def test_a_model_that_is_faster_as_a_graph_ends_up_there(state, platform):
+    """And then replays without being timed."""
+
+    def eager_is_slow(x):
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()
+            import time
+
+            time.sleep(0.002)
+        return x * 2
+
+    g = gfxgraph.graphed(eager_is_slow, mode="adaptive")
+    assert "graph: the graph is faster" in decided(g)
+    n = g.stats()["replays"]
+    for _ in range(5):
+        g(torch.randn(8, 6, device="cuda"))
+    assert g.stats()["replays"] == n + 5
+
+
+def test_a_decision_is_kept_for_the_next_process(slow_graphs):
+    """By torch, toolkit, device, arch, function and signature; a new callable starts with it."""
+    decided(gfxgraph.graphed(step, mode="adaptive"))
+    rows = json.loads(slow_graphs.read_text())["rows"]
+    (row,) = rows.values()
+    assert set(row["about"]) == {"torch", "toolkit", "device", "arch", "function", "signature"}
+    assert row["decision"]["way"] == "eager" and row["about"]["signature"].startswith("float32[8, 6]")
+    g = gfxgraph.graphed(step, mode="adaptive")
+    x = torch.randn(8, 6, device="cuda")
+    for _ in range(4):
+        g(x)
+    assert g.stats()["replays"] == 0
+    assert "measured in an earlier run" in g.why()
+    other = gfxgraph.graphed(step, mode="adaptive")
+    for _ in range(4):
+        other(torch.randn(9, 6, device="cuda"))
+    assert "undecided" in other.why()
+
+
+def test_another_body_is_another_function():
+    """A changed function is measured anew, under its old name too."""
+    first, second = (compile(f"def f(x): return x * {n}", "f.py", "exec") for n in (2, 3))
+    names = []
+    for code in (first, first, second):
+        space = {"__name__": "m"}
+        exec(code, space)
+        names.append(_function(space["f"]))
+    assert names[0] == names[1] != names[2]
+    assert _function(torch.nn.Linear(2, 2)) == _function(torch.nn.Linear(2, 2)) != _function(torch.nn.Linear(2, 3))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99, "rows": {}}', '{"version": 1, "rows": {"k": 3}}', ""])
+def test_a_broken_file_is_no_reason_to_fail(text, state, platform):
+    """It is left until there is something to write, and then replaced."""
+    state.write_text(text)
+    store = Store(str(state.parent))
+    assert store.get("k") is None
+    decision = Decision(Way.EAGER, "planted", 0.5, 0.4, 0.6, 9, 1.0, 2.0)
+    store.put("k", decision, {})
+    assert Store(str(state.parent)).get("k") == decision
+
+
+def test_nothing_is_written_where_it_is_off_or_impossible(tmp_path, platform):
+    """No folder, or one that cannot be made: decisions hold for this process alone."""
+    decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
+    Store("").put("k", decision, {})
+    (tmp_path / "file").write_text("")
+    store = Store(str(tmp_path / "file" / "below"))
+    store.put("k", decision, {})
+    assert store.get("k") == decision
+    assert any(e["kind"] == "decisions_not_kept" for e in process.current().counters.snapshot()["events"])
+
+
+def test_what_other_processes_kept_stays(tmp_path, platform):
+    """Two writers of one file: neither loses the other's decision."""
+    decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
+    one, two = Store(str(tmp_path)), Store(str(tmp_path))
+    assert one.get("a") is two.get("a") is None
+    one.put("a", decision, {})
+    two.put("b", decision, {})
+    assert Store(str(tmp_path)).get("a") == Store(str(tmp_path)).get("b") == decision
+
+
+def test_timing_waits_for_nothing(state, platform, monkeypatch):
+    """Events that have not passed are left alone, and the call goes on."""
+    waiting = []
+    monkeypatch.setattr(torch.cuda.Event, "query", lambda self: not waiting)
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: pytest.fail("waited"))
+    timed = Adaptive(step, 0, Store("")).of("s")
+    waiting.append(1)
+    for _ in range(20):
+        assert timed.decided is None
+        timed.timed(timed.next_way(), lambda: None)
+    assert timed.choice.n_pairs == 0
+    waiting.clear()
+    timed.collect()
+    assert timed.choice.n_pairs or timed.choice.decision
+
+
+def test_the_environment_asks_for_it(state, platform, monkeypatch):
+    """GFXGRAPH_REPLAY_MODE, and the older GFXGRAPH_REPLAY_HOT_MODE."""
+    for name, value, mode in (
+        ("GFXGRAPH_REPLAY_MODE", "adaptive", "adaptive"),
+        ("GFXGRAPH_REPLAY_MODE", "hot", "hot"),
+        ("GFXGRAPH_REPLAY_HOT_MODE", "1", "hot"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert gfxgraph.graphed(step).why().startswith(f"step: {mode}")
+            assert gfxgraph.graphed(step, policy="standard").why().startswith("step: standard")
+
+
+def test_a_decided_choice_is_looked_at_again():
+    """After many calls, and kept unless the other way has become clearly better."""
+    choice = Choice()
+    for _ in range(10):
+        choice.add(Way.EAGER, 200.0)
+        choice.add(Way.GRAPH, 100.0)
+    assert choice.decision.way is Way.GRAPH
+    choice.look_again()
+    assert choice.decision.way is Way.GRAPH and choice.n_pairs == 0

@@ -1,0 +1,559 @@
+"""Branches, loops and compositions of graphs: eager's results on every platform, without stalling the stream."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.runtime import process
+from gfxgraph.runtime.callables import flags
+from gfxgraph.runtime.callables.compose import compose
+from gfxgraph.runtime.callables.conditional import Conditional
+from gfxgraph.runtime.callables.loops import Unrolled, WhileLoop
+from tests.conformance.conftest import HAS_GPU
+
+BRANCHES = {
+    "grow": lambda x, k: (x @ x.t()).relu() @ x + k,
+    "shrink": lambda x, k: x / 2 - k,
+    "sort": lambda x, k: x.sort(1).values,
+}
+
+
+def randn(*size):
+    return torch.randn(*size, device="cuda")
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def simulated(platform):
+    """The simulator, for failures that only it can be asked for."""
+    if HAS_GPU:
+        pytest.skip("needs planted failures")
+    from gfxgraph.runtime import simulator
+
+    return simulator.active()
+
+
+# -- branches -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["name", "index", "flag", "asked earlier"])
+def test_branches_are_chosen_alike_by_name_index_and_flag(platform, how):
+    """Whatever names the branch, the result is the branch's own; after the first calls every one is a replay."""
+    chosen = Conditional(BRANCHES)
+    for turn in range(9):
+        at = (turn * 2) % 3
+        name = list(BRANCHES)[at]
+        x, k = randn(4, 6), torch.tensor(float(turn), device="cuda")
+        which = {"name": name, "index": at}.get(how, torch.tensor(at, device="cuda"))
+        if how == "asked earlier":
+            which = chosen.ask(which)
+            randn(64, 64).sum()  # work queued between the question and its use
+        assert torch.allclose(chosen(which, x, k), BRANCHES[name](x, k), rtol=1e-5, atol=1e-6)
+    assert chosen.captured_branches == list(BRANCHES)
+    assert gfxgraph.stats()["replay_count"] == 6
+
+
+def test_a_flag_is_read_without_waiting_for_the_device(platform, monkeypatch):
+    """Neither the device nor the stream is waited for: the host waits for the flag's own copy."""
+    chosen = Conditional({True: lambda x: x + 1, False: lambda x: x - 1})
+    x = randn(8)
+    for value in (1.0, -1.0):
+        chosen(torch.tensor(value, device="cuda") > 0, x)
+    waits = []
+    for owner, name in ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize")):
+        monkeypatch.setattr(owner, name, lambda *a, name=name, **k: waits.append(name))
+    item = torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda t: waits.append("item") if t.is_cuda else item(t))
+    for value in (2.0, -3.0, 4.0):
+        flag = torch.tensor(value, device="cuda") > 0
+        got = chosen(flag, x)
+        assert torch.equal(got, x + 1 if value > 0 else x - 1)
+    assert waits == []
+
+
+def test_branches_share_inputs_outputs_and_memory(platform):
+    """All branches write one address and take the memory of one; four conditionals of one branch take four times it."""
+    size = (16, 64)
+
+    def body(k):
+        return lambda x: ((x + k).cos().mul(k).add(x).sin() * (x - k).exp()).sqrt() + k
+
+    def reserved(make):
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        kept = make()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() - before, kept
+
+    x = randn(*size)
+
+    def shared():
+        one = Conditional([body(k) for k in range(4)], outputs="static")
+        one.capture(x)
+        return one
+
+    def apart():
+        each = [Conditional([body(k)], outputs="static") for k in range(4)]
+        for one in each:
+            one.capture(x)
+        return each
+
+    taken_apart, _each = reserved(apart)
+    taken, chosen = reserved(shared)
+    assert taken <= taken_apart / 2
+    addresses = {chosen(k, x).data_ptr() for k in range(4)}
+    assert len(addresses) == 1
+    for k in range(4):
+        assert torch.allclose(chosen(k, x), body(k)(x), equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_owned_results_outlive_later_calls(platform):
+    """By default a result is the caller's own: later calls of any branch leave it alone."""
+    chosen = Conditional([lambda x: x * 2, lambda x: x * 3])
+    kept = [chosen(i % 2, torch.full((4,), float(i), device="cuda")) for i in range(8)]
+    assert [t[0].item() for t in kept] == [i * (2 + i % 2) for i in range(8)]
+
+
+def test_what_a_branch_writes_into_its_argument_reaches_the_caller(platform):
+    """A branch that works in place changes the caller's tensor, as in eager, and the other branch leaves it."""
+    chosen = Conditional({"step": lambda x: x.add_(1), "look": lambda x: x + 0})
+    x = torch.zeros(3, device="cuda")
+    for turn in range(8):
+        chosen("step" if turn % 2 else "look", x)
+    assert x.tolist() == [4.0] * 3
+
+
+def test_capture_ahead_changes_nothing(platform):
+    """Captured before the first call: a counter, a parameter and the generator are as they were."""
+    count, x = torch.zeros((), device="cuda"), randn(4)
+    state = torch.cuda.get_rng_state()
+
+    def body(x):
+        count.add_(1)
+        return x * torch.rand(4, device="cuda")
+
+    chosen = Conditional([body, lambda x: x])
+    chosen.capture(x)
+    assert count.item() == 0 and torch.equal(torch.cuda.get_rng_state(), state)
+    assert chosen.captured_branches == [0, 1]
+    chosen.upload()
+    first = chosen(0, x)
+    assert count.item() == 1 and not torch.equal(first, chosen(0, x))
+    torch.cuda.set_rng_state(state)
+    assert torch.allclose(first, x * torch.rand(4, device="cuda"))
+
+
+def test_unknown_branch_names_those_there_are(platform):
+    """A flag out of range is an error with the branches in it; with a default it is that one."""
+    branches = {"a": lambda x: x + 1, "b": lambda x: x + 2}
+    x = torch.zeros(2, device="cuda")
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        Conditional(branches)(torch.tensor(7, device="cuda"), x)
+    assert caught.value.code == "no_such_branch" and "'a', 'b'" in str(caught.value)
+    assert Conditional(branches, default="b")(torch.tensor(7, device="cuda"), x).tolist() == [2.0, 2.0]
+
+
+def test_shapes_never_seen_and_host_tensors_give_eagers_answer(platform):
+    """Another shape gets graphs of its own, too many shapes and host tensors run eagerly; nothing is stale."""
+    chosen = Conditional([lambda x, k: x * k, lambda x, k: x + k])
+    for rows in range(1, 14):
+        for turn in range(2):
+            x, k = randn(rows, 2), torch.tensor(float(rows + turn))
+            k = k if rows % 2 else k.cuda()
+            for branch in range(2):
+                assert torch.equal(chosen(branch, x, k), x * k if not branch else x + k)
+
+
+def test_gradients_are_eagers(platform):
+    """Where a call needs gradients the branch runs eagerly, and backward is eager's."""
+    w = randn(3, 3).requires_grad_()
+    chosen = Conditional([lambda x: (x @ w).sum(), lambda x: x.sum()])
+    x = randn(2, 3)
+    for _ in range(3):
+        chosen(0, x)
+    with torch.enable_grad():
+        y = randn(2, 3).requires_grad_()
+        chosen(0, y).backward()
+    assert torch.allclose(w.grad, y.detach().sum(0)[:, None].expand(3, 3))
+
+
+def test_a_branch_whose_capture_fails_runs_eagerly_and_the_others_do_not(platform):
+    """A value that goes into arithmetic: that branch gives eager's result for good, reported with its name."""
+    chosen = Conditional({**BRANCHES, "shrink": lambda x, k: x * x.sum().item()})
+    x, k = randn(4, 6), torch.ones((), device="cuda")
+    for _ in range(3):
+        for name in ("grow", "sort"):
+            assert torch.allclose(chosen(name, x, k), BRANCHES[name](x, k), rtol=1e-5, atol=1e-6)
+        assert torch.allclose(chosen("shrink", x, k), x * x.sum())
+    assert set(chosen.eager_branches) == {"shrink"}
+    assert "host_value_escaped" in chosen.eager_branches["shrink"]
+    assert chosen.captured_branches == ["grow", "sort"]
+    assert [event["op"] for event in gfxgraph.stats()["events"] if event["kind"] == "fallback"] == ["branch 'shrink'"]
+
+
+def test_a_failed_launch_gives_the_branchs_result_once(simulated):
+    """A launch that fails is answered from the tape: right result, and in-place work done once."""
+    count = torch.zeros((), device="cuda")
+
+    def body(x):
+        count.add_(1)
+        return x + 1
+
+    chosen = Conditional([body, lambda x: x - 1])
+    x = randn(4)
+    chosen(0, x)
+    simulated.faults.fail_nth("launch", 1, 999)
+    assert torch.equal(chosen(0, x), x + 1)
+    assert count.item() == 2
+    assert gfxgraph.stats()["fallback_count"] == 1
+
+
+def test_a_guard_that_fails_half_way_is_undone(platform):
+    """A branch that looks at a value: when the outcome changes, what ran before it is not done twice."""
+    count = torch.zeros((), device="cuda")
+
+    def body(x):
+        count.add_(1)
+        if x.sum().item() > 0:
+            return x * 2
+        return x * 3
+
+    chosen = Conditional([body])
+    for value, times in ((1.0, 2), (1.0, 2), (-1.0, 3), (1.0, 2)):
+        x = torch.full((4,), value, device="cuda")
+        assert torch.equal(chosen(0, x), x * times)
+    assert count.item() == 4
+
+
+def test_inside_a_capture_the_choice_is_guarded(capture):
+    """In somebody's capture the branch taken is recorded; when the flag changes the replay says so."""
+    flag, x = torch.tensor(True, device="cuda"), randn(4)
+    chosen = Conditional({True: lambda x: x + 1, False: lambda x: x - 1})
+    graph, y = capture(lambda: chosen(flag, x))
+    x.copy_(randn(4))
+    graph.replay()
+    assert torch.equal(y, x + 1)
+    flag.fill_(False)
+    with pytest.raises(gfxgraph.GuardMismatch):
+        graph.replay()
+
+
+def test_calls_from_several_threads_and_streams_do_not_mix(platform):
+    """One conditional called from four threads, each on a stream of its own: everybody gets their own answer."""
+    chosen = Conditional([lambda x: (x * 2).sum(0), lambda x: (x * 3).sum(0)])
+    wrong, begin = [], threading.Barrier(4)
+    chosen.capture(randn(16, 4))
+
+    def work(number):
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            begin.wait()
+            for turn in range(10):
+                x = torch.full((16, 4), float(number + 1), device="cuda")
+                got = chosen(turn % 2, x)
+                torch.cuda.current_stream().synchronize()
+                if got.tolist() != [16.0 * (number + 1) * (2 + turn % 2)] * 4:
+                    wrong.append((number, turn, got.tolist()))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# -- while loops ----------------------------------------------------------------------------------------------
+
+
+def collatz(limit=200, **kw):
+    """Steps until 1."""
+
+    def body(n, steps):
+        return torch.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
+
+    return WhileLoop(lambda n, steps: n > 1, body, max_steps=limit, **kw)
+
+
+def python_collatz(n, limit=200):
+    steps = 0
+    while n > 1 and steps < limit:
+        n, steps = (n // 2 if n % 2 == 0 else 3 * n + 1), steps + 1
+    return n, steps
+
+
+@pytest.mark.parametrize("steps_per_launch", [1, 4])
+@pytest.mark.parametrize("flags_are_late", [False, True])
+def test_while_loop_ends_where_python_does(platform, monkeypatch, steps_per_launch, flags_are_late):
+    """State and number of steps are Python's, whether flags arrive at once or only when they are waited for."""
+    if flags_are_late:
+        monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
+    loop = collatz(steps_per_launch=steps_per_launch)
+    for start in (6, 6, 7, 1, 27, 2):
+        n, steps = loop(*(torch.tensor(v, device="cuda") for v in (start, 0)))
+        want = python_collatz(start)
+        assert (n.item(), steps.item(), loop.n_steps) == (*want, want[1])
+        assert not loop.hit_bound
+    assert loop.runs_ahead
+    # A launch too many is allowed, and only so many as run ahead.
+    assert loop.n_launches <= 1 + 3 + 1
+
+
+def test_steps_too_many_never_see_a_state_that_the_program_excluded(platform, monkeypatch):
+    """Walking along a table to its end: launched ahead, the body is not run with the index past it."""
+    monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
+    table = torch.arange(10, device="cuda")
+    loop = WhileLoop(
+        lambda i, total: i < 10,
+        lambda i, total: (i + 1, total + table.index_select(0, i.view(1)).view(())),
+        max_steps=40,
+        steps_per_launch=4,
+    )
+    for start in (0, 0, 7, 10, 12):
+        i, total = loop(*(torch.tensor(v, device="cuda") for v in (start, 0)))
+        assert (i.item(), total.item()) == (max(start, 10), sum(range(start, 10)))
+    assert loop.runs_ahead
+
+
+def test_while_loop_stops_at_its_bound(platform):
+    """A condition that never falls ends at max_steps, and is said to."""
+    loop = collatz(limit=10, steps_per_launch=4)
+    for _ in range(2):
+        n, steps = loop(*(torch.tensor(v, device="cuda") for v in (27, 0)))
+        assert (n.item(), steps.item()) == python_collatz(27, 10)
+        assert loop.n_steps == 10 and loop.hit_bound
+    loop(*(torch.tensor(v, device="cuda") for v in (2, 0)))
+    assert not loop.hit_bound
+
+
+@pytest.mark.parametrize("effect", ["writes", "draws"])
+def test_while_loop_with_effects_makes_no_step_too_many(platform, monkeypatch, effect):
+    """A body that writes elsewhere or draws: as many effects as steps, and the generator where eager leaves it."""
+    monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
+    log = torch.zeros((), device="cuda")
+
+    def body(x):
+        if effect == "writes":
+            log.add_(1)
+            return x + 1
+        return x + 1 + torch.rand((), device="cuda") * 1e-3
+
+    loop = WhileLoop(lambda x: x < 5, body, max_steps=100, steps_per_launch=4)
+    results = []
+    for turn in range(3):
+        torch.cuda.manual_seed(7)
+        results.append((loop(torch.zeros((), device="cuda"))[0].item(), torch.cuda.get_rng_state()))
+        if effect == "writes":
+            assert log.item() == 5 * (turn + 1)
+    assert not loop.runs_ahead and loop.n_launches == 5
+    assert all(r[0] == results[0][0] and torch.equal(r[1], results[0][1]) for r in results)
+
+
+def test_a_loop_whose_step_changes_its_state_says_what_it_became(platform):
+    """A state of another shape is refused with both shapes."""
+    loop = WhileLoop(lambda x: x.sum() < 5, lambda x: torch.cat([x, x]), max_steps=3)
+    with pytest.raises(gfxgraph.CaptureError) as caught:
+        loop(torch.ones(2, device="cuda"))
+    assert caught.value.code == "loop_state" and "float32[2]" in str(caught.value) and "float32[4]" in str(caught.value)
+
+
+# -- several steps in one launch ------------------------------------------------------------------------------
+
+
+def test_unrolled_steps_equal_single_ones(platform):
+    """n steps, k of them a launch: state, side effects and random numbers are those of n eager steps."""
+    log = torch.zeros((), device="cuda")
+
+    def step(a, b):
+        log.add_(1)
+        return b, a * 0.5 + torch.rand(3, device="cuda")
+
+    steps = Unrolled(step, 8)
+    for n in (3, 20, 8, 0, 21):
+        start = (randn(3), randn(3))
+        torch.cuda.manual_seed(n)
+        log.zero_()
+        got = steps(n, *start)
+        assert log.item() == n
+        torch.cuda.manual_seed(n)
+        want = start
+        for _ in range(n):
+            want = step(*want)
+        assert all(torch.allclose(g, w) for g, w in zip(got, want))
+    assert steps.n_launches == 2 + 5
+    steps.upload()
+
+
+# -- compositions ---------------------------------------------------------------------------------------------
+
+
+def test_composed_graphs_are_one_launch_in_the_declared_order(capture):
+    """Three graphs, one launch; undeclared use of the same memory is ordered too, independent ones are not."""
+    x, z = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+    parts = {
+        "add": capture(lambda: x.add_(1), warm=False)[0],
+        "double": capture(lambda: x.mul_(10), warm=False)[0],
+        "other": capture(lambda: z.add_(1), warm=False)[0],
+    }
+    both = compose(parts, after={})
+    both.upload()
+    gfxgraph.reset_stats()
+    for turn in range(1, 4):
+        x.zero_()
+        both.replay()
+        torch.cuda.synchronize()
+        assert x.tolist() == [10.0] * 4 and z.tolist() == [float(turn)] * 4
+    assert both.is_one_launch and gfxgraph.stats()["replay_count"] == 3
+    assert both.edges == {("add", "double")} and "they use the same memory" in both.explain()
+    turned = compose(parts, after={"add": ["double"]})
+    x.zero_()
+    turned.replay()
+    assert x.tolist() == [1.0] * 4
+
+
+def test_graphs_of_one_pool_are_never_run_side_by_side(capture):
+    """Graphs that share a pool may use each other's memory: an edge nobody declared keeps them apart."""
+    pool = torch.cuda.graph_pool_handle()
+    x = randn(64)
+    graphs, outs = {}, {}
+    for k, name in enumerate("abc"):
+        graphs[name], outs[name] = capture(lambda k=k: ((x + k).sin() * (x - k)).sum(), pool=pool)
+    both = compose(graphs, after={})
+    assert both.edges == {("a", "b"), ("a", "c"), ("b", "c")}
+    x.copy_(randn(64))
+    both.replay()
+    for k, out in enumerate(outs.values()):
+        assert torch.allclose(out, ((x + k).sin() * (x - k)).sum())
+
+
+def test_a_child_is_replaced_without_a_capture(capture):
+    """A graph of the same shape is updated in place, one of another shape makes the exec anew; neither captures."""
+    x, y = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+    first = capture(lambda: x.add_(1), warm=False)[0]
+    second = capture(lambda: y.add_(2), warm=False)[0]
+    longer = capture(lambda: y.add_(2).mul_(3).sub_(1), warm=False)[0]
+    double = capture(lambda: x.mul_(2), warm=False)[0]
+    both = compose({"part": first, "last": double})
+    both.replay()
+    captures = gfxgraph.stats()["capture_count"]
+    assert (x[0].item(), y[0].item()) == (2.0, 0.0)
+    both.update("part", second)
+    assert both.n_updates == 1
+    both.replay()
+    assert (x[0].item(), y[0].item()) == (4.0, 2.0)
+    both.update("part", longer)
+    both.replay()
+    assert both.n_updates == 0 and both.is_one_launch
+    assert (x[0].item(), y[0].item()) == (8.0, 11.0)
+    assert gfxgraph.stats()["capture_count"] == captures
+
+
+def test_updates_have_a_budget(capture):
+    """Where each update takes memory that is not given back, the exec is made anew after so many."""
+    from gfxgraph.hardware.defects import Decisions
+
+    x = torch.zeros(4, device="cuda")
+    graphs = [capture(lambda k=k: x.add_(k), warm=False)[0] for k in (1, 2)]
+    process.require().decisions = Decisions(update_budget=2)
+    both = compose({"part": graphs[0]})
+    seen = []
+    for turn in range(6):
+        both.replay()
+        both.update("part", graphs[(turn + 1) % 2])
+        seen.append(both.n_updates)
+    assert seen == [1, 2, 2, 1, 2, 2]
+    assert x[0].item() == 9.0
+
+
+@pytest.mark.parametrize("why", ["random", "split", "known defect", "no driver", "launch fails", "validating"])
+def test_what_one_launch_cannot_do_is_replayed_one_by_one(capture, platform, why):
+    """Random numbers, splits, missing or broken child graphs, a failed launch: right results, and the reason said."""
+    from gfxgraph.hardware.defects import Decisions
+
+    state = process.require()
+    x = torch.zeros(4, device="cuda")
+
+    def body():
+        if why == "split" and x.isnan().any():
+            raise AssertionError
+        x.add_(torch.rand(4, device="cuda") if why == "random" else 1)
+
+    if why == "validating":
+        state.validate_replays = 2
+    graphs = [capture(body, warm=False)[0], capture(lambda: x.mul_(2), warm=False)[0]]
+    if why == "known defect":
+        state.decisions = Decisions(child_graphs=False)
+    elif why == "no driver":
+        state.driver, kept = None, state.driver
+    elif why == "launch fails":
+        if HAS_GPU:
+            pytest.skip("needs planted failures")
+        from gfxgraph.runtime import simulator
+
+        simulator.active().faults.fail_nth("launch", 1, 999)
+    both = compose(graphs)
+    torch.cuda.manual_seed(5)
+    for _ in range(4):
+        both.replay()
+    torch.cuda.manual_seed(5)
+    want = torch.zeros(4, device="cuda")
+    for _ in range(4):
+        want = (want + (torch.rand(4, device="cuda") if why == "random" else 1)) * 2
+    assert torch.allclose(x, want)
+    assert both.is_one_launch is (why == "validating")
+    expected = {"random": "random numbers", "split": "was split", "no driver": "driver", "launch fails": "failed"}
+    assert expected.get(why, "") in both.explain()
+    if why == "no driver":
+        state.driver = kept
+
+
+def test_composing_refuses_what_it_cannot_join(capture):
+    """No capture, an unknown name, a circle: each named."""
+    graph, _ = capture(lambda: randn(2) * 0)
+    for graphs, after, problem in (
+        ({"a": torch.cuda.CUDAGraph()}, None, "not been captured"),
+        ({"a": graph}, {"a": ["b"]}, "the parts are a"),
+        ({"a": graph, "b": graph}, {"a": ["b"], "b": ["a"]}, "circle"),
+        ({}, None, "no graph"),
+    ):
+        with pytest.raises(gfxgraph.CaptureError) as caught:
+            compose(graphs, after)
+        assert caught.value.code == "compose_part" and problem in str(caught.value)
+
+
+def test_a_composition_inside_a_capture_is_part_of_it(capture):
+    """Replayed inside another capture, the graphs become steps of that program."""
+    x = torch.zeros(4, device="cuda")
+    parts = [capture(lambda: x.add_(1), warm=False)[0], capture(lambda: x.mul_(2), warm=False)[0]]
+    both = compose(parts)
+
+    def body():
+        both.replay()
+        return x + 100
+
+    outer, y = capture(body, warm=False)
+    assert x.tolist() == [0.0] * 4
+    outer.replay()
+    assert x.tolist() == [2.0] * 4 and y.tolist() == [102.0] * 4
+
+
+def test_the_documents_examples_run(platform, capsys):
+    """Every example of docs/conditionals-and-training.md, in order, as one program; none falls back."""
+    page = Path(__file__).parents[2] / "docs" / "conditionals-and-training.md"
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S))
+    with torch.enable_grad():
+        exec(compile(program, str(page), "exec"), {"__name__": "page"})
+    newton, composition, training = re.fullmatch(r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S).groups()
+    assert re.fullmatch(r"\d+ False \d+", newton) and "one launch" in composition and training == "1 "
+    assert gfxgraph.stats()["fallback_count"] == 0

@@ -1,0 +1,203 @@
+"""What a graphed function reads besides its arguments: never a stale answer."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+
+FACTOR = 2.0
+MODEL = None
+
+
+@pytest.fixture(autouse=True)
+def _platform(platform):
+    with torch.no_grad():
+        yield
+
+
+def model(n_layers=1):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4) for _ in range(n_layers)]
+    return nn.Sequential(*layers, nn.Dropout(0.5)).cuda().eval()
+
+
+def agree(g, eager, *args, n=4):
+    """Warm, captured and replayed, the graphed function is the eager one."""
+    before = g.stats()["replays"]
+    for _ in range(n):
+        torch.testing.assert_close(g(*args), eager(*args), rtol=0, atol=0)
+    return g.stats()["replays"] - before
+
+
+X = lambda: torch.arange(8.0, device="cuda").view(2, 4)  # noqa: E731
+
+
+def _assign(m):
+    m[0].weight = nn.Parameter(torch.full((4, 4), 3.0, device="cuda"))
+
+
+def _state_dict(m):
+    m.load_state_dict({k: torch.full_like(v, 0.5) for k, v in m.state_dict().items()})
+
+
+def _state_dict_assign(m):
+    m.load_state_dict({k: torch.full_like(v, 0.25) for k, v in m.state_dict().items()}, assign=True)
+
+
+def _submodule(m):
+    m[0] = nn.Linear(4, 4).cuda()
+
+
+def _move(m):
+    m.double()
+    m.float()
+    m[0].weight.mul_(2)
+
+
+def _data(m):
+    m[0].weight.data = torch.full((4, 4), 7.0, device="cuda")
+
+
+def _in_place(m):
+    m[0].weight.mul_(3)
+
+
+CHANGES = [_assign, _state_dict, _state_dict_assign, _submodule, _move, _data, _in_place]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("way", ["module", "method", "closure", "partial", "global"])
+def test_parameters(change, way):
+    """Replaced, moved or rewritten parameters are noticed, however the function reaches them."""
+    global MODEL
+    m = MODEL = model()
+    x = X()
+    fn = {
+        "module": m,
+        "method": m.forward,
+        "closure": lambda x: m(x) * 2,
+        "partial": functools.partial(lambda inner, x: inner(x) + 1, m),
+        "global": lambda x: MODEL(x) - 1,
+    }[way]
+    g = gfxgraph.graphed(fn)
+    assert agree(g, fn, x) >= 3
+    change(m)
+    assert agree(g, fn, x) >= 2
+
+
+def test_train_and_eval_go_back_and_forth():
+    """The mode is part of the signature; going back finds the capture again."""
+    m = model()
+    g = gfxgraph.graphed(m)
+    x = X()
+    assert agree(g, m, x) == 3
+    m.train()
+    torch.manual_seed(3)
+    outs = [g(x) for _ in range(6)]
+    assert any((out == 0).any() for out in outs) and not all(torch.equal(outs[0], out) for out in outs)
+    m.eval()
+    assert agree(g, m, x) == 4
+    m[1].train()
+    assert any((g(x) == 0).any() for _ in range(6))
+
+
+def test_many_parameters_are_watched_in_turn():
+    """``.data`` of one parameter among many is noticed within as many calls as it takes to go round."""
+    m = model(12)
+    g = gfxgraph.graphed(m)
+    x = X()
+    assert agree(g, m, x) == 3
+    m[7].weight.data = torch.full((4, 4), 7.0, device="cuda")
+    expected = m(x)
+    assert any(torch.equal(g(x), expected) for _ in range(10))
+    assert agree(g, m, x) >= 2
+
+
+def test_variables():
+    """Variables of the enclosing function and globals that the function names."""
+    global FACTOR
+    FACTOR = 2.0
+    scale, table = 3, torch.ones(4, device="cuda")
+
+    def f(x):
+        return x * scale * FACTOR + table
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    assert agree(g, f, x) == 3
+    scale = 5
+    agree(g, f, x)
+    FACTOR = 0.5
+    agree(g, f, x)
+    table = torch.full((4,), 9.0, device="cuda")
+    agree(g, f, x)
+    table.add_(1)
+    assert agree(g, f, x) == 4
+    scale, FACTOR = 3, 0.5
+    agree(g, f, x)
+
+
+def test_lists_and_dicts():
+    """What a short list or dict of the enclosing function holds."""
+    weights, options = [torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")], {"scale": 2.0}
+
+    def f(x):
+        return x * weights[0] * options["scale"] + weights[1]
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    assert agree(g, f, x) == 3
+    weights[0] = torch.full((4,), 5.0, device="cuda")
+    assert agree(g, f, x) >= 2
+    options["scale"] = 3.0
+    assert agree(g, f, x) >= 2
+
+
+def test_a_variable_that_changes_at_each_call():
+    """Never captured, never wrong, and nothing piles up."""
+    step = 0
+
+    def f(x):
+        return x + step
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    for step in range(50):  # noqa: B007
+        torch.testing.assert_close(g(x), f(x), rtol=0, atol=0)
+    assert g.stats()["captures"] == 0
+
+
+def test_module_attributes():
+    """A plain attribute of a module changes with the module's mode or another event at the latest."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+            self.scale = 2.0
+
+        def forward(self, x):
+            return x * self.w * self.scale
+
+    m = Scaled().cuda()
+    g = gfxgraph.graphed(m)
+    x = X()
+    assert agree(g, m, x) == 3
+    m.scale = 5.0
+    agree(g, m, x)
+
+
+def test_a_copy_of_the_module_is_another_function():
+    """Two modules never share captures."""
+    a = model()
+    b = copy.deepcopy(a)
+    b[0].weight.mul_(2)
+    x = X()
+    agree(gfxgraph.graphed(a), a, x)
+    agree(gfxgraph.graphed(b), b, x)

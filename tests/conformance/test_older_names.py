@@ -1,0 +1,206 @@
+"""The names of gfxgraph 1.x: their signatures, what they were said to do, and the right results."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import gfxgraph
+
+
+def randn(*size):
+    return torch.randn(*size, device="cuda")
+
+
+@pytest.fixture
+def model(platform):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).cuda()
+
+
+def close(one, other):
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+# -- BridgedCUDAGraph.capture and .replay ---------------------------------------------------------------------
+
+
+def test_signatures_are_those_of_1x(platform):
+    """Keyword by keyword."""
+    graph = torch.cuda.CUDAGraph()
+    names = list(inspect.signature(graph.capture).parameters)
+    assert names == ["dynamic_shapes", "buckets", "conditional_branches", "model_fn"]
+    assert list(inspect.signature(gfxgraph.ShapeBucketPool).parameters) == ["model_fn", "buckets", "warmup"]
+    assert list(inspect.signature(gfxgraph.ConditionalGraph().run).parameters) == ["branch", "input_tensor"]
+    with pytest.raises(TypeError):
+        graph.replay(batchsize=3)
+
+
+def test_capture_and_replay_a_block(model):
+    """A block captured as it stands; replay() runs it on what its static input holds now."""
+    x = randn(4, 8)
+    with torch.no_grad():
+        model(x)
+        graph = gfxgraph.BridgedCUDAGraph()
+        with graph.capture():
+            y = model(x)
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        for _ in range(3):
+            x.copy_(randn(4, 8))
+            assert graph.replay() is None
+            assert close(y, model(x))
+
+
+def test_replay_gives_the_models_result(model):
+    """With model_fn, replay(input_tensor=x) gives model_fn(x); 1.x returned None."""
+    graph = gfxgraph.BridgedCUDAGraph()
+    x = randn(4, 8)
+    with torch.no_grad(), graph.capture(model_fn=model):
+        model(x)
+    for _ in range(4):
+        x = randn(4, 8)
+        assert close(graph.replay(input_tensor=x), model(x))
+
+
+def test_dynamic_shapes_pick_a_bucket(model):
+    """replay(batch_size=, input_tensor=) at many sizes, in three captures; above the largest bucket eagerly."""
+    graph = gfxgraph.BridgedCUDAGraph()
+    static = randn(32, 8)
+    with torch.no_grad(), graph.capture(dynamic_shapes=True, buckets=[4, 8, 32], model_fn=model):
+        model(static)
+    for n in (1, 3, 4, 7, 12, 31, 2, 5, 12, 40):
+        x = randn(n, 8)
+        assert close(graph.replay(input_tensor=x), model(x))
+    assert close(graph.replay(batch_size=5, input_tensor=x), model(x[:5]))
+    assert close(graph.replay(batch_size=3), model(x[:3]))
+    assert graph._older.pool.captured_buckets == [4, 8, 32]
+
+
+def test_branches_by_name_and_index(model):
+    """replay(branch=, input_tensor=): by name or index, one input for all."""
+    graph = gfxgraph.BridgedCUDAGraph()
+    branches = {"half": lambda x: x / 2, "model": model}
+    with torch.no_grad(), graph.capture(conditional_branches=branches):
+        pass
+    for _ in range(3):
+        x = randn(4, 8)
+        assert close(graph.replay(branch="half", input_tensor=x), x / 2)
+        assert close(graph.replay(branch=1, input_tensor=x), model(x))
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        graph.replay(branch="third", input_tensor=x)
+    assert caught.value.code == "no_such_branch"
+
+
+def test_what_lacks_something_says_what(platform):
+    """Other sizes of a block without its function, and branches nobody captured, are refused at the start."""
+    graph = gfxgraph.BridgedCUDAGraph()
+    with pytest.raises(gfxgraph.CaptureError, match="model_fn"):
+        graph.capture(dynamic_shapes=True)
+    with pytest.raises(gfxgraph.CaptureError) as caught:
+        graph.replay(branch="a")
+    assert caught.value.code == "older_capture"
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        graph.replay()
+    assert caught.value.code == "replay_before_capture"
+
+
+def test_a_block_that_fails_leaves_the_stream_and_the_process(platform):
+    """An error in the block comes out as it is; the next capture works."""
+    graph = gfxgraph.BridgedCUDAGraph()
+    x = randn(4)
+    with pytest.raises(ZeroDivisionError):
+        with graph.capture():
+            x.add(1)
+            raise ZeroDivisionError
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    graph = gfxgraph.BridgedCUDAGraph()
+    with graph.capture():
+        y = x + 1
+    graph.replay()
+    assert torch.equal(y, x + 1)
+
+
+# -- ShapeBucketPool ------------------------------------------------------------------------------------------
+
+
+def test_kept_slices_are_not_overwritten(platform):
+    """Slices of five results, kept: 0, 1, 2, 3, 4. (1.x gave 3, 4, 2, 3, 4.)"""
+    pool = gfxgraph.ShapeBucketPool(lambda x: x * 1.0, buckets=[4])
+    kept = [pool(torch.full((4, 2), float(i), device="cuda"))[0:2] for i in range(5)]
+    assert [int(t[0, 0].item()) for t in kept] == [0, 1, 2, 3, 4]
+
+
+def test_pool_routes_warms_and_reports(model):
+    """States of buckets before and after, all captured by warmup=True, bytes taken, a size in place of a tensor."""
+    pool = gfxgraph.ShapeBucketPool(model, buckets=[8, 2, 4], warmup=True)
+    assert pool.buckets == [2, 4, 8]
+    assert [pool.route_bucket(n) for n in (1, 3, 8, 9)] == [(2, 1), (4, 1), (8, 1), (8, 2)]
+    x = randn(3, 8)
+    with torch.no_grad():
+        assert close(pool(x), model(x))
+        assert pool.captured_buckets == [2, 4, 8] and pool.failed_buckets == []
+        assert pool.route_bucket(3) == (4, 0) and pool.select_bucket(5) == 8
+        assert pool.memory_overhead > 0
+        assert close(pool(2), model(x[:2]))
+    with pytest.raises(TypeError):
+        pool("x")
+    with pytest.raises(gfxgraph.CaptureError):
+        pool(7)
+
+
+def test_padding_that_would_show_is_not_used(platform):
+    """A mean over the batch: eager's result at every size, and the bucket is among the failed. (1.x was wrong.)"""
+    pool = gfxgraph.ShapeBucketPool(lambda x: x - x.mean(0), buckets=[4, 8])
+    for n in (3, 3, 4, 6, 8, 6, 3):
+        x = randn(n, 2)
+        assert close(pool(x), x - x.mean(0))
+    assert set(pool.failed_buckets) == {4, 8}
+
+
+# -- ConditionalGraph -----------------------------------------------------------------------------------------
+
+
+def test_conditional_graph(model):
+    """Branches added, captured for an example, run by name on new inputs or the last one; failures by name."""
+    chosen = gfxgraph.ConditionalGraph()
+    chosen.add_branch("training", lambda x: model(x) * 2)
+    chosen.add_branch("inference", model)
+    chosen.add_branch("value", lambda x: x * x.sum().item())
+    with pytest.raises(gfxgraph.ReplayError) as caught:
+        chosen.run("inference")
+    assert caught.value.code == "replay_before_capture"
+    x = randn(4, 8)
+    chosen.capture(x)
+    assert chosen.branches == ["training", "inference", "value"]
+    assert chosen.failed_branches == ["value"]
+    with torch.no_grad():
+        assert close(chosen.run("inference"), model(x))
+        for _ in range(3):
+            y = randn(4, 8)
+            assert close(chosen.run("training", y), model(y) * 2)
+            assert close(chosen.run("value", y), y * y.sum())
+    with pytest.raises(TypeError):
+        chosen.capture([1])
+
+
+# -- CUDAGraphWrapper -----------------------------------------------------------------------------------------
+
+
+def test_cuda_graph_wrapper(model):
+    """capture(*static) and replay(*new): results are the caller's own; another shape gets eager's result."""
+    inputs = (randn(4, 8),)
+    wrapper = gfxgraph.CUDAGraphWrapper(model, inputs)
+    with pytest.raises(gfxgraph.ReplayError):
+        wrapper.replay(*inputs)
+    wrapper.capture(*inputs)
+    assert wrapper.graph is not None and wrapper.static_inputs[0] is inputs[0]
+    kept, wanted = [], []
+    with torch.no_grad():
+        for rows in (4, 4, 1, 4):
+            x = randn(rows, 8)
+            kept.append(wrapper.replay(x))
+            wanted.append(model(x))
+    assert all(close(k, w) for k, w in zip(kept, wanted))
+    assert close(wrapper.static_output, wanted[-1])

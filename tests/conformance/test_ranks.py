@@ -1,0 +1,144 @@
+"""Several ranks decide together: with a failure planted on one, all go on, give the right results and end.
+
+Two processes with gloo and a simulated card each; a rank that does something else than the other hangs
+in their collective, which the time limit of the run makes a failure. NCCL: tests/gpu/two_gpus.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.conftest import HAS_GPU
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LIMIT_S = 100
+
+pytestmark = pytest.mark.skipif(HAS_GPU, reason="simulated cards; on GPUs tests/gpu/two_gpus.py")
+
+
+def run_ranks(profile, size=2):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(size):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(HERE / "rank_program.py"), profile]
+        ranks.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    found = {}
+    try:
+        for process in ranks:
+            out, err = process.communicate(timeout=LIMIT_S)
+            for line in out.splitlines():
+                row = json.loads(line)
+                found.setdefault(row["scenario"], {})[row["rank"]] = row
+            assert process.returncode == 0, err[-3000:]
+    finally:
+        for process in ranks:
+            process.kill()
+    return found
+
+
+@pytest.fixture(scope="module", params=["hip"])
+def scenarios(request):
+    """What both ranks found, scenario by scenario; a hang fails here."""
+    return run_ranks(request.param)
+
+
+def both(scenarios, name):
+    rows = [scenarios[name][rank] for rank in range(2)]
+    assert all(row["right"] for row in rows), rows
+    return rows
+
+
+def test_every_scenario_gives_the_right_results(scenarios):
+    """Every call of every scenario, on both ranks, has the sum over ranks in it."""
+    assert len(scenarios) == 11
+    for name in scenarios:
+        both(scenarios, name)
+
+
+def test_a_collective_is_captured_and_replayed(scenarios):
+    """Nothing planted: one graph on each rank, seven replays of eight calls."""
+    for row in both(scenarios, "plain"):
+        assert row["graphs"] == ["float32[4, 2]"] and row["replays"] == 7
+
+
+@pytest.mark.parametrize("name", ["capture_fails_on_one", "out_of_memory_on_one"])
+def test_a_capture_that_fails_on_one_rank_is_kept_by_none(scenarios, name):
+    """Both ranks run eagerly and know why: the one that failed its own reason, the other that it was another."""
+    rows = both(scenarios, name)
+    assert all(row["graphs"] == [] for row in rows)
+    failed = 1 if name == "capture_fails_on_one" else 0
+    assert "its capture failed:" in rows[failed]["why"]["float32[4, 2]"]
+    assert "another rank" in rows[1 - failed]["why"]["float32[4, 2]"]
+
+
+def test_one_failed_launch_is_made_good_by_its_rank(scenarios):
+    """A launch that fails once is answered by the rank itself, from the nodes; both keep their graphs."""
+    rows = both(scenarios, "launch_fails_on_one")
+    assert all(row["graphs"] == ["float32[4, 2]"] for row in rows)
+    assert len(rows[1]["fallbacks"]) == 1 and rows[0]["fallbacks"] == []
+
+
+def test_a_graph_that_fails_for_good_is_given_up_by_all_at_the_next_check(scenarios):
+    """The rank with the dead graph runs the function; four replays later the other leaves its graph too."""
+    rows = both(scenarios, "replay_fails_for_good_on_one")
+    assert all(row["graphs"] == [] for row in rows)
+    assert "its replay failed" in rows[1]["why"]["float32[4, 2]"]
+    assert "another rank" in rows[0]["why"]["float32[4, 2]"]
+    assert rows[0]["seen"] == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_ranks_of_different_sizes_run_one_bucket(scenarios):
+    """22 pairs of sizes, both ranks in the bucket of the larger; above the largest bucket as large as the largest."""
+    rows = both(scenarios, "sizes_differ")
+    assert rows[0]["graphs"] == rows[1]["graphs"] == [f"float32[{n}, 2]" for n in (2, 4, 8, 9)]
+
+
+def test_what_one_rank_evicts_goes_on_all(scenarios):
+    """One rank has room for two graphs, the other for sixteen: both hold the same two."""
+    rows = both(scenarios, "one_has_less_room")
+    assert rows[0]["graphs"] == rows[1]["graphs"] and len(rows[0]["graphs"]) == 2
+    assert all(row["evictions"] > 0 for row in rows)
+
+
+def test_a_rank_that_does_not_answer_is_not_waited_for(scenarios):
+    """After a second the other goes on, eagerly; the late one finds the same verdict, and says who was missing."""
+    rows = both(scenarios, "one_does_not_answer")
+    assert 0.9 < rows[0]["waited"] < 3
+    assert all("ranks_missing" in row["outcome"] and row["graphs"] == [] for row in rows)
+    assert "rank 1" in rows[0]["outcome"]
+
+
+def test_a_collective_through_the_host_is_not_captured(scenarios):
+    """A capture that would have to run a collective is refused, on all ranks."""
+    for row in both(scenarios, "collective_on_the_host"):
+        assert row["graphs"] == [] and "unsafe_op_in_capture" in row["why"]["float32[4, 2]"]
+
+
+def test_decisions_are_the_same_on_every_rank(scenarios):
+    """And, largest, same, union; fifty in a row; a disagreement names the rank and its reason."""
+    rows = both(scenarios, "decisions")
+    for row in rows:
+        assert row["and"] == [True, False, False] and row["same"] == [True, False]
+        assert row["largest"] == 4 and row["victims"] == ["c", "a", "b"] and row["many"]
+        assert any("rank 1: because" in reason for reason in row["disagreements"])

@@ -1,0 +1,201 @@
+"""What the defect table asks for is done: each answer changes what the runtime does."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.runtime import process, remedies
+
+
+@pytest.fixture
+def table(platform):
+    """table(max_nodes=3): the table's answers on this platform, with these changed."""
+    state = process.require()
+
+    def changed(**answers):
+        state.decisions = replace(state.decisions, **answers)
+
+    return changed
+
+
+def arange():
+    return torch.arange(8.0, device="cuda")
+
+
+def captured(body, **kw):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **kw):
+        out = body()
+    return graph, out
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_long_graphs_are_cut(table, limit):
+    """max_nodes: a longer capture becomes several graphs, which replay as one, and nothing ran at capture."""
+    table(max_nodes=limit)
+    x, side = arange(), torch.cuda.Stream()
+
+    def body():
+        y = x
+        for _ in range(4):
+            y = y + 1
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            z = y * 2
+            z = z + torch.rand(8, device="cuda")
+        torch.cuda.current_stream().wait_stream(side)
+        x.add_(1)
+        return y + z
+
+    before, start = torch.cuda.get_rng_state(), x.clone()
+    graph, out = captured(body)
+    assert torch.equal(x, start) and torch.equal(torch.cuda.get_rng_state(), before)
+    for _ in range(3):
+        at, rng = x.clone(), torch.cuda.get_rng_state()
+        graph.replay()
+        got = out.clone()
+        torch.cuda.set_rng_state(rng)
+        x.copy_(at)
+        assert torch.equal(got, body())
+    n_nodes = [step.n_nodes for step in graph._program.segments]
+    assert (len(n_nodes) > 1) == (limit < 100) and max(n_nodes) <= max(limit + 1, 8)
+    stats = gfxgraph.stats()
+    assert any(event["kind"] == "graph_cut" for event in stats["events"]) == (limit < 100)
+    assert stats["split_count"] == 0 and stats["fallback_count"] == 0
+
+
+def test_no_node_walk(table):
+    """node_walk: where nodes must not be switched, none is."""
+    from gfxgraph.runtime.walk import can_walk
+
+    x = arange()
+    graph, _ = captured(lambda: x + 1)
+    graph.replay()
+    assert can_walk(graph._program.segments[0])
+    table(node_walk=False)
+    assert not can_walk(graph._program.segments[0])
+
+
+def test_graphs_are_kept(table):
+    """keep_graphs: a graph that was dropped is held until the process ends."""
+    x = arange()
+    dropped = []
+    for keep in (False, True):
+        table(keep_graphs=keep)
+        graph, _ = captured(lambda: x + 1)
+        dropped.append(weakref.ref(graph))
+        del graph
+        gc.collect()
+    assert dropped[0]() is None and dropped[1]() is not None
+    remedies._kept.clear()
+
+
+def test_a_failed_captures_stream_is_left(table):
+    """fresh_stream_after_failure: the next torch.cuda.graph() captures on another stream."""
+    x = arange()
+    for asked in (False, True):
+        table(fresh_stream_after_failure=asked)
+        captured(lambda: x + 1)
+        first = torch.cuda.graph.default_capture_stream
+        with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.linalg.cholesky(-torch.eye(3, device="cuda"))
+        captured(lambda: x + 1)
+        assert (torch.cuda.graph.default_capture_stream != first) == asked
+
+
+def test_one_capture_at_a_time(table):
+    """one_capture_at_a_time: a second thread's capture begins when the first one has ended."""
+    table(one_capture_at_a_time=True)
+    x, log = arange(), []
+    torch.cuda.synchronize()
+    is_begun = threading.Event()
+
+    def capture(number):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin(capture_error_mode="thread_local")
+            log.append(("begin", number))
+            is_begun.set()
+            time.sleep(0.1)
+            x + number
+            log.append(("end", number))
+            graph.capture_end()
+
+    first = threading.Thread(target=capture, args=(1,))
+    first.start()
+    is_begun.wait(20)
+    second = threading.Thread(target=capture, args=(2,))
+    second.start()
+    first.join()
+    second.join()
+    assert log == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]
+
+
+def test_turn_is_given_back_by_a_failed_capture(table):
+    """A capture that fails, at its begin or in its body, does not keep others out."""
+    table(one_capture_at_a_time=True)
+    x = arange()
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="careless"):
+        pass
+    with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.linalg.cholesky(-torch.eye(3, device="cuda"))
+    free = []
+    other = threading.Thread(target=lambda: free.append(remedies._captures.acquire(timeout=5)))
+    other.start()
+    other.join()
+    assert free == [True]
+    remedies._captures = threading.RLock()
+    captured(lambda: x + 1)
+
+
+def test_copies_are_joined(table, monkeypatch):
+    """join_copies: each replay waits for an event recorded after what came before it."""
+    table(join_copies=True)
+    waits = []
+    x = arange()
+    graph, y = captured(lambda: x + 1)
+    monkeypatch.setattr(torch.cuda.Event, "wait", lambda self, stream=None: waits.append(self))
+    for _ in range(3):
+        x.add_(1)
+        graph.replay()
+    monkeypatch.undo()
+    assert len(waits) == 3 and torch.equal(y, x + 1)
+
+
+def test_synchronized_after_destroy(table, monkeypatch):
+    """synchronize_after_destroy: reset() waits for the device."""
+    table(synchronize_after_destroy=True)
+    waits = []
+    x = arange()
+    graph, _ = captured(lambda: x + 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: waits.append(1))
+    graph.reset()
+    monkeypatch.undo()
+    assert waits == [1]
+
+
+def test_destroyed_before_exit(table):
+    """destroy_before_exit: what is arranged resets every graph."""
+    x = arange()
+    state = process.require()
+    assert remedies.arrange_exit(state) is None
+    table(destroy_before_exit=True)
+    registered = []
+    undo = remedies.arrange_exit(state)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(remedies.atexit, "register", registered.append)
+    undo()
+    undo = remedies.arrange_exit(state)
+    monkey.undo()
+    graph, _ = captured(lambda: x + 1)
+    registered[0]()
+    assert graph._program is None
+    undo()

@@ -1,0 +1,491 @@
+"""Whole training steps as graphs, and make_graphed_callables: losses are eager's, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.runtime.callables.training import TrainingStep
+from tests.conformance.conftest import HAS_GPU
+
+# The full measure on a GPU (tests/gpu/test_beyond_gpu.py runs this file's functions), a small one elsewhere.
+N_STEPS = 50 if HAS_GPU else 12
+
+
+class Block(torch.nn.Module):
+    """Pre-norm attention and MLP with dropout in both."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(width) for _ in range(2)])
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width),
+            torch.nn.GELU(),
+            torch.nn.Dropout(dropout),
+            torch.nn.Linear(4 * width, width),
+        )
+
+    def forward(self, x):
+        b, n, w = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(b, n, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(n, n, device=x.device, dtype=torch.bool).tril()
+        scores = (q @ k.transpose(-1, -2) / (w // self.heads) ** 0.5).masked_fill(~mask, float("-inf"))
+        weights = torch.nn.functional.dropout(scores.softmax(-1), self.dropout, self.training)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(b, n, w))
+        return x + self.mlp(self.norms[1](x))
+
+
+class Transformer(torch.nn.Module):
+    def __init__(self, width=32, heads=2, layers=2, vocabulary=31, length=8, dropout=0.1):
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(vocabulary, width), torch.nn.Embedding(length, width)
+        self.blocks = torch.nn.ModuleList([Block(width, heads, dropout) for _ in range(layers)])
+        self.head = torch.nn.Linear(width, vocabulary)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def data(n, rows=4, length=8, vocabulary=31):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(vocabulary, (rows, length + 1), generator=generator).cuda() for _ in range(n)]
+
+
+def run(n_steps, *, graphed, scaler=None, seed=11, overflow_at=(), lr=1e-3, fused=False, schedule=None, **size):
+    """Losses and parameters of training a small transformer; ``graphed`` wraps the step."""
+    torch.manual_seed(seed)
+    model = Transformer(**size).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True, fused=fused)
+    amp = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=5) if scaler else None
+    blow_up = torch.ones((), device="cuda")
+
+    def step(ids):
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.float16, enabled=amp is not None):
+            logits = model(ids[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        if amp is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            amp.scale(loss * blow_up).backward()
+            amp.step(optimizer)
+            amp.update()
+        return loss.detach()
+
+    call = TrainingStep(step) if graphed else step
+    torch.cuda.manual_seed(seed)
+    losses, scales = [], []
+    for number, ids in enumerate(data(n_steps, length=size.get("length", 8))):
+        blow_up.fill_(float("inf") if number in overflow_at else 1.0)
+        losses.append(call(ids).clone())
+        if schedule is not None:
+            schedule(optimizer, number)
+        if amp is not None:
+            scales.append(amp._scale.clone())
+    found = {
+        "losses": torch.stack(losses),
+        "parameters": [p.detach().clone() for p in model.parameters()],
+        "grads": [p.grad.clone() for p in model.parameters()],
+        "scales": scales,
+        "generator": torch.cuda.get_rng_state(),
+    }
+    return found, call
+
+
+def assert_same_bits(got, want):
+    assert torch.equal(got["losses"], want["losses"]), (got["losses"] - want["losses"]).abs().max()
+    for name in ("parameters", "grads", "scales"):
+        assert all(torch.equal(a, b) for a, b in zip(got[name], want[name])), name
+    assert torch.equal(got["generator"], want["generator"])
+
+
+def test_a_transformers_losses_are_eagers_bit_for_bit(platform):
+    """AdamW capturable, dropout: losses, gradients, parameters and the generator's state, every bit, every step."""
+    want, _ = run(N_STEPS, graphed=False)
+    gfxgraph.reset_stats()
+    got, step = run(N_STEPS, graphed=True)
+    assert_same_bits(got, want)
+    assert step.why_eager == "" and step.n_captures == 1
+    stats = gfxgraph.stats()
+    assert stats["replay_count"] == N_STEPS - 3 and stats["split_count"] == stats["fallback_count"] == 0
+    assert len(set(want["losses"].tolist())) == N_STEPS
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_with_a_gradient_scaler_too(platform, fused):
+    """Scaled half precision with overflowing steps: skipped as in eager, without a wait, the scale moves alike."""
+    overflow_at = (1, 6, 9)
+    kw = {"scaler": True, "overflow_at": overflow_at, "fused": fused}
+    want, _ = run(N_STEPS, graphed=False, **kw)
+    gfxgraph.reset_stats()
+    got, step = run(N_STEPS, graphed=True, **kw)
+    assert_same_bits(got, want)
+    assert step.why_eager == "" and gfxgraph.stats()["split_count"] == 0
+    assert len({float(s) for s in want["scales"]}) > 2
+    assert gfxgraph.stats()["replay_count"] == N_STEPS - 3
+
+
+def test_a_learning_rate_that_changes_is_seen(platform):
+    """A number of the optimizer changes twice: two captures more, eager's bits; a tensor needs no capture."""
+
+    def schedule(optimizer, number):
+        if number in (5, 7):
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].mul_(0.5)
+                else:
+                    group["lr"] *= 0.5
+
+    for lr, captures in ((1e-3, 3), (torch.tensor(1e-3, device="cuda"), 1)):
+        again = lr.clone() if isinstance(lr, torch.Tensor) else lr
+        want, _ = run(10, graphed=False, schedule=schedule, lr=lr)
+        got, step = run(10, graphed=True, schedule=schedule, lr=again)
+        assert_same_bits(got, want)
+        assert step.n_captures == captures and not step.why_eager
+
+
+def simple(n=6, **kw):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2)).cuda()
+    return net, torch.optim.AdamW(net.parameters(), lr=0.1, capturable=True)
+
+
+def test_a_scheduler_inside_the_step_is_refused(platform):
+    """Python that computes a learning rate inside the step would run once: the step stays eager and says so."""
+    nets = []
+    for wrap in (TrainingStep, lambda f: f):
+        net, optimizer = simple()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+        def body(x):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss
+
+        step = wrap(body)
+        torch.cuda.manual_seed(1)
+        nets.append([step(torch.ones(3, 4, device="cuda") * i).item() for i in range(7)])
+        if wrap is TrainingStep:
+            assert "scheduler" in step.why_eager
+    assert nets[0] == nets[1]
+
+
+def test_other_shapes_and_modes_have_graphs_of_their_own(platform):
+    """A smaller last batch and eval mode: eager's losses, gradients where the program looks for them."""
+    results = []
+    for wrap in (lambda f: f, TrainingStep):
+        net, optimizer = simple()
+
+        def body(x):
+            optimizer.zero_grad(set_to_none=True)
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step, seen = wrap(body), []
+        torch.cuda.manual_seed(1)
+        for number in range(16):
+            net.train(number % 8 != 7)
+            rows = 2 if number % 4 == 3 else 3
+            loss = step(torch.full((rows, 4), 1.0 + number, device="cuda"))
+            seen.append((loss.item(), *[p.grad.clone() for p in net.parameters()]))
+        results.append(seen)
+    for want, got in zip(*results):
+        assert want[0] == got[0] and all(torch.equal(a, b) for a, b in zip(want[1:], got[1:]))
+    assert step.n_captures == 3 and not step.why_eager
+
+
+def test_what_cannot_be_captured_trains_eagerly_with_the_reason(platform):
+    """capturable=False and a loss that goes into Python arithmetic: eager's losses, torch's own words kept."""
+    for kind in ("capturable", "value"):
+        runs = []
+        for wrap in (lambda f: f, TrainingStep):
+            net, _ = simple()
+            optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, capturable=kind != "capturable")
+
+            def body(x):
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                (loss * (1 + 0 * loss.item()) if kind == "value" else loss).backward()
+                optimizer.step()
+                return loss
+
+            step = wrap(body)
+            torch.cuda.manual_seed(1)
+            runs.append([step(torch.ones(3, 4, device="cuda")).item() for _ in range(6)])
+        assert runs[0] == runs[1]
+        if kind == "value" or HAS_GPU:  # the simulator's torch does not ask whether its stream captures
+            assert step.why_eager and len([e for e in gfxgraph.stats()["events"] if e["kind"] == "fallback"]) >= 1
+
+
+def test_a_failed_replay_does_the_step_eagerly_once(platform):
+    """A launch that fails in the middle of training: the same losses, nothing done twice."""
+    if HAS_GPU:
+        pytest.skip("needs planted failures")
+    from gfxgraph.runtime import simulator
+
+    want, _ = run(10, graphed=False)
+    plan = simulator.active().faults
+    plan.fail_nth("launch", 3, 999)
+    got, step = run(10, graphed=True)
+    assert_same_bits(got, want)
+    assert gfxgraph.stats()["fallback_count"] == 1
+
+
+def test_methods_and_explicit_parts_are_found(platform):
+    """A step that is a method finds its optimizer and scaler on the object; a list of modules is looked into."""
+
+    class Trainer:
+        def __init__(self):
+            self.net, self.optimizer = simple()
+            self.scaler = torch.amp.GradScaler("cuda")
+            self.parts = [self.net]
+
+        def step(self, x):
+            return x
+
+    trainer = Trainer()
+    found = TrainingStep(trainer.step)
+    assert found.optimizers == [trainer.optimizer] and found.scalers == [trainer.scaler]
+    assert found.modules == [trainer.net]
+    assert TrainingStep(trainer.step, optimizers=[], modules=[]).optimizers == []
+
+
+# -- make_graphed_callables -----------------------------------------------------------------------------------
+
+
+def test_graphed_callables_train_with_eagers_bits(platform):
+    """Forward and backward of a transformer by make_graphed_callables, dropout included: eager's losses, every bit."""
+    losses = []
+    for graphed in (False, True):
+        torch.manual_seed(4)
+        model = Transformer().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
+        batches = data(N_STEPS)
+        call = torch.cuda.make_graphed_callables(model, (batches[0][:, :-1].clone(),)) if graphed else model
+        torch.cuda.manual_seed(9)
+        seen = []
+        for ids in batches:
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(call(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.detach().clone())
+        losses.append(torch.stack(seen))
+    assert torch.equal(*losses), (losses[0] - losses[1]).abs().max()
+
+
+def test_warm_up_runs_on_the_stream_that_captures(platform):
+    """At least one warm-up of each callable is on the capture's stream; iterations are as many as asked for."""
+    streams, capturing = [], []
+
+    def f(x):
+        streams.append(torch.cuda.current_stream().cuda_stream)
+        capturing.append(torch.cuda.is_current_stream_capturing())
+        return x * 2
+
+    x = torch.randn(3, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(f, (x,), num_warmup_iters=4)
+    assert capturing == [False] * 4 + [True]
+    assert streams[-1] in streams[:-1]
+    y = torch.randn(3, device="cuda", requires_grad=True)
+    graphed(y).sum().backward()
+    assert torch.equal(y.grad, torch.full_like(y, 2.0))
+    streams.clear()
+
+    @TrainingStep
+    def step(x):
+        streams.append(torch.cuda.current_stream().cuda_stream)
+        return x + 1
+
+    for _ in range(5):
+        assert torch.equal(step(y.detach()), y.detach() + 1)
+    assert len(streams) == 4 and len(set(streams)) == 1
+
+
+def test_switching_off_puts_torchs_function_back(platform):
+    """disable() leaves both names as they were, and it is torch's contract that answers while the bridge is on."""
+    ours = torch.cuda.make_graphed_callables
+    assert ours.__module__.startswith("gfxgraph") and torch.cuda.graphs.make_graphed_callables is ours
+    with pytest.raises(AssertionError, match="only Tensors"):
+        torch.cuda.make_graphed_callables(lambda x, n: x * n, (torch.ones(2, device="cuda"), 2))
+    gfxgraph.disable()
+    assert torch.cuda.make_graphed_callables.__module__ == "torch.cuda.graphs"
+    assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables
+
+
+
+
+# -- graphed() where results need gradients -------------------------------------------------------------------
+
+
+def graphed_losses(n_steps, wrap, *, between=lambda: None):
+    torch.manual_seed(4)
+    model = Transformer().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    call = wrap(model)
+    torch.cuda.manual_seed(9)
+    seen = []
+    for ids in data(n_steps):
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(call(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        between()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.detach().clone())
+    return torch.stack(seen), call
+
+
+def test_graphed_modules_train_with_eagers_bits(platform):
+    """graphed(model) under autograd: two graphs from the second call on, dropout included, eager's losses."""
+    want, _ = graphed_losses(N_STEPS, lambda f: f)
+    gfxgraph.reset_stats()
+    got, call = graphed_losses(N_STEPS, gfxgraph.graphed)
+    assert torch.equal(got, want), (got - want).abs().max()
+    assert gfxgraph.stats()["replay_count"] == 2 * (N_STEPS - 1)
+    assert call.stats()["captures"] == 1 and call.stats()["eager"] == {"warm-up": 1}
+
+
+def graphed_and_eager(f, call_both):
+    """What ``call_both`` gives with ``f`` and with ``graphed(f)``, twice over, from the same seed."""
+    results = []
+    for wrap in (lambda g: g, gfxgraph.graphed):
+        call = wrap(f)
+        for turn in range(3):
+            torch.cuda.manual_seed(turn)
+            found = call_both(call, turn)
+        results.append(found)
+    assert all(torch.allclose(a, b) for a, b in zip(*results)), results
+    return results
+
+
+def leaf(*size, value=None):
+    made = torch.randn(*size, device="cuda") if value is None else torch.full(size, float(value), device="cuda")
+    return made.requires_grad_()
+
+
+def test_backwards_out_of_order_are_right(platform):
+    """Two forwards, then their backwards in the other order: each gets the gradients of its own inputs and masks."""
+    w = leaf(4, 4)
+
+    def f(x):
+        return torch.nn.functional.dropout((x @ w).tanh(), 0.4).exp()
+
+    def both(call, turn):
+        w.grad = None
+        one, other = leaf(3, 4, value=0.3 + turn), leaf(3, 4, value=-0.2)
+        a, b = call(one), call(other)
+        b.sum().backward()
+        a.sum().backward()
+        return a, b, one.grad, other.grad, w.grad, torch.rand(2, device="cuda")
+
+    graphed_and_eager(f, both)
+
+
+def test_backward_twice_accumulation_and_kept_gradients(platform):
+    """retain_graph and a second backward; gradients added up over calls; a gradient kept is not overwritten."""
+    w = leaf(4, 4)
+
+    def both(call, turn):
+        w.grad = None
+        kept = []
+        for k in range(3):
+            x = leaf(3, 4, value=k + 1)
+            y = call(x).sum()
+            y.backward(retain_graph=True)
+            y.backward()
+            kept.append(x.grad)
+        return (w.grad, *kept)
+
+    # A chain: its backward frees what it has used, and takes that memory for what it makes.
+    graphed_and_eager(lambda x: (x @ w).sin().cos().mul(2).sin().cos().sin() * x, both)
+
+
+def test_trees_unused_inputs_and_results_without_gradients(platform):
+    """A tree of results of which one needs no gradient, an argument that is not used, one that needs none."""
+    w = leaf(4)
+
+    def f(x, unused, *, scale):
+        return {"y": (x * w * scale,), "n": (x > 0).sum()}
+
+    def both(call, turn):
+        w.grad = None
+        x, unused = leaf(4, value=turn - 1.0), leaf(4)
+        got = call(x, unused, scale=torch.tensor(2.0, device="cuda"))
+        assert not got["n"].requires_grad
+        got["y"][0].sum().backward()
+        assert unused.grad is None
+        return got["y"][0], got["n"].float(), x.grad, w.grad
+
+    graphed_and_eager(f, both)
+
+
+def test_without_gradients_the_same_function_has_another_graph(platform):
+    """Under no_grad its results need none; back in training they do again."""
+    net, _ = simple()
+    call = gfxgraph.graphed(net)
+    x = torch.ones(3, 4, device="cuda")
+    for _ in range(3):
+        net.train()
+        call(x).sum().backward()
+        net.eval()
+        with torch.no_grad():
+            assert torch.allclose(call(x), net(x)) and not call(x).requires_grad
+    assert call.stats()["captures"] == 2
+
+
+def test_an_input_changed_before_the_backward_is_torchs_error_where_it_matters(platform):
+    """The forward must be replayed for a late backward; with its input changed in place that is an error."""
+    call = gfxgraph.graphed(lambda x: x.sin())
+    for _ in range(3):
+        call(leaf(3)).sum().backward()
+    base = leaf(3)
+    x = base * 1
+    late = call(x)
+    call(base * 2)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.sum().backward()
+
+
+def test_running_statistics_are_updated_once_a_forward(platform):
+    """Batch norm in training: its statistics after forwards whose backwards come late are eager's."""
+    results = []
+    for wrap in (lambda f: f, gfxgraph.graphed):
+        torch.manual_seed(0)
+        norm = torch.nn.BatchNorm1d(4).cuda()
+        call, kept = wrap(norm), []
+        for turn in range(3):
+            pair = [call(leaf(6, 4, value=1.0 + turn) * torch.arange(6.0, device="cuda")[:, None]) for _ in range(2)]
+            pair[0].square().sum().backward()
+            pair[1].square().sum().backward()
+            kept += [norm.running_mean.clone(), norm.running_var.clone(), norm.weight.grad.clone()]
+        assert norm.num_batches_tracked.item() == 6
+        results.append(kept)
+    assert all(torch.allclose(a, b) for a, b in zip(*results))
+
+
+def test_a_function_that_writes_to_its_argument_stays_eager(platform):
+    """The caller's tensor is to have what was written: such a call is not replayed."""
+    w = leaf(3)
+
+    def f(x, count):
+        count.add_(1)
+        return x * w
+
+    call, count = gfxgraph.graphed(f), torch.zeros((), device="cuda")
+    for _ in range(4):
+        call(leaf(3), count).sum().backward()
+    assert count.item() == 4
+    assert any("writes to its arguments" in why for why in call.stats()["eager"])

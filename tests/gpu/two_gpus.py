@@ -1,0 +1,187 @@
+"""Two GPUs and NCCL: captured all-reduce under torch.distributed, with failures planted on one rank.
+
+    PYTHONPATH=src python tests/gpu/two_gpus.py            # starts two ranks; exit code 0 where all is right
+
+Each scenario prints one line of JSON from each rank: the results are compared with what the sum over ranks
+must be, bit for bit (integers in float32). A hang ends at the time limit with a non-zero exit code. Written
+for torch 2.11 on two H200.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+LIMIT_S = 240
+
+
+def start() -> int:
+    """Start one process for each GPU and wait for all."""
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": os.environ.get("MASTER_PORT", "29541"),
+        "WORLD_SIZE": "2",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    ranks = [
+        subprocess.Popen([sys.executable, __file__], env={**environment, "RANK": str(rank)}) for rank in range(2)
+    ]
+    deadline, codes = time.monotonic() + LIMIT_S, []
+    for process in ranks:
+        try:
+            codes.append(process.wait(max(1.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            codes.append("hung")
+    print(json.dumps({"exit_codes": codes}))
+    return 0 if codes == [0, 0] else 1
+
+
+def main() -> int:
+    import torch
+    import torch.distributed as dist
+
+    import gfxgraph
+    from gfxgraph.errors import ReplayError
+    from gfxgraph.runtime.callables.ranks import Ranks, RanksMissing
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    gfxgraph.enable(allow_cuda=True, validate=False)
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60), device_id=torch.device("cuda", rank))
+
+    def step(x):
+        y = x * (rank + 1)
+        dist.all_reduce(y)
+        return y + 1
+
+    def inputs(turn, of, rows=64):
+        return torch.full((rows, 256), float(turn + 10 * of), device="cuda")
+
+    def wanted(turn, rows=64):
+        return sum(inputs(turn, of, rows) * (of + 1) for of in range(size)) + 1
+
+    def run(agreed, turns, rows=lambda turn: 64, before=lambda turn: None):
+        right = True
+        for turn in range(turns):
+            before(turn)
+            n = rows(turn)
+            right &= bool(torch.equal(agreed(inputs(turn, rank, n)), wanted(turn, n)))
+        return right
+
+    def captured_all_reduce():
+        agreed = gfxgraph.Agreed(step, Ranks(name="plain"))
+        right = run(agreed, 20)
+        x, times = inputs(1, rank), {}
+        for name, call in (("eager", step), ("graph", agreed)):
+            samples = []
+            for _ in range(100):
+                begun = time.perf_counter()
+                call(x)
+                samples.append((time.perf_counter() - begun) * 1e6)
+            torch.cuda.synchronize()
+            times[f"{name}_cpu_us"] = [round(q, 1) for q in statistics.quantiles(samples, n=4)]
+        return {"right": right and len(agreed.graphs) == 1, **times}
+
+    def capture_fails_on_one():
+        calls = []
+
+        def failing(x):
+            calls.append(1)
+            if rank == 1 and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("planted in the capture of rank 1")
+            return step(x)
+
+        agreed = gfxgraph.Agreed(failing, Ranks(name="capture"))
+        right = run(agreed, 8)
+        return {"right": right and agreed.graphs == [], "why": agreed.why_eager}
+
+    def replay_fails_on_one():
+        agreed = gfxgraph.Agreed(step, Ranks(name="replay"), check_every=4)
+
+        def plant(turn):
+            if turn == 3 and rank == 1:
+                (bucket,) = agreed._known.values()
+
+                def failing():
+                    raise ReplayError("no_fallback_left", tried="graph launch", where="", quote="planted")
+
+                bucket.piece.graph = type("Dead", (), {"_program": None, "replay": staticmethod(failing)})()
+
+        right = run(agreed, 16, before=plant)
+        return {"right": right and agreed.graphs == [], "why": agreed.why_eager}
+
+    def buckets():
+        agreed = gfxgraph.Agreed(step, Ranks(name="sizes"), buckets=[16, 64, 128])
+        right, sizes = True, [(3, 5), (16, 1), (64, 17), (100, 2), (7, 128), (5, 3), (1, 100)] * 3
+        for turn, pair in enumerate(sizes):
+            got, n = agreed(inputs(turn, rank, pair[rank])), pair[rank]
+            want = torch.ones(n, 256, device="cuda")
+            for of in range(size):
+                rows = min(pair[of], n)
+                want[:rows] += inputs(turn, of, rows) * (of + 1)
+            right &= bool(torch.equal(got, want))
+        return {"right": right and len(agreed.graphs) == 3, "graphs": agreed.graphs}
+
+    def one_has_less_room():
+        agreed = gfxgraph.Agreed(step, Ranks(name="room"), max_graphs=2 if rank == 1 else 16)
+        right = run(agreed, 24, rows=lambda turn: 16 * (1 + turn // 2 % 4))
+        return {"right": right and len(agreed.graphs) == 2, "graphs": agreed.graphs}
+
+    def plain_graph_with_all_reduce():
+        x = inputs(0, rank)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            y = step(x)
+        right = True
+        for turn in range(20):
+            x.copy_(inputs(turn, rank))
+            graph.replay()
+            right &= bool(torch.equal(y, wanted(turn)))
+        return {"right": right and gfxgraph.stats()["split_count"] == 0}
+
+    def one_does_not_answer():
+        ranks = Ranks(name="late", timeout_s=2.0)
+        if rank == 1:
+            time.sleep(5)
+        try:
+            ranks.gather("anything", rank)
+            missing = False
+        except RanksMissing:
+            missing = True
+        agreed = gfxgraph.Agreed(step, ranks)
+        return {"right": run(agreed, 4) and missing and agreed.graphs == []}
+
+    failed = False
+    for scenario in (
+        plain_graph_with_all_reduce, captured_all_reduce, capture_fails_on_one, replay_fails_on_one, buckets,
+        one_has_less_room, one_does_not_answer,
+    ):  # fmt: skip
+        gfxgraph.reset_stats()
+        found = scenario()
+        torch.cuda.synchronize()
+        dist.barrier()
+        failed |= not found["right"]
+        print(json.dumps({"scenario": scenario.__name__, "rank": rank, **found}), flush=True)
+    # Graphs that hold collectives go before the communicators do.
+    import gc
+
+    gc.collect()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main() if "RANK" in os.environ else start())

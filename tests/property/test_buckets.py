@@ -1,0 +1,122 @@
+"""Buckets: picking, learning and saving hold for any sizes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gfxgraph.core.buckets import Above, Budget, Buckets, Plan, ladder, learn, learn_plan, powers
+from gfxgraph.core.optimum import best_sizes
+from gfxgraph.errors import ConfigError
+
+SIZES = st.sets(st.integers(1, 600), min_size=1, max_size=40)
+HISTOGRAMS = st.dictionaries(st.integers(1, 600), st.integers(1, 50), min_size=1, max_size=60)
+SMALL = st.dictionaries(st.integers(1, 40), st.integers(1, 9), min_size=1, max_size=7)
+
+
+@given(SIZES, st.integers(1, 700))
+def test_pick_gives_the_smallest_bucket_that_holds_the_size(sizes, n):
+    """Every other bucket is smaller than the size or larger than the one picked."""
+    holding = [size for size in sizes if size >= n]
+    assert Buckets(tuple(sizes)).pick(n) == (min(holding) if holding else None)
+
+
+@given(SIZES, st.integers(1, 5000))
+def test_padding_is_never_negative(sizes, n):
+    """A call runs at its own size or a larger one, whatever happens above the largest bucket."""
+    for above in Above:
+        assert Buckets(tuple(sizes), above=above).padded(n) >= n
+
+
+@given(SIZES, st.integers(1, 5000))
+def test_chunks_cover_the_call_exactly(sizes, n):
+    """The pieces sum to the call, and none is larger than the largest bucket."""
+    buckets = Buckets(tuple(sizes))
+    assert sum(buckets.chunks(n)) == n
+    assert max(buckets.chunks(n)) <= buckets.largest
+
+
+@given(st.integers(1, 3000))
+def test_rules_hold_every_size_up_to_the_largest(largest):
+    """Powers of two and vLLM's ladder leave nothing out."""
+    for rule in (powers(largest), ladder(largest)):
+        assert rule.pick(largest) is not None
+        assert rule.pick(1) == 1
+    assert powers(largest).largest < 2 * largest or largest == 1
+
+
+def test_the_ladder_is_vllms():
+    """Up to 512: 1, 2, 4, every 8 below 256, every 16 from there on."""
+    assert ladder(512).sizes == (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+
+
+@given(SMALL)
+def test_learning_finds_the_best_set_of_every_number_of_buckets(histogram):
+    """No set of as many buckets that holds the largest size pads less: all of them are tried."""
+    largest = max(histogram)
+    others = [size for size in histogram if size != largest]
+    for n_buckets, found in enumerate(best_sizes(histogram, len(histogram)), 1):
+        assert len(set(found)) == n_buckets
+        least = min(
+            Buckets((*chosen, largest)).padding(histogram) for chosen in itertools.combinations(others, n_buckets - 1)
+        )
+        assert Buckets(found).padding(histogram) == least
+
+
+@given(HISTOGRAMS)
+def test_learned_buckets_beat_the_ladder_at_its_own_number(histogram):
+    """No more buckets than the ladder, and no more padding."""
+    rule, learned = ladder(max(histogram)), learn(histogram)
+    assert len(learned) <= len(rule)
+    assert learned.padding(histogram) <= rule.padding(histogram)
+
+
+@given(HISTOGRAMS, st.integers(1, 20))
+def test_a_budget_of_buckets_is_kept(histogram, n):
+    """Never more buckets than allowed, and every size seen is held."""
+    learned = learn(histogram, Budget(n_buckets=n))
+    assert len(learned) <= n
+    assert learned.largest == max(histogram)
+
+
+@given(HISTOGRAMS, st.integers(1, 2000), st.integers(1, 2000))
+def test_budgets_of_memory_and_time_are_kept(histogram, nbytes, ms):
+    """Memory and capture time stay below their limits, or nothing at all is learned."""
+    budget = Budget(nbytes=nbytes, total_ms=ms, shared_nbytes_per_row=2, graph_nbytes=30, capture_ms=9)
+    try:
+        learned = learn(histogram, budget)
+    except ConfigError as error:
+        assert error.code == "budget_too_small"
+        assert budget.broken_by([min(histogram)])
+    else:
+        assert budget.nbytes_of(learned.sizes) <= nbytes
+        assert 9 * len(learned) <= ms
+
+
+PAIRS = st.dictionaries(st.tuples(st.integers(1, 12), st.integers(1, 90)), st.integers(1, 9), min_size=1, max_size=25)
+
+
+@given(PAIRS, st.integers(1, 12))
+@settings(deadline=None)
+def test_a_plan_of_two_dimensions_keeps_the_budget_over_both(seen, n):
+    """The number of graphs, not of sizes in one dimension, is what the budget limits."""
+    plan = learn_plan(["batch", "seq"], seen, Budget(n_buckets=n))
+    assert len(plan.to_capture) <= n
+    assert all(plan.pick(sizes) is not None for sizes in seen)
+
+
+@given(PAIRS)
+@settings(deadline=None)
+def test_a_plan_survives_a_round_trip(seen):
+    """Saved and loaded it is the same plan."""
+    plan = learn_plan(["batch", "seq"], seen)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("above, runs_at", [(Above.EAGER, 37), (Above.CHUNKS, 16 + 16 + 8)])
+def test_above_the_largest_bucket(above, runs_at):
+    """Eagerly at its own size, or in chunks of the largest bucket and what is left."""
+    assert Buckets((8, 16), above=above).padded(37) == runs_at

@@ -49,6 +49,18 @@ class GraphDriver(Protocol):
 
     def node_enabled(self, graph_exec: int, node: int) -> bool: ...
 
+    def exec_of(self, graph: int, keep: Collection[int]) -> AbstractContextManager[tuple[int, dict[int, int]]]:
+        """An exec of ``graph`` with only the nodes of ``keep``, and the nodes that stand for them there."""
+        ...
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""
+        ...
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        """(from, to) pairs of ``graph``."""
+        ...
+
     def create_graph(self) -> int: ...
 
     def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
@@ -66,18 +78,6 @@ class GraphDriver(Protocol):
         ...
 
     def upload(self, graph_exec: int, stream: int) -> None: ...
-
-    def exec_of(self, graph: int, keep: Collection[int]) -> AbstractContextManager[tuple[int, dict[int, int]]]:
-        """An exec of ``graph`` with only the nodes of ``keep``, and the nodes that stand for them there."""
-        ...
-
-    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
-        """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""
-        ...
-
-    def edges(self, graph: int) -> list[tuple[int, int]]:
-        """(from, to) pairs of ``graph``."""
-        ...
 
     def launch(self, graph_exec: int, stream: int) -> None: ...
 

@@ -217,6 +217,15 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     )
 
 
+def watch_memory(tier: GuardTier) -> None:
+    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
+    if tier is GuardTier.OFF:
+        return
+    from gfxgraph.runtime.guard import guard
+
+    guard.prepare_process(tier, _replace, _undo)
+
+
 def _make_process(settings: Config, platform: str, base: Any) -> Any:
     """What captures stand on; nothing is patched."""
     from gfxgraph.runtime import process
@@ -258,15 +267,6 @@ def process_for_callables() -> Any:
             _unpatched = _make_process(settings, platform, torch.cuda.graphs.CUDAGraph)
         process.install(_unpatched)
         return _unpatched
-
-
-def watch_memory(tier: GuardTier) -> None:
-    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
-    if tier is GuardTier.OFF:
-        return
-    from gfxgraph.runtime.guard import guard
-
-    guard.prepare_process(tier, _replace, _undo)
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

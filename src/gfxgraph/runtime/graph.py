@@ -317,8 +317,8 @@ def bridged_class(base: type) -> type:
         def _choose_path(self) -> None:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
+            plain = plain and (self._guard is None or not self._guard.is_slow)
             checked = self._unvalidated or self._state.decisions.join_copies
-            checked = checked or (self._guard is not None and self._guard.is_slow)
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
@@ -512,7 +512,7 @@ def bridged_class(base: type) -> type:
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
 
-        def replay(self, **older: Any) -> Any:  # type: ignore[override]
+        def replay(self, **older: Any) -> Any:
             if older:
                 return self._replay_older(**older)
             left = self._left - 1

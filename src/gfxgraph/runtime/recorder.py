@@ -142,10 +142,10 @@ class Recorder(TorchDispatchMode):
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
-        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
         self.holds: list[Tensor] | None = None
         """Where set, every result is held until the capture is over, so that no two share memory."""
         self.is_guarded = session.state.settings.guard > 0
+        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -268,7 +268,6 @@ void *fake_function(void) { return function_object; }
 #endif
 
 #ifndef OLD
-int FN(hipGraphUpload, cuGraphUpload)(Exec *e, Stream *s) { ENTER(); (void)e; (void)s; return 0; }
 /* A clone's nodes are copies; each remembers where it came from by its place. */
 int FN(hipGraphClone, cuGraphClone)(Graph **out, Graph *g) {
   ENTER();
@@ -286,6 +285,7 @@ static Node *destroyed[MAX]; static int n_destroyed;
 int FN(hipGraphDestroyNode, cuGraphDestroyNode)(Node *n) { ENTER(); destroyed[n_destroyed++] = n; return 0; }
 int fake_n_destroyed(void) { return n_destroyed; }
 Graph *fake_graph_of(Exec *e) { return e->graph; }
+int FN(hipGraphUpload, cuGraphUpload)(Exec *e, Stream *s) { ENTER(); (void)e; (void)s; return 0; }
 int FN(hipGraphNodeSetEnabled, cuGraphNodeSetEnabled)(Exec *e, Node *n, unsigned on) { ENTER(); (void)e; n->enabled = on; return 0; }
 int FN(hipGraphNodeGetEnabled, cuGraphNodeGetEnabled)(Exec *e, Node *n, unsigned *on) { ENTER(); (void)e; *on = n->enabled; return 0; }
 static int param_info(size_t index, size_t *offset, size_t *nbytes) {

@@ -63,6 +63,10 @@ class WatchedSession(Session):
     watch: Watch
     at: tuple[Any, Any, Any] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.values = WatchedValues(self)
+
     def unsafe_op(self, row: Any, func: Any, args: Any, kwargs: Any) -> Any:
         self.at = func, args, kwargs
         return super().unsafe_op(row, func, args, kwargs)
@@ -70,10 +74,6 @@ class WatchedSession(Session):
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
         self.at = func, args, kwargs
         return super().op_failed(info, func, args, kwargs, error)
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.values = WatchedValues(self)
 
     def abort(self, error: BaseException | None, dying: Any = None) -> None:
         recorder, tape, at = self.recorder, self.recorder.tape, self.at

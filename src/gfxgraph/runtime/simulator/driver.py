@@ -83,6 +83,23 @@ class SimDriver:
         self._belongs("hipGraphNodeGetEnabled", made, found)
         return node not in made.disabled
 
+    @contextmanager
+    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
+        part = Graph([node for node in self._graph(graph).nodes if node.handle in keep])
+        made = GraphExec(part, -1)
+        self._device.handles.execs[made.handle] = made
+        yield made.handle, {node.handle: node.handle for node in part.nodes}
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """Each operand's address as one argument, outputs last."""
+        found = self._node(node)
+        reads, writes = self.node_operands(node)
+        params = tuple(address.to_bytes(8, "little") for address in (*reads, *writes))
+        return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
+
     # ---- graphs made node by node -----------------------------------------------------------------------
 
     def create_graph(self) -> int:
@@ -127,23 +144,6 @@ class SimDriver:
         self._stream(stream)
 
     # ---- work -------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
-        part = Graph([node for node in self._graph(graph).nodes if node.handle in keep])
-        made = GraphExec(part, -1)
-        self._device.handles.execs[made.handle] = made
-        yield made.handle, {node.handle: node.handle for node in part.nodes}
-
-    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
-        """Each operand's address as one argument, outputs last."""
-        found = self._node(node)
-        reads, writes = self.node_operands(node)
-        params = tuple(address.to_bytes(8, "little") for address in (*reads, *writes))
-        return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
-
-    def edges(self, graph: int) -> list[tuple[int, int]]:
-        return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
 
     def launch(self, graph_exec: int, stream: int) -> None:
         made = self._exec(graph_exec)

@@ -136,9 +136,9 @@ class GraphExec:
         for at, node in enumerate(self.nodes):
             if node.handle in disabled:
                 continue
-            if before_node is not None:
-                before_node(node)
             for part in self.inner.get(node.handle, (node,)):
+                if before_node is not None:
+                    before_node(part)
                 part.execute()
             if after_node is not None:
                 after_node(at, node)

@@ -85,9 +85,11 @@ class Composition:
         with self._lock:
             if name not in self._parts:
                 raise CaptureError("compose_part", part=name, problem=f"the parts are {', '.join(self._parts)}")
-            _check(name, graph)
+            parts = {**self._parts, name: graph}
+            for each, part in parts.items():
+                _check(each, part)
             edges = self.edges
-            self._parts[name] = graph
+            self._parts = parts
             self._look()
             if self._exec is None:
                 return

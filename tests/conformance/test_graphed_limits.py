@@ -429,3 +429,23 @@ def test_a_read_in_a_later_size():
     same(g, f, filled(1, 8))
     assert g.stats()["replays"] >= 4, g.explain()
     assert torch.equal(chain(filled(1)), chain(filled(1)))
+
+
+def test_the_pool_outlives_its_graphs(platform):
+    """torch refuses to capture into a pool whose graphs are all gone: the arena's own empty graph keeps it."""
+    x = torch.ones(4, device="cuda")
+    g = gfxgraph.graphed(lambda t: t + 1)
+    for _ in range(4):
+        kept = g(x)
+    arena = arena_of(process.require(), torch.cuda.current_device())
+    entries = [entry for entry in arena.entries if entry.is_captured]
+    assert entries
+    for entry in entries:
+        entry.evict("a test")
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other, pool=arena.pool):
+        y = x + 2
+    other.replay()
+    assert torch.equal(y, x + 2) and torch.equal(kept, x + 1)
+    if platform != "gpu":
+        assert arena.holder.pool() == arena.pool

@@ -347,6 +347,9 @@ class Session:
             with torch.cuda.stream(streams.own):
                 clean_by_hand(self.device_index, self._pool_in_use(), self.generators.all())
                 self.generators.take_new_states(self.undo)
+        elif not healed:  # torch had not got as far as sending allocations to the pool, so it stops short of this
+            clean_by_hand(self.device_index, None, self.generators.all())
+            self.generators.take_new_states(self.undo)
         for side in sides:
             if is_lost(side, driver):
                 self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"

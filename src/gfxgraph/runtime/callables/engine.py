@@ -24,7 +24,7 @@ from gfxgraph.runtime import activation, intercept, process
 from gfxgraph.runtime.graph import bridged_class
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.recovery import heal_capture
+from gfxgraph.runtime.recovery import clean_by_hand, heal_capture
 from gfxgraph.runtime.steps import SegmentStep
 from gfxgraph.types import OnUnsafe
 
@@ -39,6 +39,16 @@ def graph_class(state: process.Process) -> Any:
     if found is None:
         found = _classes[state.base] = bridged_class(state.base)
     return found
+
+
+def hold_pool(state: process.Process, pool: Any, stream: Any) -> Any:
+    """An empty graph that keeps ``pool`` in being: torch refuses a pool whose graphs are all gone."""
+    graph = state.base()
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is empty
+        state.base.capture_begin(graph, pool, "thread_local")
+        state.base.capture_end(graph)
+    return graph
 
 
 class CaptureDied(RuntimeError):
@@ -115,10 +125,8 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base = state.base
     intercept.enter()
-    begun = False
     try:
         base.capture_begin(graph, pool, "thread_local")
-        begun = True
         with _refusing_waits():
             result = call()
         with warnings.catch_warnings():
@@ -126,8 +134,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
             base.capture_end(graph)
         base.instantiate(graph)
     except BaseException as error:
-        if begun:
-            _end_dead(state, graph, stream)
+        _end_dead(state, graph, stream)
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
             raise
         raise CaptureDied(first_line(error)) from error
@@ -168,8 +175,8 @@ def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
             state.base.capture_end(graph)
     except RuntimeError:
         refused = True
-    if refused:
-        heal_capture(state.base, graph, stream, state.driver, end_was_refused=True)
+    if refused and not heal_capture(state.base, graph, stream, state.driver, end_was_refused=True):
+        clean_by_hand(stream.device_index, None, [torch.cuda.default_generators[stream.device_index]])
     with suppress(RuntimeError):
         state.base.reset(graph)
 

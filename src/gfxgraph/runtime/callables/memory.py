@@ -22,6 +22,7 @@ import torch
 
 from gfxgraph.core.budget import Held, Prediction, shown, to_evict
 from gfxgraph.runtime import process
+from gfxgraph.runtime.callables import engine
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry
@@ -56,6 +57,8 @@ class Arena:
         self.n_uses = 0
         self.stream: Any = None
         self.pool: Any = None
+        self.holder: Any = None
+        """Keeps the pool in being while no other graph does."""
         self.last_stream: Any = None
         self.last_raw = -1
         """Handle of the stream that the arena's last work went to."""
@@ -68,6 +71,7 @@ class Arena:
         with torch.cuda.device(self.device_index):
             self.pool = torch.cuda.graph_pool_handle()
             self.stream = torch.cuda.Stream()
+            self.holder = engine.hold_pool(self.state, self.pool, self.stream)
 
     # -- order of work ----------------------------------------------------------------------------
 

@@ -307,8 +307,8 @@ class SimCUDAGraphBase:
             if pool[0] and pool[1]:
                 raise RuntimeError("mempool_id_.first and second must not both be set")
             self._pool = (int(pool[0]), int(pool[1]))
-        sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
         self._stream = stream
+        sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
         self._capturing.append(weakref.ref(self))
 

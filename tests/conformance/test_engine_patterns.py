@@ -406,6 +406,7 @@ def test_sglang_capture_inside_use_mem_pool(surface):
     layers, weights_pool = Layers(), torch.cuda.MemPool()
     graph_pool = torch.cuda.graph_pool_handle()
     x, _ = inputs(4, 3)
+    layers.before(x)  # the warm-up that every engine makes
     with torch.cuda.use_mem_pool(weights_pool):
         extra = torch.ones(HIDDEN, device="cuda")
         graph = torch.cuda.CUDAGraph()
@@ -683,8 +684,10 @@ def test_worker_threads_in_thread_local_mode(surface):
             with torch.cuda.stream(torch.cuda.Stream()):
                 layers = Layers()
                 runner = FullRunner(layers, mode="thread_local")
-                start.wait()
                 x, _ = inputs(4, number)
+                layers.after(layers.before(x))  # a thread's first matrix product makes its library handle
+                torch.cuda.synchronize()
+                start.wait()
                 graphs = []
                 for _ in range(3):
                     graph = torch.cuda.CUDAGraph()

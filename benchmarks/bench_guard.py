@@ -18,33 +18,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_core import environment, paired, summary  # noqa: E402
+from bench_core import chain, cpu_us, environment, paired, summary  # noqa: E402
 
 import gfxgraph  # noqa: E402
 from gfxgraph.types import GuardTier  # noqa: E402
 
 N_CALLS = 4000
-
-
-def chain(n_nodes: int, graph_class: type) -> tuple:
-    x = torch.ones(1024, device="cuda")
-    graph = graph_class()
-    with torch.cuda.graph(graph):
-        y = x
-        for _ in range(n_nodes):
-            y = y + 1
-    return graph, x, y
-
-
-def cpu_us(graph, n: int) -> float:
-    torch.cuda.synchronize()
-    replay = graph.replay
-    begun = time.perf_counter()
-    for _ in range(n):
-        replay()
-    took = time.perf_counter() - begun
-    torch.cuda.synchronize()
-    return took / n * 1e6
 
 
 def alternated(pairs: list, n: int, reps: int) -> list[list[float]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,27 +14,12 @@ from typing import Any
 
 import c_api_scenarios
 import pytest
-from test_hip_driver import ARCH, HERE, TIMEOUT_S, emulator, kernels, run  # noqa: F401
+from test_hip_driver import ARCH, HERE, TIMEOUT_S, build, emulator, kernels, run  # noqa: F401
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
 _outcomes: dict[str, Any] = {}
 _versions: set[int] = set()
-
-
-@pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The libraries as they are shipped."""
-    if shutil.which("cmake") is None or shutil.which("g++") is None:
-        pytest.skip("needs cmake and g++ to build the native libraries")
-    folder = tmp_path_factory.mktemp("c_api")
-    for command in (
-        ["cmake", "-S", str(HERE.parent.parent / "native"), "-B", str(folder), "-DGFX_TESTS=OFF"],
-        ["cmake", "--build", str(folder), "--parallel", "2"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,7 +53,7 @@ def test_c_api_on_real_hip(
     name: str,
     emulator: list[str],  # noqa: F811
     kernels: tuple[str, str],  # noqa: F811
-    build: Path,
+    build: Path,  # noqa: F811
 ) -> None:
     """The scenario's own docstring states the fact."""
     _outcomes[name] = {"passed": False, "facts": None}

@@ -98,6 +98,21 @@ def summary() -> Iterator[None]:
     Path(where).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The libraries as they are shipped."""
+    if shutil.which("cmake") is None or shutil.which("g++") is None:
+        pytest.skip("needs cmake and g++ to build the native libraries")
+    folder = tmp_path_factory.mktemp("native")
+    for command in (
+        ["cmake", "-S", str(HERE.parent.parent / "native"), "-B", str(folder), "-DGFX_TESTS=OFF"],
+        ["cmake", "--build", str(folder), "--parallel", "2"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
 def run(emulator: list[str], *command: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(

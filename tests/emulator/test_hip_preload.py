@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import experiments
 import pytest
 import scenarios
-from test_hip_driver import HERE, SOURCE, TIMEOUT_S, emulator, kernels  # noqa: F401
+from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels  # noqa: F401
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -72,18 +71,9 @@ _versions: set[str] = set()
 
 
 @pytest.fixture(scope="session")
-def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def preload(build: Path) -> Path:  # noqa: F811
     """The library as it is shipped."""
-    if shutil.which("cmake") is None or shutil.which("g++") is None:
-        pytest.skip("needs cmake and g++ to build the preload library")
-    folder = tmp_path_factory.mktemp("preload")
-    for command in (
-        ["cmake", "-S", str(HERE.parent.parent / "native"), "-B", str(folder), "-DGFX_TESTS=OFF"],
-        ["cmake", "--build", str(folder), "--parallel", "2"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "libgfxgraph_preload.so"
+    return build / "libgfxgraph_preload.so"
 
 
 @pytest.fixture(scope="session", autouse=True)

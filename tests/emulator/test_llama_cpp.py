@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import tiny_gguf
-from test_hip_driver import HERE, SOURCE, emulator  # noqa: F401
+from test_hip_driver import HERE, SOURCE, build, emulator  # noqa: F401
 from test_hip_preload import preload  # noqa: F401
 
 TIMEOUT_S = 600

@@ -264,11 +264,14 @@ static void shape() {
     }
     OK(cudaGraphDestroy(child));
   }
-  char path[] = "/tmp/gfx_compat_XXXXXX", text[64] = "";
-  if (const int file = mkstemp(path); file >= 0) {
-    if (OK(cudaGraphDebugDotPrint(g, path, 4 | 8)))  // HIP would take these two for none
-      if (FILE *in = fopen(path, "r")) same("dot", fgets(text, sizeof text, in) && strstr(text, "verbose"), 1), fclose(in);
-    remove(path);
+  const char *folder = getenv("TMPDIR");
+  std::string path = std::string(folder ? folder : P_tmpdir) + "/gfx_compat_XXXXXX";
+  char text[64] = "";
+  if (const int file = mkstemp(path.data()); file >= 0) {
+    if (OK(cudaGraphDebugDotPrint(g, path.c_str(), 4 | 8)))  // HIP would take these two for none
+      if (FILE *in = fopen(path.c_str(), "r"))
+        same("dot", fgets(text, sizeof text, in) && strstr(text, "verbose"), 1), fclose(in);
+    remove(path.c_str());
   }
   OK(cudaGraphDestroy(g));
 }

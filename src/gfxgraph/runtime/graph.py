@@ -17,7 +17,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -458,33 +459,33 @@ def bridged_class(base: type) -> type:
 
         # -- gfxgraph's own --------------------------------------------------------------------------------
 
-        def validate(self) -> bool:
-            """Compare the next replay with eager execution; True when they agree."""
-            self._refuse_in_child("validate()")
-            from gfxgraph.runtime.validate import replay_validated
-
+        @contextmanager
+        def _another_replay(self, call: str) -> Iterator[Program]:
+            """The program, to be replayed once in another way than ``replay`` does; counted as one."""
+            self._refuse_in_child(call)
             if self._program is None:
                 raise self._nothing_to_replay()
             if not self._is_instantiated:
                 self.instantiate()
             self._counted += 1
             with one_replay(self):
-                verdict = replay_validated(self._program, self._retire)
+                yield self._program
+
+        def validate(self) -> bool:
+            """Compare the next replay with eager execution; True when they agree."""
+            from gfxgraph.runtime.validate import replay_validated
+
+            with self._another_replay("validate()") as program:
+                verdict = replay_validated(program, self._retire)
             self._choose_path()
             return verdict
 
         def _replay_by_nodes(self) -> None:
             """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
-            self._refuse_in_child("replay()")
             from gfxgraph.runtime.guard.guard import replay_by_nodes
 
-            if self._program is None:
-                raise self._nothing_to_replay()
-            if not self._is_instantiated:
-                self.instantiate()
-            self._counted += 1
-            with one_replay(self):
-                replay_by_nodes(self._guard, self._program, super().pool())
+            with self._another_replay("replay()") as program:
+                replay_by_nodes(self._guard, program, super().pool())
 
         def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
             """Find the first operation whose graphed result differs from eager; None where none does.
@@ -492,16 +493,10 @@ def bridged_class(base: type) -> type:
             Args:
                 path: where the smallest script that shows it goes; by default the working directory.
             """
-            self._refuse_in_child("bisect()")
             from gfxgraph.runtime.guard.bisect import bisect_program
 
-            if self._program is None:
-                raise self._nothing_to_replay()
-            if not self._is_instantiated:
-                self.instantiate()
-            self._counted += 1
-            with one_replay(self):
-                return bisect_program(self._program, Path(path).absolute() if path is not None else None)
+            with self._another_replay("bisect()") as program:
+                return bisect_program(program, Path(path).absolute() if path is not None else None)
 
         def explain(self) -> str:
             """What a replay of this graph does, step by step."""
@@ -548,9 +543,8 @@ def launch_of(base: Any) -> Any:
 def _without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
 
-    A capture of ours keeps its inputs alive, so there is nothing to find; and the check's mode would
-    have to leave the stack of modes from below the recorder, which torch's flags do not survive:
-    compiled code would stay uncompiled for the rest of the process.
+    A capture of ours keeps its inputs alive, so there is nothing to find; and torch takes the check's
+    mode off the stack of modes by taking what is on top, which would be the recorder.
     """
     if TORCH_VERSION < (2, 13):
         return args, kwargs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
 
 
-class Step:
+class Step(ABC):
     """One part of a replay."""
 
     mutated: tuple[Tensor | Layout, ...] = ()
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
+    @abstractmethod
     def run(self, program: Program) -> None:
-        raise NotImplementedError(type(self).__name__)
+        """Do this part's work."""
 
     def writes(self) -> Iterator[Tensor | Layout]:
         """Everything that running the step writes and that others may look at."""

@@ -30,6 +30,7 @@ from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
 from gfxgraph.runtime.memory import Layout, overwrite
 from gfxgraph.runtime.program import Program
+from gfxgraph.runtime.session import first_line
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
 
@@ -182,7 +183,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
 
 
 def _skipped(step: SegmentStep, error: Exception) -> None:
-    reason = f"the reference could not be computed or compared: {_line(error)}"
+    reason = f"the reference could not be computed or compared: {first_line(error)}"
     process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
 
 
@@ -370,10 +371,6 @@ def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
             "tolerance": by_position[position].allowed,
         }
     return None
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def handles(step: SegmentStep) -> tuple[int, int]:

@@ -65,7 +65,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
             arena.use(entry)
             n_done += 1
     except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-        arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.first_line(error))
+        arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
     for entry, _ in todo:
         if not entry.is_captured:
             entry.let_go_of_inputs()

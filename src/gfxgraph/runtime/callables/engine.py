@@ -111,7 +111,7 @@ def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: 
     except BaseException as error:
         _abandon(graph)
         if isinstance(error, Exception):
-            raise CaptureDied(first_line(error)) from error
+            raise CaptureDied(kind_and_line(error)) from error
         raise
     return result
 
@@ -137,7 +137,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
         _end_dead(state, graph, stream)
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
             raise
-        raise CaptureDied(first_line(error)) from error
+        raise CaptureDied(kind_and_line(error)) from error
     finally:
         intercept.leave()
     tape = Tape(0)
@@ -181,7 +181,7 @@ def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
         state.base.reset(graph)
 
 
-def first_line(error: BaseException) -> str:
+def kind_and_line(error: BaseException) -> str:
     """An error's kind and the first line of its text."""
     text = str(error)
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

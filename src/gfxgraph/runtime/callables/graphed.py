@@ -289,7 +289,7 @@ class Graphed(Planned):
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 entry.ring_failed = True  # results are copied out from now on
                 why = "no further graph for hot mode; results are copied"
-                entry.arena.state.report("fallback", why, self._name, engine.first_line(error))
+                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
         if chosen is None:
             return entry.first, True
         if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:

@@ -31,7 +31,11 @@ def take_turn() -> bool:
         return False
     if _captures.acquire(timeout=WAIT_FOR_CAPTURE_S):
         return True
-    process.require().report("capture_not_serialized", f"another capture took more than {WAIT_FOR_CAPTURE_S} s")
+    process.require().report(
+        "capture_not_serialized",
+        f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm may not "
+        "survive; capture in one thread, or see gfxgraph doctor --why",
+    )
     return False
 
 

@@ -369,9 +369,9 @@ class Session:
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: go on in another one."""
-        self.state.report(
-            "graph_cut", f"graphs of more than {self.recorder.max_nodes} nodes are not safe here", level=logging.INFO
-        )
+        limit = self.recorder.max_nodes
+        reason = f"more than {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
+        self.state.report("graph_cut", reason, where=shown(place()), level=logging.INFO)
         self.suspend()
         self.resume()
 

@@ -33,8 +33,8 @@ def take_turn() -> bool:
         return True
     process.require().report(
         "capture_not_serialized",
-        f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm may not "
-        "survive; capture in one thread, or see gfxgraph doctor --why",
+        f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm may "
+        "not survive; capture in one thread, or see gfxgraph doctor --why",
     )
     return False
 

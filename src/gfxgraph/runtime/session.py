@@ -370,7 +370,7 @@ class Session:
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: go on in another one."""
         limit = self.recorder.max_nodes
-        reason = f"more than {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
+        reason = f"over {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
         self.state.report("graph_cut", reason, where=shown(place()), level=logging.INFO)
         self.suspend()
         self.resume()

@@ -431,21 +431,31 @@ def test_a_read_in_a_later_size():
     assert torch.equal(chain(filled(1)), chain(filled(1)))
 
 
-def test_the_pool_outlives_its_graphs(platform):
-    """torch refuses to capture into a pool whose graphs are all gone: the arena's own empty graph keeps it."""
-    x = torch.ones(4, device="cuda")
+def test_the_pool_outlives_its_graphs():
+    """torch refuses to capture into a pool whose graphs are all gone: evicted, a signature is captured again."""
+    x = filled(1)
     g = gfxgraph.graphed(lambda t: t + 1)
-    for _ in range(4):
-        kept = g(x)
-    arena = arena_of(process.require(), torch.cuda.current_device())
-    entries = [entry for entry in arena.entries if entry.is_captured]
-    assert entries
-    for entry in entries:
-        entry.evict("a test")
-    other = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(other, pool=arena.pool):
-        y = x + 2
-    other.replay()
-    assert torch.equal(y, x + 2) and torch.equal(kept, x + 1)
-    if platform != "gpu":
-        assert arena.holder.pool() == arena.pool
+    for _ in range(3):
+        for _ in range(3):
+            kept = g(x)
+        for entry in g._entries.values():
+            entry.evict("a test")
+    assert torch.equal(kept, x + 1)
+    assert g.stats()["captures"] == 3 and g.stats()["replays"] == 8, g.explain()
+
+
+def test_the_pool_goes_with_its_last_capture():
+    """When the last callable has gone, so has the memory that its captures took."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    g = gfxgraph.graphed(lambda t: chain(t))
+    for _ in range(3):
+        g(filled(1, 1 << 18))
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() > before
+    del g
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before

@@ -187,6 +187,8 @@ class TrainingStep:
         # Weights that an autocast around the step has cast and kept belong to no graph.
         torch.clear_autocast_cache()
         try:
+            if self._pool is None:
+                self._pool = self._arena.new_pool()
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
@@ -202,8 +204,6 @@ class TrainingStep:
             return None
         known.graph = graph
         known.grads = [(p, p.grad) for p in self._parameters()]
-        if self._pool is None:
-            self._pool = graph.pool()
         self._captured[key] = known
         return known
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gfxgraph import config
 from gfxgraph.core.buckets import Above, Budget
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
@@ -43,7 +43,6 @@ from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096

@@ -269,7 +269,7 @@ class Session:
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
         if self.streams.status() is CaptureStatus.INVALIDATED:
             recorder.note_opaque_of_the_dead(self.graph_handle)
-        live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
+        live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
         self._is_over()
         is_users = graph is self.graph_ref()
         try:
@@ -287,7 +287,7 @@ class Session:
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
-        self.program.layouts.update(live)
+        self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
         for opaque in tape.opaque:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)

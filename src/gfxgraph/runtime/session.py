@@ -516,7 +516,10 @@ class Session:
         """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
         if isinstance(error, torch.OutOfMemoryError):
             self.state.counters.add("out_of_memory")
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
         status = self.streams.status()
         if status is CaptureStatus.ACTIVE:
             text = str(error)

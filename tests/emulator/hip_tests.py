@@ -95,7 +95,9 @@ def pair(command: list[str], name: str, library: Path) -> list[str]:
     """What the test says without the library and with it; once where it is too slow to say anything."""
     plain = {**os.environ, "GFXGRAPH_DIAG": "0"}
     without = outcome(command, name, plain)
-    return [without, TOO_SLOW if without == TOO_SLOW else outcome(command, name, {**plain, "LD_PRELOAD": str(library)})]
+    if without == TOO_SLOW:
+        return [TOO_SLOW, TOO_SLOW]
+    return [without, outcome(command, name, {**plain, "LD_PRELOAD": str(library)})]
 
 
 def steadily(command: list[str], name: str, library: Path) -> list[str]:
@@ -130,7 +132,8 @@ def compare(
         runs[name] = steadily([*before, wanted[name]], name, library)
     decided = {name: seen for name, seen in runs.items() if TOO_SLOW not in seen}
     unsteady = {name: seen for name, seen in decided.items() if is_unsteady(seen)}
-    verdicts = [[seen[side].split(",")[0] for name, seen in decided.items() if name not in unsteady] for side in (0, 1)]
+    steady = [seen for name, seen in decided.items() if name not in unsteady]
+    verdicts = [[seen[side].split(",")[0] for seen in steady] for side in (0, 1)]
     return {
         "listed": len(listed),
         "tests": len(wanted),

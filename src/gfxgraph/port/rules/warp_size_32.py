@@ -59,7 +59,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for n in f.nodes("init_declarator"):
         name = f.source(n.child_by_field_name("declarator"))
         value = f.source(n.child_by_field_name("value")).strip("{} ()")
-        if _NAME.fullmatch(name) and re.fullmatch(r"32[uU]?", value):
+        if _NAME.fullmatch(name) and (re.fullmatch(r"32[uU]?", value) or _bounded(value)):
             yield cpp_hit(f, n, expr=f.source(n))
     for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
         yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
@@ -78,6 +78,11 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         row = f.line_text(line)
         if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
             yield line_hit(line, column, expr=f"{name}<32>")
+
+
+def _bounded(value: str) -> bool:
+    """``std::min(kNThreads, 32)``, ``n < 32 ? n : 32``: a warp size that never passes 32."""
+    return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\(.*\b32[uU]?\b|\?.*\b32[uU]?\b", value))
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

@@ -21,6 +21,8 @@ What counts; the definition was narrowed once while misses were being read (deci
   named in ``port_repos.toml`` with the reason.
 - Names made neutral do not count: a line whose only change is that an identifier of the project's own lost or
   changed its vendor word (``CHECK_CUDA_ERROR`` to ``CHECK_DEVICE_ERROR``) works as it was. CUDA's own names count.
+  So it is with an ``#include`` of a header that the repository holds itself (``cuda_utils.hpp`` to
+  ``gpu_utils.hpp``); ``--renamed-headers`` counts those, as the figures before 2026-11-21, 16:00, did.
 - An import statement that only gained names is an insertion. A line that already names AMD's platform is ROCm
   code being maintained, not ported. What a condition hides because the condition itself was edited is counted at
   the condition.
@@ -136,10 +138,16 @@ def _at_edge(left: list[tuple[str, int]], at: int, old: list[tuple[int, str]], n
     return {n for n in near if " ".join(TOKEN.findall(texts[n])) not in whole}
 
 
-def neutral(text: str) -> str:
-    """A line with the vendor's words taken out of every identifier that is not CUDA's own."""
+def neutral(text: str, headers: frozenset[str] = frozenset()) -> str:
+    """A line with the vendor's words taken out of every identifier that is not CUDA's own.
+
+    ``headers`` are the file names that the repository holds before or after the port.
+    """
     parts = []
     if text.lstrip().startswith("#"):
+        named = re.match(r"\s*#\s*include\s*[\"<]([^\">]+)", text)
+        if named and named[1].rpartition("/")[2] in headers:
+            return "#include " + re.sub(r"(?i)_?(cuda|gpu|device|nvidia|hip|rocm)_?", "", named[1].rpartition("/")[2])
         return text
     for token in TOKEN.findall(text):
         if not APIS.match(token):
@@ -235,13 +243,22 @@ def clone_of(mirrors: Path, name: str) -> Path:
     return clone / ".git" if (clone / ".git").exists() else clone
 
 
-def changes(clone: Path, row: dict[str, object]) -> list[Change]:
+def own_headers(clone: Path, *revisions: str) -> frozenset[str]:
+    names: set[str] = set()
+    for revision in revisions:
+        listed = git(clone, "ls-tree", "-r", "-z", "--name-only", revision).split("\0")
+        names |= {n.rpartition("/")[2] for n in listed if kind_of(n) == "cpp"}
+    return frozenset(names)
+
+
+def changes(clone: Path, row: dict[str, object], *, renamed_headers: bool = False) -> list[Change]:
     """What a port changed for ROCm, by the definition above; no audit is run for it."""
     paths, commit = [str(p) for p in row.get("paths", [])], str(row["commit"])  # type: ignore[attr-defined]
     base = str(row.get("base") or f"{commit}^")
     other = {str(x) for x in row.get("not_rocm", [])}  # type: ignore[attr-defined]
     options = ["--unified=0", "-M", "--ignore-all-space", "--ignore-blank-lines"]
     patches = PatchSet(git(clone, "diff", *options, base, commit, "--", *paths))
+    headers = frozenset() if renamed_headers else own_headers(clone, base, commit)
     fresh = [file for file in patches if file.is_added_file]
     moved = {" ".join(TOKEN.findall(bare(x.value))) for file in fresh for h in file for x in h if x.is_added}
     found: list[Change] = []
@@ -257,13 +274,13 @@ def changes(clone: Path, row: dict[str, object]) -> list[Change]:
             if not PLATFORM.search("".join([*(t for _, t in old), *new])) or "hipLaunchKernelGGL" in "".join(new):
                 continue
             touched = changed_in([o for o in old if not COMMENT.match(o[1])], new)
-            neutrals = {neutral(x) for x in new}
+            neutrals = {neutral(x, headers) for x in new}
             for n, text in old:
                 if n not in touched:
                     continue
                 if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added | moved:
                     continue
-                if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in neutrals:
+                if f"{path}:{n}" in other or AMD.search(text) or neutral(text, headers) in neutrals:
                     continue
                 if IMPORT.match(text) and any(set(TOKEN.findall(text)) <= set(TOKEN.findall(x)) for x in new):
                     continue
@@ -287,7 +304,7 @@ def changes(clone: Path, row: dict[str, object]) -> list[Change]:
     return found
 
 
-def score(mirrors: Path, row: dict[str, object]) -> Score:
+def score(mirrors: Path, row: dict[str, object], *, renamed_headers: bool = False) -> Score:
     """Audit the state before a port and compare with its diff."""
     name = str(row["repo"])
     clone = clone_of(mirrors, name)
@@ -296,7 +313,7 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
         report = audit(folder, vendored=bool(row.get("paths")))
     flagged = flagged_lines(report)
     result = Score(findings=len(report.findings), lines=report.n_lines)
-    for change in changes(clone, row):
+    for change in changes(clone, row, renamed_headers=renamed_headers):
         here = flagged.get(change.path, {})
         hit = [here[n] for n in change.lines if n in here]
         if change.guarded:
@@ -318,17 +335,21 @@ def main() -> None:
     parser.add_argument("--set", choices=["read", "unread", "dev", "held"])
     parser.add_argument("--only", default="")
     parser.add_argument("--misses", type=Path, help="write every counted line with the rule that flags it")
+    parser.add_argument("--renamed-headers", action="store_true", help="count renamed headers of the project's own")
     options = parser.parse_args()
     rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
-    total, details = Score(), []
+    total, details, shares = Score(), [], []
     for row in rows:
         if options.set not in (None, row["set"]) or options.only not in row["repo"]:
             continue
-        one = score(options.mirrors, row)
+        one = score(options.mirrors, row, renamed_headers=options.renamed_headers)
         total.add(one)
         details += one.misses
+        counted = one.changed + one.places
+        shares += [(one.changed_hit + one.places_hit) / counted] if counted else []
         show(f"{row['repo']} {row['commit'][:9]}", one)
     show("all", total)
+    print(json.dumps({"repos": len(shares), "mean_share": f"{100 * sum(shares) / max(1, len(shares)):.0f}%"}))
     if options.misses:
         options.misses.write_text("\n".join(details) + "\n")
 

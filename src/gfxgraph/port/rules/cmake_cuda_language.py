@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.text import Entry, TextFile
+from gfxgraph.port.readers.text import Condition, Entry, TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
     line_hit,
@@ -78,17 +78,37 @@ def _rest(f: TextFile) -> Iterator[Hit]:
         if _AMD.search(text):
             continue
         yield from _named(f, entry)
+        if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
+            yield entry_hit(f, entry, severity=Severity.INFO, end_line=entry.last_line, text=shown_as(entry))
         shown = f"{keyword}({text[:60]})"
         if keyword == "if":
             if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(_AMD.search(a) for a in entry.arms):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif keyword in ("option", "cmake_dependent_option"):
-            if re.search(r"CUDA", text.split(" ")[0]):
+            if re.search(r"CUDA", text.split(" ")[0]) or re.search(r"CUDA|cuBLAS|(?i:nvidia)", text):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif match := _OF_CUDA.search(text):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
         elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+
+
+_ASKED = re.compile(r"(?<![A-Za-z])CUDA(?![a-z])|NVCC")
+_BUILT = (
+    "add_library", "add_executable", "add_definitions", "add_compile_options", "target_sources", "target_link_libraries",
+    "target_include_directories", "target_compile_definitions", "target_compile_options", "include_directories",
+    "link_directories", "list", "set",
+)  # fmt: skip
+
+
+def _both(condition: Condition) -> bool:
+    return bool(
+        _AMD.search(condition.text) or any(_AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
+    )
+
+
+def shown_as(entry: Entry) -> str:
+    return f"{entry.keyword.lower()}({entry.text[:60]})"
 
 
 def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
@@ -101,7 +121,8 @@ def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
         return
     for number in range(entry.line, max(entry.line, entry.last_line) + 1):
         line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
-        line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
+        if "-D" not in line:
+            line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
         if match := _NAMED.search(line):
             yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60])
 

@@ -52,6 +52,9 @@ _NAME = re.compile(
 )
 
 
+_RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, takes, body, line in f.defines():
         if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
@@ -74,6 +77,9 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             text,
         ) and re.search(r"[<,]\s*32\s*[,>]", text):
             yield cpp_hit(f, n, expr=text[:80])
+    for found in _RETURNED.finditer(f.code):
+        if _NAME.fullmatch(found.group(1)):
+            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1 + f.offset, expr=f"{found.group(1)}() is 32")
     for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
         row = f.line_text(line)
         if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):

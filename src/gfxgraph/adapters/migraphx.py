@@ -93,8 +93,7 @@ class GraphedProgram:
         self._n_failed = 0
         self._lock = threading.RLock()
         if not self.enabled:
-            self.run = program.run
-            self.run_async = program.run_async
+            vars(self).update(run=program.run, run_async=program.run_async)
 
     def __getattr__(self, name: str) -> Any:
         if name == "program":  # not set yet, as while unpickling

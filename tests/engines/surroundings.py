@@ -2,15 +2,17 @@
 
 The files come from the published packages (`make test-engines` fetches them; never committed). They import
 the rest of their engine: configuration, platforms, logging, distributed groups. Those modules are made up
-here: named ones with what the graph files use, all others empty. What is real and what is not is this list.
+here: named ones with what the graph files use, all others empty. listed.py says which files are real.
 """
 
 from __future__ import annotations
 
 import enum
+import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -22,40 +24,10 @@ from typing import Any
 
 import torch
 
-FOLDER = Path(os.environ.get("GFXGRAPH_ENGINE_FILES", Path(__file__).parents[2] / "build" / "engines"))
+from tests.conformance.conftest import HAS_GPU
+from tests.engines.listed import REAL, VERSIONS
 
-_SGLANG = "sglang.srt.model_executor"
-REAL = {
-    "vllm": (
-        "vllm.compilation.counter",
-        "vllm.compilation.cudagraph_pool",
-        "vllm.compilation.cuda_graph",
-        "vllm.compilation.breakable_cudagraph",
-        "vllm.compilation.monitor",
-    ),
-    "sglang": (
-        f"{_SGLANG}.cuda_graph_config",
-        f"{_SGLANG}.runner.metadata_glue_graph",
-        f"{_SGLANG}.runner.shape_key",
-        f"{_SGLANG}.runner_backend.base_cuda_graph_backend",
-        f"{_SGLANG}.runner_backend.breakable_cuda_graph_backend",
-        f"{_SGLANG}.runner_backend.cuda_graph_dedup_mixin",
-        f"{_SGLANG}.runner_backend.full_cuda_graph_backend",
-        f"{_SGLANG}.runner_backend_utils",
-        f"{_SGLANG}.runner_backend_utils.breakable_cuda_graph",
-        f"{_SGLANG}.runner_backend_utils.breakable_cuda_graph.breakable_cuda_graph",
-        f"{_SGLANG}.runner_backend_utils.breakable_cuda_graph.context",
-        f"{_SGLANG}.runner_backend_utils.breakable_cuda_graph.cuda_utils",
-        f"{_SGLANG}.runner_backend_utils.weak_ref_tensor",
-        f"{_SGLANG}.runner_utils.pool",
-        "sglang.srt.compilation.compilation_config",
-        "sglang.srt.compilation.compilation_counter",
-        "sglang.srt.compilation.compile_phase",
-        "sglang.srt.compilation.cuda_piecewise_backend",
-    ),
-}
-"""Modules that are the engine's own."""
-VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
+FOLDER = Path(os.environ.get("GFXGRAPH_ENGINE_FILES", Path(__file__).parents[2] / "build" / "engines"))
 
 
 def file_of(module: str) -> Path | None:
@@ -68,6 +40,16 @@ def missing(engine: str) -> str:
     """Why the engine's tests cannot run here; "" where they can."""
     absent = [module for module in REAL[engine] if file_of(module) is None]
     return f"no file for {absent[0]} below {FOLDER}: make test-engines fetches them" if absent else ""
+
+
+def changed(engine: str) -> list[str]:
+    """Files that are not, to the byte, those of the published package, by the hashes that it brings itself."""
+    published = json.loads((FOLDER / f"{engine}.json").read_text(encoding="utf-8"))
+    files = [file for module in REAL[engine] if (file := file_of(module)) is not None]
+    return [
+        str(file) for file in files
+        if hashlib.sha256(file.read_bytes()).hexdigest() != published["sha256"][str(file.relative_to(FOLDER))]
+    ]  # fmt: skip
 
 
 # -- surroundings ----------------------------------------------------------------------------------------------
@@ -137,6 +119,7 @@ def vllm_modules() -> dict[str, dict[str, Any]]:
         logger.info_once = logger.info  # type: ignore[attr-defined]
         return logger
 
+    quantized = type("QuantizedActivation", (), {})
     nothing = SimpleNamespace(sync_prev_onload=lambda: None, join_after_forward=lambda: None)
     platform = SimpleNamespace(get_global_graph_pool=global_pool, graph_pool_handle=torch.cuda.graph_pool_handle)
     return {
@@ -151,7 +134,7 @@ def vllm_modules() -> dict[str, dict[str, Any]]:
         },
         "vllm.logger": {"init_logger": init_logger},
         "vllm.model_executor.offloader.base": {"get_offloader": lambda: nothing},
-        "vllm.model_executor.layers.fusion.quant_activation": {"QuantizedActivation": type("QuantizedActivation", (), {})},
+        "vllm.model_executor.layers.fusion.quant_activation": {"QuantizedActivation": quantized},
         "vllm.platforms": {"current_platform": platform},
         "vllm.distributed.device_communicators.pynccl_allocator": {"set_graph_pool_id": lambda pool: None},
         "vllm.device_allocator": {"get_mem_allocator_instance": lambda: None},
@@ -166,9 +149,8 @@ def vllm_modules() -> dict[str, dict[str, Any]]:
 def sglang_modules() -> dict[str, dict[str, Any]]:
     resources = SimpleNamespace(graph_memory_pool=None, graph_pool_borrow=None)
     streams: dict[str, Any] = {}
-    in_simulator = torch.cuda.CUDAGraph.__module__.startswith("gfxgraph") and not torch.version.cuda
     # Where there is no cuda-python, and in the simulator, the files' own way for HIP is the one that can run.
-    is_hip = in_simulator or bool(torch.version.hip) or importlib.util.find_spec("cuda") is None
+    is_hip = not HAS_GPU or bool(torch.version.hip) or importlib.util.find_spec("cuda") is None
     devices = {
         "is_hip": lambda: is_hip,
         "is_cuda": lambda: not is_hip,

@@ -10,6 +10,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import adapters
+from tests.engines import surroundings
 from tests.engines.conftest import SIZES
 from tests.engines.surroundings import BatchDescriptor, Mode
 
@@ -227,3 +228,8 @@ def test_breakable_begins_again_after_a_begin_that_failed(vllm):
         vllm.check(runner, n, seed)
     stats = gfxgraph.stats()
     assert (stats["fallback_count"], stats["capture_count"]) == (1, 2 * (len(SIZES) - 1))
+
+
+def test_the_files_are_the_published_ones(vllm):
+    """Every file that ran here has the hash that vLLM's package states for it."""
+    assert surroundings.changed("vllm") == []

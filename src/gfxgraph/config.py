@@ -85,6 +85,10 @@ class Config:
     wave: WaveMode = WaveMode.DETECT
     no_wave: bool = False
     sglang_disabled: bool = False
+    compile: bool = True
+    """After ``enable()``: graphs that torch.compile is asked for are ours."""
+    compile_keep: tuple[str, ...] = ()
+    """Settings of torch.compile that stay as they are where the defect table would change them."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -137,6 +141,8 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
+    "GFXGRAPH_COMPILE": "0 | 1",
+    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -255,6 +261,8 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
         sglang_disabled=reader.flag("SGLANG_DISABLE_GFXGRAPH", False),
+        compile=reader.flag("GFXGRAPH_COMPILE", True),
+        compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         problems=tuple(reader.problems),
     )
 

@@ -161,3 +161,77 @@ def test_it_is_faster():
     graphed = max(rate() for _ in range(3))
     print(f"eager {eager:.0f}, graphed {graphed:.0f} tokens/s")
     assert graphed > 3 * eager
+
+
+PIECES = ("norm", "norm_after_sum", "rope", "gate", "cache", "attention", "positions")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("piece", PIECES)
+def test_what_is_fused_changes_no_bit(piece, dtype):
+    """Each kind of operation of a step, compiled as `compile=True` does, against torch's own kernels."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    from gfxgraph.adapters import _transformers_compile as compiling
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(shape, device="cuda").to(dtype)
+
+    norm = LlamaRMSNorm(1024).to("cuda", dtype)
+    x, r, q, k, cos, sin = random(4, 1, 1024), random(4, 1, 1024), random(4, 16, 1, 64), random(4, 8, 1, 64), *(
+        random(4, 1, 64), random(4, 1, 64))  # fmt: skip
+    keys, mask = random(4, 8, 192, 64), torch.arange(192, device="cuda")[None, None, None] < 40
+    at = torch.tensor([7], device="cuda")
+    rotary = LlamaRotaryEmbedding(LlamaConfig(**SHAPE)).to("cuda")
+
+    def many(held):
+        return held[:, :, None].expand(4, 8, 2, 192, 64).reshape(4, 16, 192, 64)
+
+    def cached():
+        held = keys.clone()
+        held.index_copy_(2, at, k)
+        return many(held)
+
+    call = {
+        "norm": lambda: norm(x),
+        "norm_after_sum": lambda: (x + r, norm(x + r)),
+        "rope": lambda: apply_rotary_pos_emb(q, k, cos, sin),
+        "gate": lambda: torch.nn.functional.silu(x) * r,
+        "cache": cached,
+        "attention": lambda: torch.nn.functional.scaled_dot_product_attention(
+            q, many(keys), many(keys), attn_mask=mask.expand(4, 1, 1, 192), scale=0.125
+        ),
+        "positions": lambda: rotary(x, torch.arange(4, device="cuda")[:, None] * 37),
+    }[piece]
+    with torch.no_grad():
+        expected = call()
+        compiling._define_ops()
+        compiled = torch.compile(lambda: call(), backend=compiling._exact_backend, dynamic=False)()
+    if isinstance(expected, torch.Tensor):
+        expected, compiled = (expected,), (compiled,)
+    for one, other in zip(expected, compiled):
+        n_other = int((one.view(torch.int16) != other.view(torch.int16)).sum())
+        assert n_other == 0, f"{n_other} of {one.numel()} numbers differ, by {(one - other).abs().max()}"
+
+
+def test_compiled_step_keeps_the_tokens():
+    """compile=True takes over without a token changing, and its step has far fewer kernels."""
+    model, inputs = make(LlamaForCausalLM, LlamaConfig, num_hidden_layers=2), prompt(2, 12)
+
+    def call():
+        return model.generate(**inputs, max_new_tokens=40, do_sample=False)
+
+    gfx.accelerate(model, compile=True)
+    own = [call(), call()]
+    wide = gfx.report(model)["decoders"][0]
+    gfx.wait(model)
+    assert not gfx.report(model)["why_not_compiled"], gfx.report(model)["why_not_compiled"]
+    taken_over = [call() for _ in range(3)]
+    report = gfx.report(model)
+    assert report["decoders"][0]["is_compiled"] and report["decoders"][0]["forwards"] == 1, report
+    assert all(torch.equal(each, own[0]) for each in own + taken_over) and not gfxgraph.stats()["fallbacks"]
+    print("nodes", wide["nodes"], "->", report["decoders"][0]["nodes"])
+    assert sum(report["decoders"][0]["nodes"]) < 0.7 * sum(wide["nodes"])

@@ -28,6 +28,8 @@ class Place:
     """[1] int64, device: the index of the token that a step reads."""
     n_cached: int = 0
     """Tokens in the cache."""
+    is_full: bool = False
+    """True where the next token pushes the oldest out of the windows; a compiled step is guarded on it."""
     is_decoding: bool = False
     """True inside a step of one token, False while the prompt is read."""
 
@@ -59,16 +61,11 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         super().__init__(max_cache_len, sliding_window)
         self.place = place
 
-    @property
-    def is_full(self) -> bool:
-        """True where the next token pushes the oldest out."""
-        return self.place.n_cached >= self.max_cache_len
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Store keys and values; return those in the window."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
-        if self.is_full:
+        if self.place.is_full:
             self.keys.copy_(torch.cat((self.keys[:, :, 1:], key_states), dim=2))
             self.values.copy_(torch.cat((self.values[:, :, 1:], value_states), dim=2))
         else:
@@ -86,7 +83,7 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         """Tokens seen; in a full window the query stands at its end."""
         if not self.place.is_decoding:
             return self.place.n_cached
-        return self.max_cache_len - 1 if self.is_full else self.place.position
+        return self.max_cache_len - 1 if self.place.is_full else self.place.position
 
 
 class FixedCache(StaticCache):  # type: ignore[misc]
@@ -105,8 +102,8 @@ class FixedCache(StaticCache):  # type: ignore[misc]
 
     @property
     def full_windows(self) -> bool:
-        """True where the sliding windows are full."""
-        return any(layer.is_full for layer in self.layers if layer.is_sliding)
+        """True where the next token pushes the oldest out of the sliding windows."""
+        return 0 < self.window <= self.place.n_cached
 
     @property
     def window(self) -> int:
@@ -115,7 +112,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Empty it; what it held is overwritten, so that nothing of it can come through a mask."""
-        self.place.n_cached, self.place.is_decoding = 0, False
+        self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
         held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         lengths = [layer.cumulative_length for layer in self.layers]
         for group in (held, [length for length in lengths if length.device == self.place.position.device]):

@@ -22,6 +22,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice, Stops
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import Piece, beside
+from gfxgraph.runtime.session import first_line
 
 GROUP = 4
 """Steps between two looks at whether all rows are finished."""
@@ -48,6 +50,17 @@ class Part:
 
     piece: Piece
     n_runs: int = 0
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of its graph; 0 where it has none, or they cannot be counted."""
+        program = getattr(self.piece.graph, "_program", None)
+        return 0 if program is None else sum(segment.n_nodes or 0 for segment in program.segments)
+
+    @property
+    def is_captured(self) -> bool:
+        """True where it runs as a graph."""
+        return self.piece.graph is not None
 
     def run(self) -> None:
         """Run once; the second time it is captured first."""
@@ -125,6 +138,8 @@ class Decoder:
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
         self.forwards: dict[bool, Part] = {}
         self.choices: OrderedDict[Any, Part] = OrderedDict()
+        self.compiled: Callable[..., Tensor] | None = None
+        """What gives the scores in place of the model's own call, while no window is full."""
         self.extras: dict[str, Any] = {}
         """Plain arguments that the model gets in every step."""
         self.has_positions = True
@@ -155,7 +170,7 @@ class Decoder:
                 is_first_iteration=False,
             )
 
-        if not self.cache.full_windows:
+        if not self.cache.place.is_full:
             return masks(self.mask)
         # A full window ends at the query: it sees the same columns each step, of a mask that moves along.
         seen = masks(self.mask.index_select(1, self.in_window + self.position))
@@ -164,19 +179,24 @@ class Decoder:
         everything = masks(self.mask)
         return {kind: seen[kind] if kind == "sliding_attention" else everything[kind] for kind in seen}
 
-    def _forward(self) -> None:
+    def model_step(self, **inputs: Any) -> Tensor:
+        """Scores by the model's own kernels."""
+        scores: Tensor = self.model(**inputs, return_dict=True).logits
+        return scores
+
+    def forward(self, step: Callable[..., Tensor]) -> None:
         """Read the token; leave the scores of the next."""
         self.cache.place.is_decoding = True
         try:
             inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=self._masks())
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
-            outputs = self.model(**inputs, return_dict=True)
+            scores = step(**inputs)
         finally:
             self.cache.place.is_decoding = False
-        self.logits.copy_(outputs.logits[:, -1])
+        self.logits.copy_(scores[:, -1])
 
-    def _choose(self, choice: Choice, scores: Tensor) -> None:
+    def choose(self, choice: Choice, scores: Tensor) -> None:
         """Pick the next token and put it everywhere."""
         self.position.add_(1)
         self.position_ids.add_(1)
@@ -202,7 +222,7 @@ class Decoder:
         Returns:
             What transformers' loop would have returned.
         """
-        self._read_prompt(request)
+        self.read_prompt(request)
         loop = Loop(self, request)
         length = request.input_ids.shape[1]
         try:
@@ -219,7 +239,7 @@ class Decoder:
             request.streamer.end()
         return self._result(request, loop, length)
 
-    def _read_prompt(self, request: Request) -> None:
+    def read_prompt(self, request: Request) -> None:
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
         self.cache.reset()
@@ -246,26 +266,45 @@ class Decoder:
             self.extras, self.has_positions = extras, has_positions
 
     def _step_forward(self) -> None:
-        is_full = self.cache.full_windows
+        is_full = self.cache.place.is_full = self.cache.full_windows
         part = self.forwards.get(is_full)
         if part is None:
+            step = self.model_step if is_full or self.compiled is None else self.compiled
             name = f"{type(self.model).__name__}, one token of {self.batch} rows"
-            part = self.forwards[is_full] = self._part(self._forward, name)
-        part.run()
+            part = self.forwards[is_full] = self._part(partial(self.forward, step), name)
+        if self.compiled is None or is_full or part.is_captured:
+            part.run()
+        else:
+            self._run_compiled(part)
         self.cache.place.n_cached += 1
+
+    def _run_compiled(self, part: Part) -> None:
+        """Run a compiled step that is not a graph yet; where it cannot be one, the model's own takes over."""
+        try:
+            with torch.compiler.set_stance("fail_on_recompile"):
+                part.run()
+        except RuntimeError as error:
+            why = first_line(error)
+        else:
+            if part.n_runs < 2 or part.is_captured:
+                return
+            why = part.piece.why_eager
+        self.arena.state.report("fallback", f"the compiled step is not used: {why}", part.piece.name)
+        self.compiled, self.forwards = None, {}
+        self.forward(self.model_step)
 
     def _next_token(self, request: Request, loop: Loop, length: int) -> None:
         """Choose the token that makes the rows ``length`` long."""
         choice, n_seen = request.choice, length - 1
         if choice.outside:
-            self._choose(choice, choice.processors(self.history[:, :n_seen].clone(), self.logits.clone()))
+            self.choose(choice, choice.processors(self.history[:, :n_seen].clone(), self.logits.clone()))
             return
         if loop.part is None or n_seen in loop.key_changes_at:
             key = choice.key(n_seen)
             loop.part = self.choices.get(key)
             if loop.part is None:
                 loop.part = self.choices[key] = self._part(
-                    lambda: self._choose(choice, choice.scores(self.history, n_seen, self.logits)),
+                    lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits)),
                     f"{type(self.model).__name__}, the choice of a token",
                 )
             self.choices.move_to_end(key)
@@ -284,8 +323,10 @@ class Decoder:
             "batch": self.batch,
             "cache_len": self.capacity - 1,
             "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
-            "forwards": sum(part.piece.graph is not None for part in self.forwards.values()),
-            "choices": sum(part.piece.graph is not None for part in self.choices.values()),
+            "forwards": sum(part.is_captured for part in self.forwards.values()),
+            "is_compiled": self.compiled is not None,
+            "nodes": [part.n_nodes for part in self.forwards.values()],
+            "choices": sum(part.is_captured for part in self.choices.values()),
             "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
         }
 

@@ -35,6 +35,8 @@ SUPPORTS = ">=5.17,<5.18"
 """Versions whose loop was read and tested."""
 MAX_DECODERS = 4
 """Pairs of batch size and cache length that a model keeps graphs and a cache for."""
+MIN_TOKENS = 16
+"""Steps of a decoder after which it is worth compiling."""
 _GRANULE = 64
 
 _lock = threading.RLock()
@@ -45,19 +47,26 @@ _LEFT_ALONE = {"_beam_search": "beam search is left to transformers",
                "_assisted_decoding": "assisted generation is left to transformers"}  # fmt: skip
 
 
-def accelerate(model: Any) -> Any:
+def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
     """Have ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
         model: a causal language model of transformers. Where it is not on a GPU, or its kind of
             attention has no fixed cache, its calls go on as before, counted as fallbacks.
+        compile: False, the model's own kernels. True, Inductor fuses what cannot round differently; the
+            step is compiled in a thread while generation goes on, and used from a later call on if it gave
+            the same bits. "any", Inductor's own kernels, as in transformers' own compile: faster, and in
+            half precision sooner or later another token. By default what it was before, at first False.
 
     Returns:
         The model itself. Calling it again changes nothing.
 
     Raises:
         ActivationError: `engine_missing`, `engine_version`, `engine_object`.
+        ValueError: ``compile`` is something else.
     """
+    if compile not in (None, False, True, "any"):
+        raise ValueError(f"compile is True, False or 'any', not {compile!r}")
     check_engine()
     from transformers import GenerationMixin
 
@@ -66,9 +75,20 @@ def accelerate(model: Any) -> Any:
             "engine_object", engine=ENGINE, wanted="a model with generate()", given=type(model).__name__
         )
     with _lock:
-        if model not in _accelerated:
-            _accelerated[model] = Accelerated(model)
+        found = _accelerated.get(model)
+        if found is None:
+            found = _accelerated[model] = Accelerated(model)
+        if compile is not None:
+            found.compile = compile
         _patch()
+    return model
+
+
+def wait(model: Any) -> Any:
+    """Wait until nothing is being compiled for the model; returns it."""
+    found = _accelerated.get(model)
+    if found is not None:
+        found.wait()
     return model
 
 
@@ -116,7 +136,8 @@ def report(model: Any) -> dict[str, Any]:
 
     Returns:
         ``{"calls", "tokens", "tokens_past_end", "waits", "decoders": [...], "left_alone": {reason: n}}``;
-        each decoder says ``batch``, ``cache_len``, ``cache_bytes``, ``forwards``, ``choices`` and
+        each decoder says ``batch``, ``cache_len``, ``cache_bytes``, ``forwards`` and ``choices`` (how many are
+        captured), ``nodes`` of each forward, ``is_compiled`` and
         ``why_eager``, the reasons why parts of it do not run as graphs.
     """
     found = _accelerated.get(model)
@@ -204,6 +225,12 @@ class Accelerated:
         self.fingerprint: Any = None
         self.left_alone: dict[str, int] = {}
         self.past: list[int] = [0, 0, 0, 0]
+        self.compile: bool | str = False
+        self.compiling: dict[tuple[int, int], Any] = {}
+        """Threads by the decoder they work for; None where one is done."""
+        self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
+        """Decoders to take over, each with the one that it takes over from."""
+        self.why_not_compiled: list[str] = []
 
     @property
     def model(self) -> Any:
@@ -279,7 +306,41 @@ class Accelerated:
             self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
         with self.arena.lock, self.model._optimize_model_for_decode():
-            return decoder.generate(request)
+            result = decoder.generate(request)
+        if self.compile and not config.disable_compile:
+            self._compile(decoder)
+        return result
+
+    def _compile(self, decoder: Decoder) -> None:
+        """Begin to compile the decoder's step, once, after a call that was long enough to show it is used."""
+        key = (decoder.batch, decoder.capacity - 1)
+        if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
+            return
+        from gfxgraph.adapters import _transformers_compile as compiling
+        from gfxgraph.adapters._transformers_decode import Decoder
+
+        self.compiling[key] = None
+        if self.arena.state.platform == "simulator":
+            self.why_not_compiled.append("the simulator compiles nothing")
+            return
+        arena, model = self.arena, self.model
+
+        def done(made: Decoder, why: str) -> None:
+            if why:
+                self.why_not_compiled.append(why)
+                arena.state.report("fallback", f"the step is not compiled: {why}", type(made.model).__name__)
+            else:
+                self.compiled[key] = (decoder, made)
+
+        self.compiling[key] = compiling.start(
+            decoder, lambda: Decoder(model, arena, *key), self.compile, done
+        )
+
+    def wait(self) -> None:
+        """Wait until nothing is being compiled."""
+        for thread in list(self.compiling.values()):
+            if thread is not None:
+                thread.join()
 
     def _note_outside(self, names: tuple[str, ...]) -> None:
         self.arena.state.report(
@@ -295,7 +356,7 @@ class Accelerated:
         return -(-needed // granule) * granule
 
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
-        from gfxgraph.adapters._transformers_decode import Decoder
+        from gfxgraph.adapters._transformers_decode import Decoder, Tally
         from gfxgraph.runtime import activation
         from gfxgraph.runtime.callables.memory import Arena
 
@@ -311,6 +372,11 @@ class Accelerated:
             self.arena = Arena(state, model.device.index or 0)
         key = (batch, cache_len)
         found = self.decoders.get(key)
+        before, compiled = self.compiled.pop(key, (None, None))
+        if compiled is not None and before is found:
+            self._drop(key)
+            compiled.tally = Tally()
+            found = self.decoders[key] = compiled
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
@@ -330,6 +396,8 @@ class Accelerated:
         """Let go of all graphs and caches."""
         for key in list(self.decoders):
             self._drop(key)
+        self.compiling.clear()
+        self.compiled.clear()
         self.arena = None
 
     def report(self) -> dict[str, Any]:
@@ -344,6 +412,7 @@ class Accelerated:
             "waits": waits,
             "decoders": [decoder.report() for decoder in decoders],
             "left_alone": dict(self.left_alone),
+            "why_not_compiled": list(self.why_not_compiled),
         }
 
     # -- which calls -----------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class GraphedProgram:
                 made = engine.capture(
                     lambda: self.program.run_async(dict(placed), handle, STREAM),
                     place.stream,
-                    torch.cuda.graph_pool_handle(),
+                    place.new_pool(),
                     recorded=False,
                 )
             except (engine.CaptureDied, torch.OutOfMemoryError) as error:

@@ -206,14 +206,22 @@ class Recorder(TorchDispatchMode):
             graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
                 on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
         """
+        fresh = self._last_nodes_of_the_dead(graph)
+        if fresh:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+
+    def disown_nodes_of_the_dead(self, graph: int) -> None:
+        """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
+        self._last_nodes_of_the_dead(graph)
+
+    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
         driver = process.require().driver
         if driver is None or not graph:
-            return
+            return []
         followed = {before for before, _ in driver.edges(graph)}
         fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
-        if fresh:
-            self.frontiers.update(fresh)
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+        self.frontiers.update(fresh)
+        return fresh
 
     def disown_new_nodes(self) -> None:
         """Know the nodes of an operation that was refused half-way as nobody's.

@@ -559,8 +559,10 @@ class Session:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
         tape = self.recorder.tape
         where = where_of(*place())
-        if _WAS_DEAD in str(error):  # else it ended the capture itself, and what it left there will be done again
+        if _WAS_DEAD in str(error):
             self.recorder.note_opaque_of_the_dead(self.graph_handle)
+        else:
+            self.recorder.disown_nodes_of_the_dead(self.graph_handle)
         if not tape.is_complete:
             failure = CaptureError(
                 "capture_failed",

@@ -97,4 +97,5 @@ def test_an_engines_endpoint_answers_for_its_workers(tmp_path):
     for answer in said.stdout.split("-- several processes"):
         assert f'gfxgraph_replays_total{{pid="{os.getpid()}"}} 10.0' in answer
         assert answer.count("gfxgraph_enabled{") == 2
-    assert [path.name for path in folder.iterdir()] == [metrics.file_in(str(folder)).name]  # the server's went with it
+    # The server's own file went with it.
+    assert [path.name for path in folder.iterdir()] == [metrics.file_in(str(folder)).name]

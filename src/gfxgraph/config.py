@@ -90,6 +90,10 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
+    compile: bool = True
+    """After ``enable()``: graphs that torch.compile is asked for are ours."""
+    compile_keep: tuple[str, ...] = ()
+    """Settings of torch.compile that stay as they are where the defect table would change them."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -149,6 +153,8 @@ VARIABLES: Mapping[str, str] = {
     "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
+    "GFXGRAPH_COMPILE": "0 | 1",
+    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -273,6 +279,8 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.text("GFXGRAPH_METRICS"),
+        compile=reader.flag("GFXGRAPH_COMPILE", True),
+        compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         problems=tuple(reader.problems),
     )
 

@@ -22,7 +22,7 @@ from importlib import import_module
 from gfxgraph.adapters.base import Adapter
 from gfxgraph.errors import ActivationError
 
-_NOT_ENGINES = frozenset({"base"})
+_NOT_ENGINES = frozenset({"base", "transformers"})
 
 
 def names() -> list[str]:

@@ -39,8 +39,8 @@ class Downgraded:
 
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count and, the first time, log that one of an engine's graphs became eager."""
+    from gfxgraph.errors import first_line
     from gfxgraph.runtime import process
-    from gfxgraph.runtime.session import first_line
 
     state = process.current()
     reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"

@@ -1,9 +1,10 @@
 """Cost of a graphed call, its memory and its capture, against the ways that people use today.
 
-    python benchmarks/bench_callables.py [--out FILE] [--reps N] [--only calls,buckets,llama,parts]
+    python benchmarks/bench_callables.py [--out FILE] [--reps N] [--only parts,calls,buckets]
 
 Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with every
-repeat. All ways are measured in turn within each repeat, so that what disturbs one disturbs all.
+repeat; a part that fails is an entry with its error. The stream of calls over many sizes is
+bench_buckets.py, which is run beside this; ``--only llama`` adds the decode step of a Llama. All ways are measured in turn within each repeat, so that what disturbs one disturbs all.
 
 Peers: a bare ``CUDAGraph.replay``; ``torch.cuda.make_graphed_callables``; ``torch.compile`` with
 ``reduce-overhead``; one ``copy_`` for each input, then replay; one fused copy, then replay; and
@@ -312,14 +313,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--reps", type=int, default=25)
-    parser.add_argument("--only", default="parts,calls,buckets,llama")
+    parser.add_argument("--only", default="parts,calls,buckets")
     options = parser.parse_args()
     figures: list[dict] = []
     for name in options.only.split(","):
         begun = time.perf_counter()
-        made = {"calls": bench_calls, "buckets": bench_buckets, "llama": bench_llama, "parts": bench_parts}[name](
-            options.reps
-        )
+        bench = {"calls": bench_calls, "buckets": bench_buckets, "llama": bench_llama, "parts": bench_parts}[name]
+        try:
+            made = bench(options.reps)
+        except (RuntimeError, AssertionError) as error:
+            made = {"figure": name, "unit": "-", "ways": {}, "reached": False, "error": f"{error!r}"[:2000]}
         figures += made if isinstance(made, list) else [made]
         print(f"-- {name}: {time.perf_counter() - begun:.0f} s", flush=True)
     result = {"environment": environment(), "figures": figures}
@@ -328,6 +331,8 @@ def main() -> None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
     for figure in figures:
         print(f"{figure['figure']} ({figure['unit']}): {'reached' if figure['reached'] else 'MISSED'}")
+        if "error" in figure:
+            print(f"    {figure['error']}")
         for name, found in figure["ways"].items():
             parts = found if "median" not in found else {"": found}
             shown = ", ".join(

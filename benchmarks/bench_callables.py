@@ -4,7 +4,8 @@
 
 Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with every
 repeat; a part that fails is an entry with its error. The stream of calls over many sizes is
-bench_buckets.py, which is run beside this; ``--only llama`` adds the decode step of a Llama. All ways are measured in turn within each repeat, so that what disturbs one disturbs all.
+bench_buckets.py, which is run beside this; ``--only llama`` adds the decode step of a Llama. All ways are
+measured in turn within each repeat, so that what disturbs one disturbs all.
 
 Peers: a bare ``CUDAGraph.replay``; ``torch.cuda.make_graphed_callables``; ``torch.compile`` with
 ``reduce-overhead``; one ``copy_`` for each input, then replay; one fused copy, then replay; and

@@ -301,8 +301,10 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.values.tainted and session.values.reads_tainted(args, kwargs):
-            return None if self._is_pinned_copy(info, args) else _TAINTED
+        if not session.values.tainted or info.name == "aten::is_pinned":  # which asks about the memory, not the values
+            return None
+        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
+            return _TAINTED
         return None
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:

@@ -95,6 +95,29 @@ def test_out_of_memory_in_a_capture(faults):
     assert g.stats()["replays"] >= 4
 
 
+def test_no_room_for_a_second_buffer():
+    """Where a capture's own buffers take what the function itself needs, they are given up and it runs."""
+    nbytes = 64 << 20
+
+    def step(x):
+        return (x + 1).sum() + (x * 2).max()
+
+    x = torch.ones(nbytes // 4, device="cuda")
+    g = gfxgraph.graphed(step)
+    gc.collect()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    room = torch.cuda.memory_reserved() + nbytes + (nbytes >> 3)
+    try:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, room / total))
+        for _ in range(6):
+            same(g, step, x)
+        assert g.stats()["replays"] == 0 and g.stats()["eager"]["out of memory in a capture"], g.explain()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.cuda.memory_allocated() < 2 * nbytes
+
+
 def test_the_limit_evicts_the_least_recently_used(arena):
     """Under a hard limit captures make room for each other, and every answer stays right."""
     g = gfxgraph.graphed(double)

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.runtime import process
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -197,6 +198,22 @@ class Recorder(TorchDispatchMode):
         if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
+
+    def note_opaque_of_the_dead(self, graph: int) -> None:
+        """Note what came since the last operation of a capture that has died: only its graph still tells.
+
+        Args:
+            graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
+                on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+        """
+        driver = process.require().driver
+        if driver is None or not graph:
+            return
+        followed = {before for before, _ in driver.edges(graph)}
+        fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
+        if fresh:
+            self.frontiers.update(fresh)
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
 
     def disown_new_nodes(self) -> None:
         """Know the nodes of an operation that was refused half-way as nobody's.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
-from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape, wait_for_collective
 from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
@@ -306,4 +306,6 @@ def note_fallback(reason: str, op: str, where: object, error: BaseException | No
 
 
 def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
-    return ReplayError("no_fallback_left", tried=", ".join(tried), where=where, quote=str(error))
+    return ReplayError(
+        "no_fallback_left", tried=", ".join(tried), where=where, said=first_line(error), quote=str(error)
+    )

@@ -24,13 +24,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph.core.tape import Entry, Value, leaves
-from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
+from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.runtime import process
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
 from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.session import first_line
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
 

@@ -109,8 +109,8 @@ def test_a_pool_whose_graphs_are_gone_is_refused(sim: simulator.Simulator, empti
         torch.cuda.empty_cache()
     if empties == "both":
         torch._C._host_emptyCache()
-        graph = capture()
-        assert sim.allocator.use_count(pool) == 1
+        again = capture()
+        assert again.pool() == pool and sim.allocator.use_count(pool) == 1
     else:
         place = {"nothing": "CUDACachingAllocator.cpp", "device": "CachingHostAllocator.h"}[empties]
         with pytest.raises(RuntimeError, match=f"use_count > 0 INTERNAL ASSERT FAILED at .*{place}"):

@@ -167,7 +167,11 @@ class Entry:
         return instance
 
     def capture(
-        self, *, recorded: bool, pool: engine.SharedPool | None = None, copy_results: Callable[[Any], None] | None = None
+        self,
+        *,
+        recorded: bool,
+        pool: engine.SharedPool | None = None,
+        copy_results: Callable[[Any], None] | None = None,
     ) -> Instance:
         """Capture the function once more on the static inputs.
 

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime import activation
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.effects import Effects
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import OnUnsafe
 
 

@@ -37,13 +37,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime.callables.facts import overlap, span, writes_of
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.graph import TORCH_VERSION
-from gfxgraph.runtime.session import first_line
 
 _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
 

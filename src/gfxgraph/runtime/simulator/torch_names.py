@@ -175,6 +175,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_record_memory_history": record_history,
         "_cuda_isHistoryEnabled": lambda: memory.history is not None,
         "_cuda_cudaCachingAllocator_enable": lambda value: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_accelerator_setAllocatorSettings": lambda text: None,
         "_accelerator_emptyCache": empty_cache,
         "_accelerator_emptyHostCache": lambda: None,

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime import process
+from gfxgraph.runtime.autocasting import as_outside
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -246,7 +247,7 @@ class Recorder(TorchDispatchMode):
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.values.tainted:
             if info.is_composite:
-                with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
@@ -326,8 +327,10 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.values.tainted and session.values.reads_tainted(args, kwargs):
-            return None if self._is_pinned_copy(info, args) else _TAINTED
+        if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
+            return None
+        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
+            return _TAINTED
         return None
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:

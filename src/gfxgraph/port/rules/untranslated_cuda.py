@@ -64,6 +64,6 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     hits = [
         line_hit(line, column, name=name, guarded_by=guarded)
         for name, line, column in f.idents_like(_API)
-        if known.get(name) != (True, False)
+        if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]
     yield from once_a_line(hits)

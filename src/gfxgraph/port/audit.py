@@ -22,10 +22,13 @@ from gfxgraph.port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
 # A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
+_KEYWORD = r"(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|sizeof\b|enum\b|const\b|volatile\b)"
 _OWN_NAME = re.compile(
-    r"^(?![ \t]*(?:typedef|using|extern|//))[^\n;(]*?(?:[\w>][ \t]*[&*]+[ \t]*|\b(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|"
-    r"sizeof\b|enum\b|const\b|volatile\b)[A-Za-z_][\w:<>]*[ \t]+)(cuda[A-Z]\w*(?<!_t))[ \t]*(?:=(?!=)|;|\{|\[)|"
-    r"^[ \t]*(?:static[ \t]+|inline[ \t]+|template[^\n]*>[ \t]+)*(?!cuda|CU|extern|return|else|new|throw)[A-Za-z_][\w:<>]*[ \t&*]+(cuda[A-Z]\w*(?<!_t))[ \t]*\(|"
+    r"^(?![ \t]*(?:typedef|using|extern|//))[^\n;(]*?"
+    rf"(?:[\w>][ \t]*[&*]+[ \t]*|\b{_KEYWORD}[A-Za-z_][\w:<>]*[ \t]+)"
+    r"(cuda[A-Z]\w*(?<!_t))[ \t]*(?:=(?!=)|;|\{|\[)|"
+    r"^[ \t]*(?:static[ \t]+|inline[ \t]+|template[^\n]*>[ \t]+)*(?!cuda|CU|extern|return|else|new|throw)"
+    r"[A-Za-z_][\w:<>]*[ \t&*]+(cuda[A-Z]\w*(?<!_t))[ \t]*\(|"
     r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
     re.M,
 )

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from gfxgraph.runtime import metrics
@@ -66,10 +67,9 @@ def _keep_writing(folder: str) -> None:
 
 def collect(folder: str) -> Iterator[Any]:
     """Every process's metrics, as prometheus-client's own objects; this one's as they are now."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+    core = import_module("prometheus_client.core")
     metrics.write(folder)
-    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
     for family in metrics.collect(folder):
         names = list(family.samples[0][0])
         made = kinds[family.kind](family.name, family.help, labels=names)

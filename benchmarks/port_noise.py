@@ -1,6 +1,6 @@
 """Draw findings at random for a hand count of noise.
 
-    python benchmarks/port_noise.py MIRRORS [--seed 20261121] [--count 200] > sample.md
+    python benchmarks/port_noise.py MIRRORS [--seed 20261121] [--count 200] [--set held] > sample.md
 
 Audits the state before each port of ``port_repos.toml`` that is named by no rule, draws the same number of findings
 from each repository (all of them where there are fewer), and prints each with its lines around, for a person to
@@ -15,7 +15,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from port_recall import unpack
+from port_recall import clone_of, unpack
 
 from gfxgraph.port.audit import audit
 from gfxgraph.port.model import fill
@@ -27,19 +27,20 @@ def main() -> None:
     parser.add_argument("mirrors", type=Path)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--set", choices=["read", "unread", "dev", "held"])
     parser.add_argument("--repos", nargs="*", default=[])
     options = parser.parse_args()
     rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
     seen: dict[str, str] = {}
     for row in rows:
-        if not options.repos or row["repo"] in options.repos:
+        if (not options.repos or row["repo"] in options.repos) and options.set in (None, row["set"]):
             seen.setdefault(row["repo"], row["commit"])
     chooser = random.Random(options.seed)
     share = -(-options.count // len(seen))
     number = 0
     for repo, commit in sorted(seen.items()):
         with tempfile.TemporaryDirectory() as folder:
-            unpack(options.mirrors / repo.replace("/", "+") / "repo", f"{commit}^", folder)
+            unpack(clone_of(options.mirrors, repo), f"{commit}^", folder)
             report = audit(folder)
             for f in chooser.sample(report.findings, min(share, len(report.findings))):
                 number += 1

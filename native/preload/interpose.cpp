@@ -20,7 +20,18 @@ void escaped(Fn fn, bool legacy_stream) {
 HOOK(hipStreamBeginCapture) {
   static hipError_t call(const Table &t, decltype(Table::hipStreamBeginCapture) real, hipStream_t stream,
                          hipStreamCaptureMode mode) {
-    return begin_capture(t, real, stream, mode);
+    const hipError_t status = real(stream, chosen_mode(mode));
+    if (!status) capture_began(t, stream);
+    return status;
+  }
+};
+HOOK(hipStreamBeginCaptureToGraph) {
+  static hipError_t call(const Table &t, decltype(Table::hipStreamBeginCaptureToGraph) real, hipStream_t stream,
+                         hipGraph_t graph, const hipGraphNode_t *after, const hipGraphEdgeData *data, size_t n,
+                         hipStreamCaptureMode mode) {
+    const hipError_t status = real(stream, graph, after, data, n, chosen_mode(mode));
+    if (!status) capture_began(t, stream, graph);
+    return status;
   }
 };
 HOOK(hipStreamBeginCapture_spt) : Hook<Fn::hipStreamBeginCapture>{};

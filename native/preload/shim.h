@@ -42,6 +42,11 @@ template <class... A>
 constexpr bool names_an_exec = (std::is_same_v<A, hipGraphExec_t> || ...);
 
 template <class... A>
+struct AddsANode : std::false_type {};
+template <class... A>
+struct AddsANode<hipGraphNode_t *, hipGraph_t, A...> : std::true_type {};
+
+template <class... A>
 hipStream_t stream_of(A... args) {
   hipStream_t stream = nullptr;
   auto look_at = [&](auto value) {
@@ -78,6 +83,8 @@ hipError_t graph_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>...
   InsideShim guard;
   const uint64_t begin = begin_ns<F>();
   const hipError_t status = Hook<F>::call(*t, t->*slot, args...);
+  if constexpr (AddsANode<A...>::value)
+    if (!status && any_capture()) note_placed(*std::get<0>(std::tie(args...)));
   if (count_call(F, status, begin)) explain(F, status);
   return status;
 }

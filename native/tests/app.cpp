@@ -266,6 +266,72 @@ static void unjoined() {
   hip.hipEventDestroy(event);
 }
 
+// Ends that are no forks: of a side stream joined with nothing after it, of a node placed by hand, of what a
+// graph had before it was captured into.
+static void ends() {
+  hipEvent_t event;
+  hipStream_t side;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  for (int way : {0, 1, 2}) {
+    hipGraph_t graph = nullptr, own = nullptr;
+    hipGraphNode_t before, placed;
+    hipGraphExec_t exec = nullptr;
+    memset(a, 1, sizeof a), memset(b, 1, sizeof b), memset(c, 1, sizeof c);
+    const hipMemsetParams set{c, 4, 1, sizeof c, 0, N};
+    if (way == 2) {
+      TRY(hipGraphCreate, &own, 0);
+      TRY(hipGraphAddMemsetNode, &before, own, nullptr, 0, &set);
+      TRY(hipStreamBeginCaptureToGraph, stream, own, nullptr, nullptr, 0, 1);
+    } else {
+      TRY(hipStreamBeginCapture, stream, 1);
+    }
+    TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+    TRY(hipEventRecord, event, stream);
+    TRY(hipStreamWaitEvent, side, event, 0);
+    TRY(hipMemsetAsync, b, 0, sizeof b, side);
+    TRY(hipMemsetAsync, a, 2, sizeof a, stream);
+    if (way == 1) {
+      hipStreamCaptureStatus status = 0;
+      TRY(hipStreamGetCaptureInfo_v2, stream, &status, nullptr, &graph, nullptr, nullptr);
+      TRY(hipGraphAddMemsetNode, &placed, graph, nullptr, 0, &set);
+    }
+    TRY(hipEventRecord, event, side);
+    TRY(hipStreamWaitEvent, stream, event, 0);
+    if ((graph = end())) {
+      size_t n = 0;
+      TRY(hipGraphGetNodes, graph, nullptr, &n);
+      say("nodes", n);
+      TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+      if (exec) TRY(hipGraphLaunch, exec, stream);
+      say("replayed", a[0] == 0x02020202 && b[0] == 0 && c[0] == (way ? 0 : 0x01010101));
+      if (exec) TRY(hipGraphExecDestroy, exec);
+    }
+    if (graph || own) TRY(hipGraphDestroy, graph ? graph : own);
+  }
+  hip.hipEventDestroy(event);
+}
+
+// A fork not joined in a capture into the program's own graph, which must outlive it.
+static void unjoined_into() {
+  hipEvent_t event;
+  hipStream_t side;
+  hipGraph_t own = nullptr;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  TRY(hipGraphCreate, &own, 0);
+  TRY(hipStreamBeginCaptureToGraph, stream, own, nullptr, nullptr, 0, 1);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  TRY(hipEventRecord, event, stream);
+  TRY(hipStreamWaitEvent, side, event, 0);
+  TRY(hipMemsetAsync, b, 0, sizeof b, side);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  end();
+  if (hipGraph_t graph = record(5)) TRY(hipGraphDestroy, graph);
+  TRY(hipGraphDestroy, own);
+  hip.hipEventDestroy(event);
+}
+
 static void invalidated() {
   TRY(hipStreamBeginCapture, stream, 1);
   TRY(hipMemsetAsync, a, 0, sizeof a, stream);
@@ -368,9 +434,9 @@ int main(int argc, char **argv) {
   const struct { const char *name; void (*run)(); } scenarios[] = {
       {"plain", plain},       {"updates", updates},         {"params", params},
       {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
-      {"unjoined", unjoined}, {"invalidated", invalidated}, {"forked", forked},           {"modes", modes},
-      {"bench", bench},       {"bench_nodes", bench_nodes},
-            {"signalled", signalled},
+      {"unjoined", unjoined}, {"unjoined_into", unjoined_into}, {"ends", ends},
+      {"invalidated", invalidated}, {"forked", forked},     {"modes", modes},
+      {"bench", bench},       {"bench_nodes", bench_nodes}, {"signalled", signalled},
   };
   hip.hipStreamCreateWithFlags(&stream, 1);
   for (auto &each : scenarios)

@@ -22,7 +22,7 @@ import tiny_gguf  # noqa: E402
 from test_native_preload import library  # noqa: E402, F401
 
 N_TOKENS = 64
-OPTIONS = ["-p", "the a of", "--temp", "0", "-no-cnv", "--no-warmup", "-t", "1", "-ngl", "99"]
+OPTIONS = ["-p", "the a of", "--temp", "0", "-no-cnv", "--no-warmup", "-t", "1", "-ngl", "99", "-fa", "off"]
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "a refused launch": {"GFXGRAPH_PRELOAD_REFUSE_LAUNCH": "3"},

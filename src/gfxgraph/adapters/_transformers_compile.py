@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.errors import first_line
 from gfxgraph.runtime import process
-from gfxgraph.runtime.session import first_line
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder

@@ -35,9 +35,9 @@ from transformers.masking_utils import create_masks_for_generate
 
 from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.errors import first_line
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import Piece, beside, copy_in
-from gfxgraph.runtime.session import first_line
 
 GROUP = 4
 """Steps between two looks at whether all rows are finished."""

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, DriverError
+from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.runtime import intercept, process, remedies
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
@@ -54,6 +54,8 @@ _REFUSALS = (
 # A random operation with a generator that was not registered with the graph; asking beforehand is
 # not possible, since a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
+# Of status 901, which says that the capture was dead before the operation came.
+_WAS_DEAD = "due to a previous error during capture"
 
 
 class Session:
@@ -90,6 +92,8 @@ class Session:
         self.has_executed = False
         self.error: BaseException | None = None
         self.died_of: tuple[str, object] | None = None
+        self.graph_handle = 0
+        """The driver's own handle of the graph that is being captured."""
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -227,6 +231,8 @@ class Session:
             raise
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
+        if self.state.driver is not None:
+            self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -261,7 +267,9 @@ class Session:
         # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
         self.streams.join()
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
-        live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
+        if self.streams.status() is CaptureStatus.INVALIDATED:
+            recorder.note_opaque_of_the_dead(self.graph_handle)
+        live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
         self._is_over()
         is_users = graph is self.graph_ref()
         try:
@@ -279,7 +287,7 @@ class Session:
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
-        self.program.layouts.update(live)
+        self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
         for opaque in tape.opaque:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
@@ -508,7 +516,10 @@ class Session:
         """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
         if isinstance(error, torch.OutOfMemoryError):
             self.state.counters.add("out_of_memory")
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
         status = self.streams.status()
         if status is CaptureStatus.ACTIVE:
             text = str(error)
@@ -548,6 +559,8 @@ class Session:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
         tape = self.recorder.tape
         where = where_of(*place())
+        if _WAS_DEAD in str(error):  # else it ended the capture itself, and what it left there will be done again
+            self.recorder.note_opaque_of_the_dead(self.graph_handle)
         if not tape.is_complete:
             failure = CaptureError(
                 "capture_failed",
@@ -679,7 +692,3 @@ _NO_NODE = frozenset(
 def shown(where: Any) -> str:
     """A place as ``place`` gives it, for people."""
     return str(where_of(*where))
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

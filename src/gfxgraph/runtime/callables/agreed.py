@@ -29,11 +29,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import Piece, arena, beside, copy_in, key_of, tensors_of
 from gfxgraph.runtime.callables.ranks import Ranks
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import OnUnsafe
 
 

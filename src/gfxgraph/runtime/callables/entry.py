@@ -36,6 +36,7 @@ class Instance:
 
     def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
         self.graph = made.graph
+        self.pool = made.pool
         self.outputs = outputs
         self.is_recorded = made.is_recorded
         program = made.program
@@ -166,7 +167,11 @@ class Entry:
         return instance
 
     def capture(
-        self, *, recorded: bool, pool: Any = None, copy_results: Callable[[Any], None] | None = None
+        self,
+        *,
+        recorded: bool,
+        pool: engine.SharedPool | None = None,
+        copy_results: Callable[[Any], None] | None = None,
     ) -> Instance:
         """Capture the function once more on the static inputs.
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gfxgraph import config
 from gfxgraph.core.buckets import Above, Budget
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
@@ -43,7 +43,6 @@ from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
@@ -401,17 +400,7 @@ class Graphed(Planned):
         self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        try:
-            instance = self._attempt(arena, entry, call, sizes)
-        except torch.OutOfMemoryError:
-            arena.drop_all()
-            try:
-                instance = self._attempt(arena, entry, call, sizes)
-            except torch.OutOfMemoryError as error:
-                arena.drop_all()
-                entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-                arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
-                raise RunEagerly("out of memory in a capture") from error
+        instance = self._attempt_twice(arena, entry, call, sizes)
         current.wait_stream(arena.stream)
         if instance is None:
             raise RunEagerly(entry.why_eager, entry.error)
@@ -435,6 +424,21 @@ class Graphed(Planned):
             except RunEagerly:
                 entry.evict("it takes more memory than the limit allows")
                 raise
+
+    def _attempt_twice(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """An attempt, and where memory runs out another with everything else given back."""
+        for _ in range(2):
+            try:
+                return self._attempt(arena, entry, call, sizes)
+            except torch.OutOfMemoryError:
+                pass
+            # Out here nothing holds the frames of the attempt, and what they had allocated, any more.
+            entry.let_go_of_inputs()
+            self._buffers.clear()
+            arena.drop_all()
+        entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+        arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
+        raise RunEagerly("out of memory in a capture")
 
     def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
         if not arena.make_room(needed, keep=entry):

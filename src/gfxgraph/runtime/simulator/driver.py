@@ -19,7 +19,7 @@ from gfxgraph.runtime.simulator import codes
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
 from gfxgraph.runtime.simulator.graphs import ChildNode, Graph, GraphExec, Node
-from gfxgraph.types import CaptureInfo, NodeKind
+from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
@@ -53,7 +53,7 @@ class SimDriver:
         found = self._stream(stream)
 
         def frontier() -> int | tuple[int, ...]:
-            last = found.frontier
+            last = found.frontier if found.status is CaptureStatus.ACTIVE else ()
             if not last:
                 return 0
             return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)

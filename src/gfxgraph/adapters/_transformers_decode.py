@@ -371,6 +371,12 @@ class Decoder:
     def _part(self, fn: Callable[[], None], name: str) -> Part:
         return Part(Piece(self.arena, fn, pool=self.arena.pool, name=name))
 
+    @property
+    def is_warm(self) -> bool:
+        """True where the next step of the model needs no capture first."""
+        part = self.forwards.get(self.cache.full_windows)
+        return part is not None and part.n_runs > part.n_eager
+
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why what is not."""
         parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
@@ -453,7 +459,9 @@ class Loop:
             return False
         if length - self.unseen >= self.group:
             self._look(length)
-        while len(self.looks) > (0 if self.is_exact else 1) and not self.stopped_at:
+        # The next step is no matter of microseconds before it is a graph: a streamer need not wait for it.
+        is_last = self.is_exact or (request.streamer is not None and not decoder.is_warm)
+        while len(self.looks) > (0 if is_last else 1) and not self.stopped_at:
             self._take(self.looks.popleft())
         return self.stopped_at > 0
 

@@ -1,7 +1,7 @@
 """The guard on a real GPU: each fault in a process of its own, since most of them end the device for it.
 
 Planted: an index out of range, a freed input, a Triton kernel writing past its buffer (far outside, and by one
-element into a red zone), a kernel that does not end. Under a minute together.
+byte or element into a red zone), a kernel that does not end. Two minutes together.
 """
 
 from __future__ import annotations
@@ -325,3 +325,24 @@ def test_the_walk_is_exact_on_every_kind_of_node(tmp_path):
     kinds, *rest = made.stdout.splitlines()
     assert {"kernel", "host", "child_graph"} <= set(re.findall(r"\w+", kinds))
     assert rest == ["switching exact", "alone exact"]
+
+
+def test_an_index_out_of_range_is_bisected_to_a_script_of_its_own(tmp_path):
+    """The operation alone, of three; the script shows the fault in plain torch."""
+    (tmp_path / "program.py").write_text(HEAD + INDEX)
+    environment = dict(os.environ, PYTHONPATH=SOURCE, XDG_STATE_HOME=str(tmp_path / "state"), GFXGRAPH_LANG="en")
+    command = [sys.executable, "-m", "gfxgraph", "bisect", *([] if torch.version.hip else ["--allow-cuda"])]
+    made = subprocess.run(
+        [*command, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    print(made.stdout, made.stderr, sep="\n")
+    assert made.returncode == 1
+    first, second, third = made.stdout.splitlines()[-3:]
+    assert re.fullmatch(rf"aten::gather at \S*program\.py:{line((INDEX, 'b = a.gather'))}", first)
+    assert second.startswith("  this operation faults in the replay: ")
+    target = tmp_path / "program-reproducer.py"
+    assert third == f"  shown by {target} (1 of 3 operations)"
+    assert "gfxgraph" not in target.read_text().replace("Written by gfxgraph bisect", "")
+    alone = subprocess.run([sys.executable, str(target)], capture_output=True, text=True, timeout=120, check=False)
+    assert alone.returncode in (1, -signal.SIGABRT)
+    assert alone.returncode < 0 or alone.stdout.startswith("REPRODUCED: the replay failed: ")

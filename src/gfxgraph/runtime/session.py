@@ -142,7 +142,7 @@ class Session:
         return program
 
     def _settle_random_states(self) -> None:
-        """Wait until torch has cleared the graph's seed and offset, as a capture's begin does on the capture's stream.
+        """Wait until torch has cleared the graph's seed and offset, as a begin does on the capture's stream.
 
         A replay sets them on its own stream, which nothing orders after that: on a busy GPU a graph replayed
         right after its capture could draw other numbers (torch's CUDAGeneratorState::capture_prologue).

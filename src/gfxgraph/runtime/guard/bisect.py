@@ -91,7 +91,9 @@ class Progress:
         """A node runs that torch did not launch."""
 
 
-def bisect_program(program: Program, target: Path | None = None, progress: Progress | None = None) -> Bisection | None:
+def bisect_program(
+    program: Program, target: Path | None = None, progress: Progress | None = None
+) -> Bisection | None:
     """Look for the first operation whose graphed result differs; None where graph and eager agree.
 
     The state that the program changes is as after one eager run.
@@ -180,7 +182,7 @@ def walk_program(program: Program, progress: Progress) -> None:
 def script_of_fault(
     program: Program, segment: int, position: int, target: Path
 ) -> tuple[Entry, tuple[Path, int] | None, int]:
-    """Run up to an operation that is known to fault: (it, its script and how long that is, how long the segment is)."""
+    """Run up to an operation that is known to fault: (it, its script and its length, the segment's length)."""
     at = program.segments[segment]
     for step in program.steps:
         if step is at:

@@ -1,6 +1,6 @@
 """``model.generate`` of transformers: eager, with its own static cache and compile, and through our graphs.
 
-    python benchmarks/bench_generate.py [--out FILE] [--reps N] [--batches 1,8,32] [--tokens 128] [--compile]
+    python benchmarks/bench_generate.py [--out FILE] [--reps N] [--batches 1,8,32] [--compile 1]
 
 A Llama of 16 layers, hidden size 1024, random weights from a fixed seed, fp16, a prompt of 32 tokens.
 The three ways take turns; eager, which takes seconds a call, is measured once or twice. Tokens are compared
@@ -119,30 +119,27 @@ def bench(options, models) -> list[dict]:
         eager = Way("eager, static cache", models["eager"], disable_compile=True, **static)
         growing = Way("eager", models["eager"])
         stock = Way("transformers' static cache and compile", models["stock"], cache_implementation="static")
-        ways = [Way("gfxgraph", models["ours"])]
-        if "compiled" in models:
-            ways.append(Way("gfxgraph, compiled", models["compiled"]))
+        ours = Way("gfxgraph", models["ours"])
+        compiled = Way("gfxgraph, compile=True", models["compiled"]) if batch in options.compile else None
+        ways = [ours, compiled] if compiled else [ours]
         growing(inputs, 3, False)  # libraries set themselves up
-        starts = {way.name: start(way, inputs, options.tokens) for way in (*ways, stock)}
+        # The compiling one last: its thread goes on in the background.
+        starts = {way.name: start(way, inputs, options.tokens) for way in (ours, stock, *ways[1:])}
         print(f"batch {batch} starts: {json.dumps(starts)}", flush=True)
         figures.append({"figure": f"start, batch {batch}", "unit": "s", "ways": starts})
-        for way in (stock, *ways):  # a second call: transformers' compile records its graphs then
-            way(inputs, options.tokens, False)
-        if "compiled" in models:
-            wait_for_compile(models["compiled"], ways[1], inputs, options)
+        if compiled:
+            wait_for_compile(compiled, inputs, options)
         for sampling in (False, True):
             figures.append(row(options, batch, sampling, inputs, eager, growing, stock, ways))
     return figures
 
 
-def wait_for_compile(model, way, inputs, options):
+def wait_for_compile(way, inputs, options):
     from gfxgraph.adapters import transformers as gfx
 
     begun = time.perf_counter()
-    gfx.wait(model)
-    print(f"compiled after {time.perf_counter() - begun:.1f} s more", flush=True)
-    for _ in range(3):
-        way(inputs, options.tokens, False)
+    gfx.wait(way.model)
+    print(f"compiled after {time.perf_counter() - begun:.1f} s more: {gfx.report(way.model)}", flush=True)
 
 
 def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:
@@ -156,8 +153,8 @@ def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:
     others = [stock, *ways]
     last = {}
     for way in others:
-        way(inputs, options.tokens, sampling)
-        way(inputs, options.tokens, sampling)
+        for _ in range(3):  # graphs are captured, by transformers' compile too, in the first calls
+            way(inputs, options.tokens, sampling)
     for turn in range(options.reps):
         for way in others if turn % 2 else others[::-1]:
             rate, last[way.name] = way.timed(inputs, options.tokens, sampling)
@@ -183,6 +180,10 @@ def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:
     return figure
 
 
+def sizes(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -191,18 +192,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32])
-    parser.add_argument("--compile", action="store_true", help="also with compile=True")
+    parser.add_argument("--batches", type=sizes, default=[1, 8, 32])
+    parser.add_argument("--compile", type=sizes, default=[1], help="batches also measured with compile=True; 0: none")
     parser.add_argument("--profile", action="store_true", help="also say how long a graph of each part takes")
     options = parser.parse_args()
 
     from gfxgraph.adapters import transformers as gfx
 
-    gfxgraph.enable(allow_cuda=True, validate=False)
+    # Without gfxgraph.enable(), so that the other ways are torch's and transformers' own; ours needs none.
     torch.set_grad_enabled(False)
     models = {name: make_model(options.layers, options.hidden) for name in ("eager", "stock", "ours")}
     gfx.accelerate(models["ours"])
-    if options.compile:
+    if any(options.compile):
         models["compiled"] = gfx.accelerate(make_model(options.layers, options.hidden), compile=True)
     figures = bench(options, models)
     result = {

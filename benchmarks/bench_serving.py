@@ -67,8 +67,8 @@ def ways(stream: int) -> dict:
     """By name, what is timed; all warmed up, and each checked against the program itself."""
     fixed, turns, moving = params(), [params(), params()], [params() for _ in range(16)]
     plain = program()
-    kinds = ("in place", "two sets", "copied")
-    by_graph = {name: GraphedProgram(plain, enabled=True, policy="graph") for name in kinds}
+    names = "in place", "two sets", "copied"
+    by_graph = {name: GraphedProgram(plain, enabled=True, policy="graph") for name in names}
     run = {
         "launch by launch": lambda at: plain.run_async(fixed, stream, "ihipStream_t"),
         "in place": lambda at: by_graph["in place"].run_async(fixed, stream, "ihipStream_t"),

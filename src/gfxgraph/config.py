@@ -39,6 +39,14 @@ class WaveMode(StrEnum):
     AUTO = "auto"
 
 
+class Transformers(StrEnum):
+    """What ``GFXGRAPH_TRANSFORMERS`` asks for: whose ``generate`` decodes through graphs."""
+
+    OFF = "off"
+    ON = "on"
+    COMPILE = "compile"
+
+
 class LogLevel(StrEnum):
     """What ``HGB_LOG_LEVEL`` asks for."""
 
@@ -94,6 +102,8 @@ class Config:
     """After ``enable()``: graphs that torch.compile is asked for are ours."""
     compile_keep: tuple[str, ...] = ()
     """Settings of torch.compile that stay as they are where the defect table would change them."""
+    transformers: Transformers = Transformers.OFF
+    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -124,6 +134,9 @@ _GUARD = {word: GuardTier.OFF for word in _FALSE} | {
 _MIGRAPHX = {word: True for word in ("1", "enable", "enabled", "yes", "true", "on")}
 _MIGRAPHX |= {word: False for word in ("0", "disable", "disabled", "no", "false", "off")}
 
+_TRANSFORMERS = {mode.value: mode for mode in Transformers}
+_TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers.OFF for word in _FALSE}
+
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
@@ -153,6 +166,7 @@ VARIABLES: Mapping[str, str] = {
     "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
+    "GFXGRAPH_TRANSFORMERS": "off | on | compile",
     "GFXGRAPH_COMPILE": "0 | 1",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
@@ -281,6 +295,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         metrics=reader.text("GFXGRAPH_METRICS"),
         compile=reader.flag("GFXGRAPH_COMPILE", True),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
+        transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         problems=tuple(reader.problems),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.metadata
 import queue
 import threading
 import weakref
@@ -13,11 +12,13 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import adapters
+from gfxgraph.adapters import base
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 gfx = pytest.importorskip("gfxgraph.adapters.transformers")
-if not gfx._is_supported(importlib.metadata.version("transformers")):
-    pytest.skip(f"the adapter supports transformers {gfx.SUPPORTS}", allow_module_level=True)
+if not gfx.ADAPTER.available():
+    pytest.skip(f"the adapter supports transformers {gfx.ADAPTER.supported}", allow_module_level=True)
 
 from transformers import (  # noqa: E402
     DynamicCache,
@@ -375,10 +376,11 @@ def test_install_and_restore(llama):
     del other
     gc.collect()
     assert gone() is None
-    undo = gfx.install()
+    adapters.install("transformers")
     llama.generate(**prompt(), max_new_tokens=4)
     assert gfx.is_accelerated(llama)
-    undo()
+    adapters.uninstall("transformers")
+    assert not gfx.is_accelerated(llama)
     assert [vars(GenerationMixin)[name] for name in names] == before
 
 
@@ -387,15 +389,30 @@ def test_refuses_what_it_was_not_tested_with(llama, monkeypatch):
     with pytest.raises(gfxgraph.ActivationError, match="generate") as wrong:
         gfx.accelerate(torch.nn.Linear(2, 2))
     assert wrong.value.code == "engine_object"
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "4.57.1")
+    monkeypatch.setattr(base, "installed_version", lambda distribution, module: "4.57.1")
     with pytest.raises(gfxgraph.ActivationError, match="4.57.1") as wrong:
         gfx.accelerate(llama)
-    assert wrong.value.code == "engine_version" and gfx.SUPPORTS in str(wrong.value)
+    assert wrong.value.code == "engine_version" and gfx.ADAPTER.supported in str(wrong.value)
 
-    def absent(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(base, "installed_version", lambda distribution, module: "")
     with pytest.raises(gfxgraph.ActivationError, match="transformers") as wrong:
         gfx.accelerate(llama)
-    assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama)
+    assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
+
+
+def test_by_setting(monkeypatch):
+    """GFXGRAPH_TRANSFORMERS has enable() do it for every model, and disable() undo it."""
+    gfxgraph.disable()
+    monkeypatch.setenv("GFXGRAPH_TRANSFORMERS", "on")
+    try:
+        gfxgraph.enable(validate=False, **ON)
+        torch.manual_seed(0)  # the simulated device is another one now: so must the model be
+        model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+        stock = model.generate(**prompt(), max_new_tokens=4, do_sample=False, cache_implementation="dynamic")
+        assert torch.equal(model.generate(**prompt(), max_new_tokens=4, do_sample=False), stock)
+        assert gfx.report(model)["calls"] == 1 and gfx.is_accelerated(model)
+    finally:
+        gfxgraph.disable()
+        monkeypatch.undo()
+        gfxgraph.enable(validate=False, **ON)
+    assert not gfx.is_accelerated(model) and not gfx.ADAPTER.is_installed

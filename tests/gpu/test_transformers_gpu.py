@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 
 import pytest
@@ -14,8 +13,8 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("transformers", reason="transformers is not installed")
 gfx = pytest.importorskip("gfxgraph.adapters.transformers")
-if not gfx._is_supported(importlib.metadata.version("transformers")):
-    pytest.skip(f"the adapter supports transformers {gfx.SUPPORTS}", allow_module_level=True)
+if not gfx.ADAPTER.available():
+    pytest.skip(f"the adapter supports transformers {gfx.ADAPTER.supported}", allow_module_level=True)
 
 from transformers import (  # noqa: E402
     Gemma2Config,

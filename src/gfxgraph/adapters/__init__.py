@@ -22,7 +22,7 @@ from importlib import import_module
 from gfxgraph.adapters.base import Adapter
 from gfxgraph.errors import ActivationError
 
-_NOT_ENGINES = frozenset({"base", "transformers"})
+_NOT_ENGINES = frozenset({"base"})
 
 
 def names() -> list[str]:

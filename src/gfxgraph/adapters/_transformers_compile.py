@@ -109,7 +109,9 @@ def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_pos
     choice = Choice((), False, None, None, False, (), (), ())
     stops = Stops(None, None, (), False)
     config = GenerationConfig()
-    twin.read_prompt(Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity))
+    request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
+    # The stream that captures may be capturing, for the decoder at work.
+    twin.read_prompt(request, as_graph=False)
     twin.choose(choice, twin.logits)
 
 

@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.masking_utils import create_masks_for_generate
@@ -35,21 +37,25 @@ from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice, Stops
 from gfxgraph.errors import first_line
 from gfxgraph.runtime.callables.memory import Arena
-from gfxgraph.runtime.callables.piece import Piece, beside
+from gfxgraph.runtime.callables.piece import Piece, beside, copy_in
 
 GROUP = 4
 """Steps between two looks at whether all rows are finished."""
 MAX_CHOICES = 16
 """Captured ways of choosing that a decoder keeps."""
+MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
+"""Captured shapes of prompts that a decoder keeps, and how large they may be: a long one gains nothing."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
 
 
 @dataclass(slots=True)
 class Part:
-    """A function of no arguments that runs eagerly once, and from then on as a graph."""
+    """A function of no arguments that runs eagerly at first, and from then on as a graph."""
 
     piece: Piece
     n_runs: int = 0
+    n_eager: int = 1
+    """Runs before it is captured."""
 
     @property
     def n_nodes(self) -> int:
@@ -63,13 +69,13 @@ class Part:
         return self.piece.graph is not None
 
     def run(self) -> None:
-        """Run once; the second time it is captured first."""
+        """Run once; when it has run eagerly often enough it is captured first."""
         self.n_runs += 1
-        if self.n_runs == 1:
+        if self.n_runs <= self.n_eager:
             # On the stream that captures, where libraries make themselves a handle before the capture.
             beside(self.piece.place, self.piece.fn, (), {})
             return
-        if self.n_runs == 2:
+        if self.n_runs == self.n_eager + 1:
             self.piece.capture()
         self.piece.run()
 
@@ -136,6 +142,7 @@ class Decoder:
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
+        self.prompts: OrderedDict[Any, tuple[list[Tensor], Part]] = OrderedDict()
         self.forwards: dict[bool, Part] = {}
         self.choices: OrderedDict[Any, Part] = OrderedDict()
         self.compiled: Callable[..., Tensor] | None = None
@@ -179,6 +186,18 @@ class Decoder:
         everything = masks(self.mask)
         return {kind: seen[kind] if kind == "sliding_attention" else everything[kind] for kind in seen}
 
+    def _added_masks(self) -> Any:
+        """The masks as numbers to add, made once instead of by torch's attention in every layer."""
+        masks = self._masks()
+        dtypes = {layer.keys.dtype for layer in self.cache.layers}
+        if self.model.config._attn_implementation != "sdpa" or len(dtypes) > 1:
+            return masks
+        like = {"dtype": dtypes.pop(), "device": self.mask.device}
+        nothing, everything = torch.full((), 0.0, **like), torch.full((), -math.inf, **like)
+        return pytree.tree_map_only(
+            Tensor, lambda mask: torch.where(mask, nothing, everything) if mask.dtype is torch.bool else mask, masks
+        )
+
     def model_step(self, **inputs: Any) -> Tensor:
         """Scores by the model's own kernels."""
         scores: Tensor = self.model(**inputs, return_dict=True).logits
@@ -188,7 +207,8 @@ class Decoder:
         """Read the token; leave the scores of the next."""
         self.cache.place.is_decoding = True
         try:
-            inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=self._masks())
+            masks = self._added_masks()
+            inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=masks)
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
             scores = step(**inputs)
@@ -239,17 +259,16 @@ class Decoder:
             request.streamer.end()
         return self._result(request, loop, length)
 
-    def read_prompt(self, request: Request) -> None:
+    def read_prompt(self, request: Request, *, as_graph: bool = True) -> None:
+        """Fill the cache from the prompt, leave the scores of the first token, and begin with the rest."""
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
         self.cache.reset()
-        outputs = self.model._prefill(ids, request.generation_config, kwargs | {"past_key_values": self.cache})
+        inputs = self.model.prepare_inputs_for_generation(
+            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {"past_key_values": self.cache}
+        )
+        self._run_prompt(inputs, ids.numel() if as_graph else None)
         self.cache.place.n_cached = n_prompt
-        scores = outputs.logits[:, -1]
-        if self.logits.shape != scores.shape:
-            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
-            self.scores = torch.empty_like(self.logits)
-        self.logits.copy_(scores)
         self.history.copy_(ids[:, :1].expand_as(self.history))
         self.history[:, :n_prompt] = ids
         self.mask.fill_(True)
@@ -264,6 +283,43 @@ class Decoder:
         if (extras, has_positions) != (self.extras, self.has_positions):
             self.forwards.clear()
             self.extras, self.has_positions = extras, has_positions
+
+    def _run_prompt(self, inputs: dict[str, Any], n_tokens: int | None) -> None:
+        """Read the whole prompt; one whose shape has come back often enough as a graph.
+
+        Args:
+            inputs: what the model is called with.
+            n_tokens: in all rows; None where it is not to be a graph.
+        """
+
+        def read(given: dict[str, Any]) -> None:
+            scores = self.model(**given, return_dict=True).logits[:, -1]
+            if self.logits.shape != scores.shape:
+                self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+                self.scores = torch.empty_like(self.logits)
+            self.logits.copy_(scores)
+
+        if n_tokens is None or n_tokens > MAX_PROMPT_TOKENS:
+            read(inputs)
+            return
+        leaves, spec = pytree.tree_flatten({k: v for k, v in inputs.items() if k != "past_key_values"})
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        key = str(spec), *((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if key not in self.prompts:
+            buffers = [tensor.clone() for tensor in given]
+            held = iter(buffers)
+            leaves = [next(held) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            static = pytree.tree_unflatten(leaves, spec)
+            static["past_key_values"] = self.cache
+            part = self._part(partial(read, static), f"{type(self.model).__name__}, a prompt of {n_tokens} tokens")
+            part.n_eager = 2
+            self.prompts[key] = buffers, part
+            while len(self.prompts) > MAX_PROMPTS:
+                self.prompts.popitem(last=False)
+        self.prompts.move_to_end(key)
+        buffers, part = self.prompts[key]
+        copy_in(buffers, given)
+        part.run()
 
     def _step_forward(self) -> None:
         is_full = self.cache.place.is_full = self.cache.full_windows
@@ -315,9 +371,15 @@ class Decoder:
     def _part(self, fn: Callable[[], None], name: str) -> Part:
         return Part(Piece(self.arena, fn, pool=self.arena.pool, name=name))
 
+    @property
+    def is_warm(self) -> bool:
+        """True where the next step of the model needs no capture first."""
+        part = self.forwards.get(self.cache.full_windows)
+        return part is not None and part.n_runs > part.n_eager
+
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why what is not."""
-        parts = [*self.forwards.values(), *self.choices.values()]
+        parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
         held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         return {
             "batch": self.batch,
@@ -326,6 +388,7 @@ class Decoder:
             "forwards": sum(part.is_captured for part in self.forwards.values()),
             "is_compiled": self.compiled is not None,
             "nodes": [part.n_nodes for part in self.forwards.values()],
+            "prompts": sum(part.is_captured for _, part in self.prompts.values()),
             "choices": sum(part.is_captured for part in self.choices.values()),
             "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
         }
@@ -396,7 +459,9 @@ class Loop:
             return False
         if length - self.unseen >= self.group:
             self._look(length)
-        while len(self.looks) > (0 if self.is_exact else 1) and not self.stopped_at:
+        # The next step is no matter of microseconds before it is a graph: a streamer need not wait for it.
+        is_last = self.is_exact or (request.streamer is not None and not decoder.is_warm)
+        while len(self.looks) > (0 if is_last else 1) and not self.stopped_at:
             self._take(self.looks.popleft())
         return self.stopped_at > 0
 

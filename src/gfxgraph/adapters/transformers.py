@@ -11,13 +11,13 @@ as a fallback and logged once with its reason.
 
 The one name replaced in transformers is the loop, ``GenerationMixin._sample``, and beside it those of
 beam search and assisted generation, to count them; for models that were not accelerated they go straight
-on to the originals. The last ``restore`` puts them back.
+on to the originals. The last ``restore`` puts them back. ``GFXGRAPH_TRANSFORMERS=on`` (or ``compile``) has
+``gfxgraph.enable()`` do it for every model.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
 import threading
 import weakref
@@ -25,14 +25,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
-ENGINE = "transformers"
-SUPPORTS = ">=5.17,<5.18"
-"""Versions whose loop was read and tested."""
 MAX_DECODERS = 4
 """Pairs of batch size and cache length that a model keeps graphs and a cache for."""
 MIN_TOKENS = 16
@@ -41,10 +40,65 @@ _GRANULE = 64
 
 _lock = threading.RLock()
 _accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
-_all_models = False
-_originals: dict[str, Callable[..., Any]] = {}
 _LEFT_ALONE = {"_beam_search": "beam search is left to transformers",
                "_assisted_decoding": "assisted generation is left to transformers"}  # fmt: skip
+
+
+class TransformersAdapter(Adapter):
+    """Stands before transformers' loops; for all models where it was installed, else for those accelerated."""
+
+    name = "transformers"
+    module = "transformers"
+    distribution = "transformers"
+    supported = ">=5.17,<5.18"
+    parts = ("transformers.generation.utils",)
+
+    takes_all = False
+    compile: bool | str = False
+    """For models that nobody accelerated by name."""
+
+    def wanted(self, settings: Config) -> bool:
+        self.compile = settings.transformers is Transformers.COMPILE
+        return settings.transformers is not Transformers.OFF
+
+    def install(self) -> None:
+        """Have every model's ``generate`` decode through graphs.
+
+        Raises:
+            ActivationError: `engine_missing`, `engine_version`, `engine_layout`.
+        """
+        super().install()
+        self.takes_all = True
+
+    def install_when_imported(self) -> None:
+        self.takes_all = True
+        super().install_when_imported()
+
+    def install_for_some(self) -> None:
+        """Stand before the loops, for accelerated models only, unless it already does for all."""
+        super().install()
+
+    def uninstall(self) -> None:
+        """Put transformers back as it was; graphs and caches are freed."""
+        self.takes_all = False
+        for model in list(_accelerated):
+            restore(model)
+        super().uninstall()
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        for name in ("_sample", *_LEFT_ALONE):
+            undo.replace(part.GenerationMixin, name, _ours(name, getattr(part.GenerationMixin, name)))
+
+
+ADAPTER = TransformersAdapter()
+
+
+def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
+    """What ``gfxgraph.enable`` calls: puts the adapter in place where ``GFXGRAPH_TRANSFORMERS`` asks for it."""
+    if not ADAPTER.wanted(state.settings):
+        return None
+    ADAPTER.install_when_imported()
+    return ADAPTER.uninstall
 
 
 def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
@@ -62,25 +116,25 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
         The model itself. Calling it again changes nothing.
 
     Raises:
-        ActivationError: `engine_missing`, `engine_version`, `engine_object`.
+        ActivationError: `engine_missing`, `engine_version`, `engine_layout`, `engine_object`.
         ValueError: ``compile`` is something else.
     """
     if compile not in (None, False, True, "any"):
         raise ValueError(f"compile is True, False or 'any', not {compile!r}")
-    check_engine()
-    from transformers import GenerationMixin
-
-    if not isinstance(model, GenerationMixin):
-        raise ActivationError(
-            "engine_object", engine=ENGINE, wanted="a model with generate()", given=type(model).__name__
-        )
     with _lock:
+        ADAPTER.install_for_some()
+        from transformers import GenerationMixin
+
+        if not isinstance(model, GenerationMixin):
+            _step_aside()
+            raise ActivationError(
+                "engine_object", engine=ADAPTER.name, wanted="a model with generate()", given=type(model).__name__
+            )
         found = _accelerated.get(model)
         if found is None:
             found = _accelerated[model] = Accelerated(model)
         if compile is not None:
             found.compile = compile
-        _patch()
     return model
 
 
@@ -95,35 +149,20 @@ def wait(model: Any) -> Any:
 def restore(model: Any = None) -> None:
     """Undo `accelerate` for one model, or, without an argument, for all.
 
-    Its graphs and caches are freed. Where no accelerated model is left, transformers is as it was.
+    Its graphs and caches are freed. Where no accelerated model is left, and the adapter was not installed
+    for all, transformers is as it was.
     """
-    global _all_models
     with _lock:
-        if model is None:
-            _all_models = False
         for each in list(_accelerated) if model is None else [model]:
             found = _accelerated.pop(each, None)
             if found is not None:
                 found.free()
-        if not _accelerated and not _all_models:
-            _unpatch()
+        _step_aside()
 
 
-def install() -> Callable[[], None]:
-    """Have every model's ``generate`` decode through graphs.
-
-    Returns:
-        What undoes it.
-
-    Raises:
-        ActivationError: `engine_missing`, `engine_version`.
-    """
-    global _all_models
-    check_engine()
-    with _lock:
-        _all_models = True
-        _patch()
-    return restore
+def _step_aside() -> None:
+    if not _accelerated and not ADAPTER.takes_all:
+        Adapter.uninstall(ADAPTER)
 
 
 def is_accelerated(model: Any) -> bool:
@@ -135,67 +174,22 @@ def report(model: Any) -> dict[str, Any]:
     """What has been captured for a model and what its calls have done.
 
     Returns:
-        ``{"calls", "tokens", "tokens_past_end", "waits", "decoders": [...], "left_alone": {reason: n}}``;
-        each decoder says ``batch``, ``cache_len``, ``cache_bytes``, ``forwards`` and ``choices`` (how many are
-        captured), ``nodes`` of each forward, ``is_compiled`` and
-        ``why_eager``, the reasons why parts of it do not run as graphs.
+        ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
+        device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
+        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
+        captured, the ``nodes`` of each forward, whether it ``is_compiled``, and ``why_eager``, the reasons
+        why parts of it do not run as graphs.
     """
     found = _accelerated.get(model)
     return Accelerated(model).report() if found is None else found.report()
 
 
-def check_engine() -> None:
-    """Raise unless a supported transformers is installed.
-
-    Raises:
-        ActivationError: `engine_missing`, `engine_version`.
-    """
-    try:
-        version = importlib.metadata.version(ENGINE)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ActivationError(
-            "engine_missing", engine=ENGINE, module=ENGINE, supported=SUPPORTS, quote=str(error)
-        ) from error
-    if not _is_supported(version):
-        raise ActivationError("engine_version", engine=ENGINE, version=version, supported=SUPPORTS)
-
-
-def _is_supported(version: str) -> bool:
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-
-    low, high = (numbers(bound.lstrip("<>=")) for bound in SUPPORTS.split(","))
-    return low <= numbers(version) < high
-
-
-# -- the names replaced ------------------------------------------------------------------------------
-
-
-def _patch() -> None:
-    from transformers import GenerationMixin
-
-    if _originals:
-        return
-    for name in ("_sample", *_LEFT_ALONE):
-        _originals[name] = getattr(GenerationMixin, name)
-        setattr(GenerationMixin, name, _ours(name, _originals[name]))
-
-
-def _unpatch() -> None:
-    if not _originals:
-        return
-    from transformers import GenerationMixin
-
-    for name, original in _originals.items():
-        setattr(GenerationMixin, name, original)
-    _originals.clear()
-
-
 def _found(model: Any) -> Accelerated | None:
     found = _accelerated.get(model)
-    if found is None and _all_models:
+    if found is None and ADAPTER.takes_all:
         with _lock:
             found = _accelerated.setdefault(model, Accelerated(model))
+            found.compile = ADAPTER.compile
     return found
 
 

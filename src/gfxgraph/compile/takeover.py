@@ -77,7 +77,9 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
-        is_chosen = name in asked or name in state.settings.compile_keep or not config._is_default(name)
+        # A default may come from the environment, as images set it; another value is somebody's assignment.
+        is_assigned = getattr(config, name) != config._config[name].default
+        is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
         if not is_chosen and getattr(config, name) != value:
             found[name] = value
             state.report("compile_setting", f"torch.compile: {name} = {value} ({_why(state, name)})")

@@ -48,6 +48,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class CompileWays(StrEnum):
+    """What ``GFXGRAPH_COMPILE`` asks for."""
+
+    OFF = "off"
+    REGIONS = "regions"
+    CALLS = "calls"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A variable whose value was refused; the default is in force instead."""
@@ -85,8 +93,8 @@ class Config:
     wave: WaveMode = WaveMode.DETECT
     no_wave: bool = False
     sglang_disabled: bool = False
-    compile: bool = True
-    """After ``enable()``: graphs that torch.compile is asked for are ours."""
+    compile: CompileWays = CompileWays.REGIONS
+    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
     compile_keep: tuple[str, ...] = ()
     """Settings of torch.compile that stay as they are where the defect table would change them."""
     problems: tuple[Problem, ...] = ()
@@ -115,6 +123,9 @@ _GUARD = {word: GuardTier.OFF for word in _FALSE} | {
     "deep": GuardTier.DEEP,
 }
 
+_COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
+_COMPILE |= {way.value: way for way in CompileWays}
+
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
@@ -141,7 +152,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
-    "GFXGRAPH_COMPILE": "0 | 1",
+    "GFXGRAPH_COMPILE": "0 | regions (1) | calls",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
@@ -261,7 +272,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
         sglang_disabled=reader.flag("SGLANG_DISABLE_GFXGRAPH", False),
-        compile=reader.flag("GFXGRAPH_COMPILE", True),
+        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.REGIONS),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         problems=tuple(reader.problems),
     )

@@ -264,6 +264,85 @@ def test_a_policy_of_somebody_elses_stays(cuda):
     assert not regions()
 
 
+class TestWholeCalls:
+    """GFXGRAPH_COMPILE=calls: one graph a call, where Dynamo found nothing against it."""
+
+    @pytest.fixture(autouse=True)
+    def _calls(self, monkeypatch):
+        monkeypatch.setenv("GFXGRAPH_COMPILE", "calls")
+        gfxgraph.enable(**({"allow_cuda": True} if HAS_GPU else {"simulate": "cuda"}), validate=False)
+        yield
+        gfxgraph.disable()
+
+    def test_a_call_is_one_replay(self):
+        """Functions and modules; a module stays what torch.compile makes of one, and trains."""
+        model = nn.Linear(8, 8).cuda()
+        compiled = torch.compile(model, mode="reduce-overhead")
+        function = torch.compile(lambda x: model(x) * 2, backend="gfxgraph")
+        assert isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule)
+        with torch.no_grad():
+            for _ in range(5):
+                x = torch.randn(4, 8, device="cuda")
+                assert torch.allclose(compiled(x), model(x)) and torch.allclose(function(x), model(x) * 2)
+        assert compiled.forward.graphed.stats()["replays"] == function.graphed.stats()["replays"] == 4
+        for _ in range(3):
+            x = torch.randn(4, 8, device="cuda")
+            got = torch.autograd.grad(compiled(x).sum(), model.weight)
+            assert torch.allclose(got[0], torch.autograd.grad(model(x).sum(), model.weight)[0])
+
+    def test_what_changes_python_keeps_dynamos_way(self):
+        """A list that grows, an attribute that is set, a break: every call does them, and regions are graphs."""
+        grown: list[int] = []
+        holder = nn.Identity()
+        holder.n = 0
+
+        def grows(x):
+            grown.append(1)
+            return x * 2
+
+        def counts(x):
+            holder.n += 1
+            return x * 3
+
+        def breaks(x):
+            y = x * 2
+            torch._dynamo.graph_break()
+            return y * 2
+
+        functions = {f: torch.compile(f, mode="reduce-overhead") for f in (grows, counts, breaks)}
+        for _ in range(5):
+            x = torch.randn(8, device="cuda")
+            for factor, compiled in zip((2, 3, 4), functions.values()):
+                assert torch.equal(compiled(x), x * factor)
+        assert len(grown) == 5 and holder.n == 5
+        assert "grown" in functions[grows].why_not and "n" in functions[counts].why_not
+        assert "several pieces" in functions[breaks].why_not
+
+    def test_what_was_compiled_before_is_not_known(self):
+        """Compiled code found in Dynamo's cache tells nothing of what it changes: Dynamo's way."""
+        holder = nn.Identity()
+
+        def notes(x):
+            holder.last = 7
+            return x * 2
+
+        x = torch.ones(8, device="cuda")
+        torch.compile(notes, mode="reduce-overhead").compiled(x)
+        again = torch.compile(notes, mode="reduce-overhead")
+        for _ in range(4):
+            holder.last = 0
+            again(x)
+            assert holder.last == 7
+        assert "compiled before" in again.why_not
+
+    def test_other_compilations_are_untouched(self):
+        """Where no graphs are asked for, torch.compile gives what it gives."""
+        plain = torch.compile(lambda x: x + 1)
+        assert not hasattr(plain, "graphed")
+        gfxgraph.disable()
+        assert not hasattr(torch.compile(lambda x: x + 1, mode="reduce-overhead"), "graphed")
+
+
 class TestOnROCm:
     """A recorded ROCm machine: safe settings, each from a row, in force while something is compiled."""
 

@@ -310,6 +310,19 @@ def test_weights_that_moved_are_noticed(llama):
     assert all(torch.equal(stock, each) for each in ours)
 
 
+def test_hooks_are_called(llama):
+    """A model with a forward hook is left alone: a graph would not call it."""
+    gfx.accelerate(llama)
+    llama.generate(**prompt(), max_new_tokens=4, do_sample=False)
+    seen = []
+    handle = llama.model.norm.register_forward_hook(lambda module, args, output: seen.append(1))
+    try:
+        llama.generate(**prompt(), max_new_tokens=4, do_sample=False)
+    finally:
+        handle.remove()
+    assert len(seen) == 4 and "a module has forward hooks, which a graph would not call" in gfx.report(llama)["left_alone"]
+
+
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     """The step then runs eagerly, into the same places, and that is counted."""
     from gfxgraph.runtime.callables import piece

@@ -16,6 +16,7 @@ from typing import Any
 
 from gfxgraph.hardware.defects import rows
 from gfxgraph.runtime.process import Process, log
+from gfxgraph.runtime.random_state import shield_from_dynamo
 
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:
@@ -36,9 +37,11 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
         make_stock(self, backend, *args, **kwargs)
 
     inductor.__call__, others.__init__ = compile_ours, make
+    trace_again = shield_from_dynamo()
 
     def undo() -> None:
         inductor.__call__, others.__init__ = compile_stock, make_stock
+        trace_again()
 
     return undo
 

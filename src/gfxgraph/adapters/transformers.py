@@ -304,7 +304,7 @@ class Accelerated:
         if choice.outside:
             self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
-        with self.arena.lock, self.model._optimize_model_for_decode():
+        with self.arena.lock:
             result = decoder.generate(request)
         if self.compile and not config.disable_compile:
             self._compile(decoder)
@@ -319,8 +319,13 @@ class Accelerated:
         from gfxgraph.adapters._transformers_decode import Decoder
 
         self.compiling[key] = None
+        why = ""
         if self.arena.state.platform == "simulator":
-            self.why_not_compiled.append("the simulator compiles nothing")
+            why = "the simulator compiles nothing"
+        elif "grouped_mm" in self.model.get_experts_implementation().values():
+            why = "its experts work differently in a prompt and in a step"  # the thread would switch them too
+        if why:
+            self.why_not_compiled.append(why)
             return
         arena, model = self.arena, self.model
 

@@ -209,57 +209,9 @@ def bench_buckets(reps: int) -> dict:
 
 
 def bench_llama(reps: int) -> dict:
-    from bench_core import llama_step
+    from bench_compile import bench  # which stands on this file's parts
 
-    step = llama_step()
-    torch._dynamo.reset()
-    compiled = torch.compile(step)
-    overhead = torch.compile(step, mode="reduce-overhead")
-    with torch.no_grad():
-        eager = step().clone()
-        for _ in range(3):
-            compiled()
-        plain, plain_out = by_hand(step, ())
-        best, best_out = by_hand(compiled, ())
-        graphed = gfxgraph.graphed(compiled)
-        ways = {
-            "eager": step,
-            "graph of eager": lambda: (plain.replay(), plain_out)[1],
-            "compiled": compiled,
-            "reduce-overhead": lambda: (torch.compiler.cudagraph_mark_step_begin(), overhead())[1],
-            "compiled, captured by hand": lambda: (best.replay(), best_out)[1],
-            "graphed(torch.compile(step))": graphed,
-        }
-        for name, call in ways.items():
-            for _ in range(5):
-                out = call()
-            assert torch.allclose(out, eager, rtol=0.05, atol=0.05), name
-        assert graphed.stats()["replays"] >= 3, graphed.stats()
-        wall: dict[str, list[float]] = {name: [] for name in ways}
-        cpu: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(reps):
-            for name in list(ways) if turn % 2 else list(ways)[::-1]:
-                n = 5 if name in ("eager", "compiled") else 20
-                call = ways[name]
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                for _ in range(n):
-                    call()
-                issued = time.perf_counter() - begun
-                torch.cuda.synchronize()
-                wall[name].append((time.perf_counter() - begun) / n * 1e3)
-                cpu[name].append(issued / n * 1e6)
-    ours, hand = wall["graphed(torch.compile(step))"], wall["compiled, captured by hand"]
-    ratios = [a / b for a, b in zip(ours, hand)]
-    return {
-        "figure": "HF Llama step, 16 layers, hidden 1024, fp16, batch 1",
-        "unit": "ms wall, us CPU",
-        "ways": {name: {"wall_ms": summary(wall[name]), "cpu_us": summary(cpu[name])} for name in ways},
-        "wall_ratio_to_by_hand": summary(ratios),
-        "targets": {"wall_ratio": 1.01, "cpu_us": 10},
-        "reached": statistics.median(ratios) <= 1.01
-        and statistics.median(cpu["graphed(torch.compile(step))"]) <= 10,
-    }
+    return bench(reps)
 
 
 def bench_parts(reps: int) -> dict:

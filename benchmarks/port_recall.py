@@ -55,6 +55,7 @@ from gfxgraph.port.audit import audit
 from gfxgraph.port.guards.cpp import Macros, excluding_arm
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import World
+from gfxgraph.port.model import Finding
 from gfxgraph.port.project import Project, kind_of
 from gfxgraph.port.readers.directives import arms_of, blank_comments, scan
 from gfxgraph.port.readers.python import PyFile
@@ -304,13 +305,24 @@ def changes(clone: Path, row: dict[str, object], *, renamed_headers: bool = Fals
     return found
 
 
-def score(mirrors: Path, row: dict[str, object], *, renamed_headers: bool = False) -> Score:
+def keepsake(finding: Finding, folder: Path) -> dict[str, object]:
+    """A finding with the lines round it, for a person to judge later (port_noise.py)."""
+    lines = (folder / finding.path).read_text(errors="replace").splitlines()
+    near = range(max(1, finding.line - 2), min(len(lines), finding.line + 2) + 1)
+    return {**finding.as_json(), "values": dict(finding.values), "near": [[n, lines[n - 1][:160]] for n in near]}
+
+
+def score(mirrors: Path, row: dict[str, object], *, renamed_headers: bool = False, keep: Path | None = None) -> Score:
     """Audit the state before a port and compare with its diff."""
     name = str(row["repo"])
     clone = clone_of(mirrors, name)
     with tempfile.TemporaryDirectory() as folder:
         unpack(clone, str(row.get("base") or f"{row['commit']}^"), folder)
         report = audit(folder, vendored=bool(row.get("paths")))
+        if keep is not None:
+            kept = [keepsake(f, Path(folder)) for f in report.findings]
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"{name.replace('/', '+')}@{row['commit']}.json").write_text(json.dumps(kept))
     flagged = flagged_lines(report)
     result = Score(findings=len(report.findings), lines=report.n_lines)
     for change in changes(clone, row, renamed_headers=renamed_headers):
@@ -335,6 +347,9 @@ def main() -> None:
     parser.add_argument("--set", choices=["read", "unread", "dev", "held"])
     parser.add_argument("--only", default="")
     parser.add_argument("--misses", type=Path, help="write every counted line with the rule that flags it")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder to write every repository's findings to, for port_noise.py"
+    )
     parser.add_argument("--renamed-headers", action="store_true", help="count renamed headers of the project's own")
     options = parser.parse_args()
     rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
@@ -342,7 +357,7 @@ def main() -> None:
     for row in rows:
         if options.set not in (None, row["set"]) or options.only not in row["repo"]:
             continue
-        one = score(options.mirrors, row, renamed_headers=options.renamed_headers)
+        one = score(options.mirrors, row, renamed_headers=options.renamed_headers, keep=options.keep)
         total.add(one)
         details += one.misses
         counted = one.changed + one.places

@@ -1,7 +1,7 @@
 // What gfxg_pipeline is worth in a loop that the CPU cannot feed fast enough: every step changes one argument of
 // the first of COUNT small kernels and runs them all. Compiled by nvcc over CUDA, by g++ over the fake libamdhip64.
 //
-//   pipeline_loop WAY COUNT STEPS      prints `ns_per_step`, `right` and, of a pipeline, `waits`
+//   pipeline_loop WAY COUNT STEPS      prints `ns_per_step`, `cpu_ns_per_step`, `right` and, of a pipeline, `waits`
 //
 // WAY   kernels    each kernel launched by itself
 //       waiting    one exec, changed once its last launch is over: all that HIP allows
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 
 #include "../gfxgraph.h"
@@ -110,18 +111,21 @@ int main(int argc, char **argv) {
   else return 2;
 
   unsigned sum = 0;
-  double ns = 0;
+  double ns = 0, cpu_ns = 0;
   for (int timed = 0; timed < 2; timed++) {
     const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t cpu_begin = std::clock();
     for (int i = 0; i < (timed ? steps : warm_up); i++) {
       value = changes ? i : 0;
       sum += static_cast<unsigned>(value + count - 1);
       step();
     }
+    cpu_ns = 1e9 * static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
     TRY(RT(StreamSynchronize)(stream));
     ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
   }
-  printf("ns_per_step %.1f\nright %d\n", ns / steps, first_of(x) == static_cast<int>(sum));
+  printf("ns_per_step %.1f\ncpu_ns_per_step %.1f\n", ns / steps, cpu_ns / steps);
+  printf("right %d\n", first_of(x) == static_cast<int>(sum));
   gfxg_stats stats{};
   stats.nbytes = sizeof stats;
   TRY(gfxg_get_stats(context, &stats));

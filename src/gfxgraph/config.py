@@ -39,6 +39,14 @@ class WaveMode(StrEnum):
     AUTO = "auto"
 
 
+class Transformers(StrEnum):
+    """What ``GFXGRAPH_TRANSFORMERS`` asks for: whose ``generate`` decodes through graphs."""
+
+    OFF = "off"
+    ON = "on"
+    COMPILE = "compile"
+
+
 class LogLevel(StrEnum):
     """What ``HGB_LOG_LEVEL`` asks for."""
 
@@ -46,6 +54,14 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARN = "warn"
     ERROR = "error"
+
+
+class CompileWays(StrEnum):
+    """What ``GFXGRAPH_COMPILE`` asks for."""
+
+    OFF = "off"
+    REGIONS = "regions"
+    CALLS = "calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +106,12 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
-    compile: bool = True
-    """After ``enable()``: graphs that torch.compile is asked for are ours."""
+    compile: CompileWays = CompileWays.REGIONS
+    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
     compile_keep: tuple[str, ...] = ()
     """Settings of torch.compile that stay as they are where the defect table would change them."""
+    transformers: Transformers = Transformers.OFF
+    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -124,6 +142,12 @@ _GUARD = {word: GuardTier.OFF for word in _FALSE} | {
 _MIGRAPHX = {word: True for word in ("1", "enable", "enabled", "yes", "true", "on")}
 _MIGRAPHX |= {word: False for word in ("0", "disable", "disabled", "no", "false", "off")}
 
+_TRANSFORMERS = {mode.value: mode for mode in Transformers}
+_TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers.OFF for word in _FALSE}
+
+_COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
+_COMPILE |= {way.value: way for way in CompileWays}
+
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
@@ -153,7 +177,8 @@ VARIABLES: Mapping[str, str] = {
     "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
-    "GFXGRAPH_COMPILE": "0 | 1",
+    "GFXGRAPH_TRANSFORMERS": "off | on | compile",
+    "GFXGRAPH_COMPILE": "0 | regions (1) | calls",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
@@ -279,8 +304,9 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.text("GFXGRAPH_METRICS"),
-        compile=reader.flag("GFXGRAPH_COMPILE", True),
+        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.REGIONS),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
+        transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         problems=tuple(reader.problems),
     )
 

@@ -50,6 +50,8 @@ def test_what_differs_is_told(program: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_what_is_known_is_not_run_again(program: str, tmp_path: Path) -> None:
     """A run that ended at its limit is gone on with."""
-    known = {f"Unit_{name}": ["passed", "passed"] for name in ("same", "fails", "less", "crash", "odd", "slow", "gone")}
+    known = {
+        f"Unit_{name}": ["passed", "passed"] for name in ("same", "fails", "less", "crash", "odd", "slow", "gone")
+    }
     seen = hip_tests.compare([program], tmp_path / "lib.so", 60, known, command=[])
     assert seen["differ"] == {} and seen["run"] == 6 and not Path(f"{program}.count").exists()

@@ -45,6 +45,8 @@ def test_empty_environment_gives_the_defaults():
         ("GFXGRAPH", "off", "is_refused", True),
         ("MIGRAPHX_ENABLE_HIPGRAPH", "enable", "migraphx_graphs", True),
         ("GFXGRAPH_METRICS", "metrics", "metrics", "metrics"),
+        ("GFXGRAPH_TRANSFORMERS", "compile", "transformers", config.Transformers.COMPILE),
+        ("GFXGRAPH_TRANSFORMERS", "1", "transformers", config.Transformers.ON),
     ],
 )
 def test_a_good_value_is_read(variable, value, field, expected):

@@ -37,10 +37,35 @@ class Downgraded:
         return _with(made, iter(self._kept))
 
 
+def hold_pool(pool: Any) -> Any:
+    """What keeps a pool in being while a capture into it is tried; drop it once a graph of the pool is there.
+
+    A pool whose only graphs failed is refused by torch from then on, and engines have one for all their graphs.
+
+    Returns:
+        None where there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
+    """
+    from gfxgraph.runtime import process
+
+    state = process.current()
+    if pool is None or state is None or tuple(pool) == (0, 0):
+        return None
+    import torch
+
+    from gfxgraph.runtime.callables import engine
+
+    for _ in range(2):
+        try:
+            return engine.SharedPool(state, torch.cuda.Stream(), pool)
+        except engine.CaptureDied:
+            torch.cuda.empty_cache()  # where its graphs were cleared a moment ago, the pool goes and is new again
+    return None
+
+
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count and, the first time, log that one of an engine's graphs became eager."""
+    from gfxgraph.errors import first_line
     from gfxgraph.runtime import process
-    from gfxgraph.runtime.session import first_line
 
     state = process.current()
     reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"

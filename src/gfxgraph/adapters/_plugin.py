@@ -29,6 +29,10 @@ def activate(adapter: Adapter, list_variable: str) -> None:
     if not settings.is_on and (not is_named or settings.is_refused):
         return
     adapter.install_when_imported()
+    if settings.metrics:
+        from gfxgraph.adapters._metrics import publish
+
+        publish(settings.metrics)
     from gfxgraph.runtime import activation
 
     if settings.simulate or activation.is_enabled():

@@ -54,6 +54,7 @@ class _Captured:
 
     graph: Any
     results: list[Any]
+    pool: Any
     n_unchecked: int = 0
     """Launches still to be compared with eager execution."""
 
@@ -219,7 +220,7 @@ class GraphedProgram:
                 made = engine.capture(
                     lambda: self.program.run_async(dict(placed), handle, STREAM),
                     place.stream,
-                    torch.cuda.graph_pool_handle(),
+                    engine.SharedPool(_state(), place.stream),
                     recorded=False,
                 )
             except (engine.CaptureDied, torch.OutOfMemoryError) as error:
@@ -229,7 +230,7 @@ class GraphedProgram:
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream it was given"
         self.n_captures += 1
-        return _Captured(made.graph, list(made.result), _state().validate_replays), ""
+        return _Captured(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
     def _failed(self, reason: str) -> None:
         """A capture failed; what a library makes at its first use is there at the next."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, report
+from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
 from gfxgraph.adapters._plugin import activate
 from gfxgraph.adapters.base import Adapter, Undo
 
@@ -74,6 +74,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
             n_done += 1
             return result
 
+        holder = hold_pool(self._pool)
         try:
             original(self, shape_key, counted, *args, **kwargs)
         except RuntimeError as caught:
@@ -83,6 +84,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
             _leave_capture()
         if not any_rank_failed(self._tp_group, error is not None):
             return
+        self._gfxgraph_holder = holder
         for kept in ("_graphs", "_outputs", "_capture_inputs"):
             getattr(self, kept, {}).pop(shape_key, None)
         report("SGLang", f"{type(self).__name__} {shape_key}", error or RuntimeError("it failed on another rank"))
@@ -120,6 +122,7 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
             return original(self, *args)
         error: RuntimeError | None = None
         result = None
+        holder = hold_pool(self.graph_pool)
         try:
             result = original(self, *args)
         except RuntimeError as caught:
@@ -127,6 +130,7 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
         if not any_rank_failed(_tp_group(), error is not None):
             return result
         entry.cudagraph = entry.output = None
+        self._gfxgraph_holder = holder
         why = error or RuntimeError("it failed on another rank")
         report("SGLang", f"piece {self.piecewise_compile_index}, size {shape}", why)
         eager[shape] = Downgraded(entry.runnable)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, report
+from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
 from gfxgraph.adapters._plugin import activate
 from gfxgraph.adapters.base import Adapter, Undo
 
@@ -81,6 +81,7 @@ def _surviving(
             return original(self, *args, **kwargs)
         error: RuntimeError | None = None
         result = None
+        holder = hold_pool(self.graph_pool)
         try:
             result = original(self, *args, **kwargs)
         except RuntimeError as caught:
@@ -93,6 +94,7 @@ def _surviving(
         if not any_rank_failed(_tp_group(), error is not None):
             return result
         entries.pop(key, None)
+        self.__dict__["_gfxgraph_holder"] = holder
         report("vLLM", f"{type(self).__name__} {key}", error or RuntimeError("it failed on another rank"))
         eager[key] = Downgraded(self.runnable)
         # A capture only records: this step's work is still to be done.
@@ -107,6 +109,7 @@ def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def clear_graphs(self: Any) -> None:
         self.__dict__.pop("_gfxgraph_eager", None)
+        self.__dict__.pop("_gfxgraph_holder", None)
         original(self)
 
     return clear_graphs

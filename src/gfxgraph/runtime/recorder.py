@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime import process
+from gfxgraph.runtime.autocasting import as_outside
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -206,14 +207,22 @@ class Recorder(TorchDispatchMode):
             graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
                 on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
         """
+        fresh = self._last_nodes_of_the_dead(graph)
+        if fresh:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+
+    def disown_nodes_of_the_dead(self, graph: int) -> None:
+        """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
+        self._last_nodes_of_the_dead(graph)
+
+    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
         driver = process.require().driver
         if driver is None or not graph:
-            return
+            return []
         followed = {before for before, _ in driver.edges(graph)}
         fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
-        if fresh:
-            self.frontiers.update(fresh)
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+        self.frontiers.update(fresh)
+        return fresh
 
     def disown_new_nodes(self) -> None:
         """Know the nodes of an operation that was refused half-way as nobody's.
@@ -238,7 +247,7 @@ class Recorder(TorchDispatchMode):
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.values.tainted:
             if info.is_composite:
-                with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
@@ -318,8 +327,10 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.values.tainted and session.values.reads_tainted(args, kwargs):
-            return None if self._is_pinned_copy(info, args) else _TAINTED
+        if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
+            return None
+        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
+            return _TAINTED
         return None
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:

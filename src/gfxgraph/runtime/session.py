@@ -30,7 +30,7 @@ from torch import Tensor
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError, first_line
-from gfxgraph.runtime import intercept, process, remedies
+from gfxgraph.runtime import autocasting, intercept, process, remedies
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
@@ -124,6 +124,7 @@ class Session:
         process.sessions().append(self)
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
+        autocasting.follow()
         enter_mode(self.recorder)
         self._has_entered = True
 
@@ -131,6 +132,7 @@ class Session:
         """End the last segment; undo what splits executed; give the program."""
         try:
             self._end_segment(final=True)
+            self._settle_random_states()
             self._close()
             self._finish_program()
         except BaseException as error:
@@ -138,6 +140,16 @@ class Session:
             raise
         program, self.program = self.program, Program(self.program.launch)
         return program
+
+    def _settle_random_states(self) -> None:
+        """Wait until torch has cleared the graph's seed and offset, which a begin does on the capture's stream.
+
+        A replay sets them on its own stream, which nothing orders after that: on a busy GPU a graph replayed
+        right after its capture could draw other numbers (torch's CUDAGeneratorState::capture_prologue).
+        """
+        if any(step.tape.generators or step.tape.opaque for step in self.program.segments):
+            with suppress(RuntimeError):  # another thread captures: it comes first
+                intercept.stock("stream_synchronize")(self.streams.own)
 
     @property
     def is_over(self) -> bool:
@@ -188,6 +200,7 @@ class Session:
         self.recorder.paused = True
         process.leftover_modes().append(self.recorder)
         leave_modes()
+        autocasting.leave()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
         self._give_turn()
@@ -559,8 +572,10 @@ class Session:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
         tape = self.recorder.tape
         where = where_of(*place())
-        if _WAS_DEAD in str(error):  # else it ended the capture itself, and what it left there will be done again
+        if _WAS_DEAD in str(error):
             self.recorder.note_opaque_of_the_dead(self.graph_handle)
+        else:
+            self.recorder.disown_nodes_of_the_dead(self.graph_handle)
         if not tape.is_complete:
             failure = CaptureError(
                 "capture_failed",

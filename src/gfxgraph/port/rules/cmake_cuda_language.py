@@ -123,6 +123,7 @@ def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
         line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
         if "-D" not in line:
             line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
+        line = re.sub(r"\bLABELS\s+.*", "", line)
         if match := _NAMED.search(line):
             yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60])
 

@@ -34,7 +34,7 @@ RULE = Rule(
     path="alloc.cpp",
     bad="#include <cuda_runtime.h>\nvoid* get(size_t n) { void* p; cudaMalloc(&p, n); return p; }\n",
     good="#ifdef USE_ROCM\n#include <hip/hip_runtime.h>\n#else\n#include <cuda_runtime.h>\n#endif\n",
-    needs=("cu",),
+    needs=("cu", "nv_bfloat16", "nv_fp8", "nvrtc"),
 )
 _HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
 # By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
@@ -64,6 +64,6 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     hits = [
         line_hit(line, column, name=name, guarded_by=guarded)
         for name, line, column in f.idents_like(_API)
-        if known.get(name) != (True, False)
+        if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]
     yield from once_a_line(hits)

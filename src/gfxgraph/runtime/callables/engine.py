@@ -47,12 +47,15 @@ class SharedPool:
     torch refuses an id whose graphs are all gone (``use_count > 0``), and gives a pool's memory back only
     when they are. So an empty graph keeps the pool in being, and dies with the last holder.
 
+    Args:
+        pool_id: somebody else's pool; a new one where None.
+
     Raises:
         CaptureDied: not even the empty graph could be captured.
     """
 
-    def __init__(self, state: process.Process, stream: Any) -> None:
-        self.id = torch.cuda.graph_pool_handle()
+    def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
+        self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is empty

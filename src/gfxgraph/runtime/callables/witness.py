@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import Kind, When
+from gfxgraph.runtime import autocasting
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.memory import overwrite
 from gfxgraph.runtime.recorder import OpInfo, place, storage_address
@@ -87,6 +88,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.checks_values = checks_values
         self.each = each
+        self._depth = 0
         self.ops: list[Op] = []
         self.writes: dict[tuple[Any, ...], Write] = {}
         self.first_draw: Op | None = None
@@ -101,6 +103,18 @@ class Watch(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         return True
 
+    def __enter__(self) -> Watch:
+        if not self._depth:  # else from the handler
+            autocasting.follow()
+        self._depth += 1
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._depth -= 1
+        if not self._depth:
+            autocasting.leave()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
@@ -109,7 +123,7 @@ class Watch(TorchDispatchMode):
         if info is None:
             info = _OPS[func] = OpInfo(func)
         if info.is_composite:
-            with self:
+            with self, autocasting.as_outside():
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         op = Op(info.name, *place(), torch.Tag.pointwise in func.tags or (info.is_view and info.name not in PICKS))
         self.ops.append(op)

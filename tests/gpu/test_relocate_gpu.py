@@ -1,4 +1,4 @@
-"""Arguments read in place on a real GPU: torch's own kernels, cuBLAS, addresses that come and go. Skips without one."""
+"""Arguments read in place on a real GPU: torch's own kernels, cuBLAS, new addresses. Skips without one."""
 
 from __future__ import annotations
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.callables.relocate import Moving
 
 
+class Steered(RunEagerly):
+    """A value read inside is not what the capture was steered by."""
+
+
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
@@ -89,6 +93,8 @@ class Entry:
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
+        self.variants: list[Instance] = []
+        """Captures that other values have steered; the one that fitted last is ``first``."""
         self.result_nbytes = 0
         self.why_eager = ""
         self.why_copied = ""
@@ -134,7 +140,7 @@ class Entry:
         return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
 
     def instances(self) -> list[Instance]:
-        return [self.first, *self.ring] if self.first is not None else []
+        return [self.first, *self.ring, *self.variants] if self.first is not None else []
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -235,6 +241,7 @@ class Entry:
         self.n_gone = self.n_replays()
         self.first = None
         self.ring.clear()
+        self.variants.clear()
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -308,7 +315,26 @@ class Entry:
             before.put_back()
             instance.n_trials += 1
             question = error.fields.get("question", "")
-            raise RunEagerly(f"a value that steered the capture changed: {question}") from error
+            raise Steered(f"a value that steered the capture changed: {question}") from error
+
+    def replay_variant(self) -> Instance | None:
+        """Launch the captures that other values have steered until one fits; that one is ``first`` then."""
+        for k, variant in enumerate(self.variants):
+            try:
+                self.replay(variant)
+            except Steered:
+                continue
+            assert self.first is not None
+            self.first, self.variants[k] = variant, self.first
+            return variant
+        return None
+
+    def add_variant(self) -> None:
+        """Capture the function once more, steered by what the inputs hold now; raises as ``capture``."""
+        known = self.mutates
+        variant = self.capture(recorded=True)
+        self.mutates = tuple(sorted({*known, *self.mutates}))
+        self.variants.insert(0, variant)
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments to the caller's own."""

@@ -32,22 +32,27 @@ from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.agreed import Agreed
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.entry import Entry, Instance
+from gfxgraph.runtime.callables.entry import Entry, Instance, Steered
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.on_ranks import GraphedOnRanks
 from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
+from gfxgraph.runtime.callables.ranks import Ranks
 from gfxgraph.runtime.callables.relocate import NotRelocatable, learn
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
+MOST_VARIANTS = 3
+"""Captures of one signature, beside the first, for values that steer it; more of them run eagerly."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
 TRY_AGAIN_AFTER = 64
@@ -270,11 +275,40 @@ class Graphed(Planned):
         instance, own = self._instance(entry, stream)
         # What the function writes to its arguments it writes to their padding too.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
-        entry.replay(instance)
+        try:
+            entry.replay(instance)
+        except Steered:
+            if own is False or route.proof is not None:
+                raise
+            instance = self._variant(arena, entry)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _variant(self, arena: Arena, entry: Entry) -> Instance:
+        """A replay of another capture of the same signature, which the values at hand have steered.
+
+        Raises:
+            RunEagerly: there is none, and no room for more.
+        """
+        found = entry.replay_variant()
+        if found is None and len(entry.variants) < MOST_VARIANTS:
+            current = torch.cuda.current_stream(arena.device_index)
+            arena.stream.wait_stream(current)
+            try:
+                entry.add_variant()
+                self._n_captures += 1
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                why = "no further capture for another value; such calls run eagerly"
+                arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                raise RunEagerly("a value that steered the capture changed") from error
+            finally:
+                current.wait_stream(arena.stream)
+            found = entry.replay_variant()
+        if found is None:
+            raise RunEagerly("a value that steered the capture changed")
+        return found
 
     def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
@@ -630,6 +664,7 @@ def graphed(
     warmup: int = 1,
     max_graphs: int = 64,
     strict: bool = False,
+    ranks: Any = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
 
@@ -654,6 +689,9 @@ def graphed(
         warmup: eager calls of a signature before it is captured.
         max_graphs: captured signatures of this callable; the least recently used goes first.
         strict: raise instead of running eagerly where a call cannot be captured.
+        ranks: True, or a ``Ranks``: under torch.distributed the ranks decide together which bucket runs,
+            which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
+            calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
 
     Raises (where strict):
         CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
@@ -674,6 +712,7 @@ def graphed(
             warmup=warmup,
             max_graphs=max_graphs,
             strict=strict,
+            ranks=ranks,
         )
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
@@ -684,4 +723,29 @@ def graphed(
     options = Options(
         dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
     )
-    return Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    made = Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    if ranks is False:
+        return made
+    sizes = _sizes_for_ranks(options, {"threads": threads != "serial", "mode": mode is not None})
+    given = ranks if isinstance(ranks, Ranks) else None
+    together = functools.partial(Agreed, fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
+    return GraphedOnRanks(fn, made, together)
+
+
+def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
+    """The buckets that ranks agree on; refuses at once what they do not decide together."""
+    sizes = options.buckets
+    if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
+        raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")
+    asked = {
+        **alone,
+        "moved": options.moved is not MovedInput.COPY,
+        "above": options.above is not Above.EAGER,
+        "pad": options.pad is not None,
+        "budget": options.budget is not None,
+        "strict": options.strict,
+    }
+    refused = [name for name, is_set in asked.items() if is_set]
+    if refused:
+        raise ValueError(f"with ranks, {', '.join(refused)} cannot be chosen: each rank would decide by itself")
+    return sizes

@@ -254,12 +254,13 @@ def _prove(entry: Entry, first: Instance, second: Instance, moving: Moving, twin
         program = second.graph._program
         before = Effects((*program.writes(), *data), program.random_states())
         try:
-            results = []
-            for run in (lambda: launch(second.graph), lambda: _moved(first, moving, twins, launch)):
+            results: list[list[Tensor]] = []
+            for instance in (second, first):
                 for home in homes:
                     home.zero_()
-                run()
-                instance = second if not results else first
+                if instance is first and not all(moving.move(i, twin.data_ptr()) for i, twin in twins.items()):
+                    raise NotRelocatable("the runtime refuses to change a kernel of the graph exec")
+                launch(instance.graph)
                 made = [r.made.clone() for r in instance.outputs.results if r.made is not None and not r.is_host]
                 results.append([*made, *[t.clone() for t in data]])
                 before.put_back()
@@ -274,12 +275,3 @@ def _prove(entry: Entry, first: Instance, second: Instance, moving: Moving, twin
         is_same = is_same and all(is_near(a.detach(), b, False) for a, b in zip(truth, results[1]))
     if not is_same:
         raise NotRelocatable("moved to another address the graph gives another result")
-
-
-def _moved(first: Instance, moving: Moving, twins: dict[int, Tensor], launch: Any) -> None:
-    if not all(moving.move(i, twin.data_ptr()) for i, twin in twins.items()):
-        raise NotRelocatable("the runtime refuses to change a kernel of the graph exec")
-    launch(first.graph)
-
-
-

@@ -310,6 +310,19 @@ def test_weights_that_moved_are_noticed(llama):
     assert all(torch.equal(stock, each) for each in ours)
 
 
+def test_hooks_are_called(llama):
+    """A model with a forward hook is left alone: a graph would not call it."""
+    gfx.accelerate(llama)
+    llama.generate(**prompt(), max_new_tokens=4, do_sample=False)
+    seen = []
+    handle = llama.model.norm.register_forward_hook(lambda module, args, output: seen.append(1))
+    try:
+        llama.generate(**prompt(), max_new_tokens=4, do_sample=False)
+    finally:
+        handle.remove()
+    assert len(seen) == 4 and "a module has forward hooks, which a graph would not call" in gfx.report(llama)["left_alone"]
+
+
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     """The step then runs eagerly, into the same places, and that is counted."""
     from gfxgraph.runtime.callables import piece
@@ -400,17 +413,51 @@ def test_refuses_what_it_was_not_tested_with(llama, monkeypatch):
     assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
 
 
-def test_by_setting(monkeypatch):
+def test_what_compile_leaves_to_torch():
+    """Reductions and exponentials of a captured module become operations of torch's own; the rest stays."""
+    from gfxgraph.adapters import _transformers_compile as compiling
+
+    def step(x, y):
+        z = torch.nn.functional.silu(x) * y + x.pow(2).mean(-1, keepdim=True)
+        return torch.nn.functional.softmax(z, dim=-1, dtype=torch.float32).to(x.dtype) + torch.cos(y)
+
+    module = torch.fx.symbolic_trace(step)
+    x, y = torch.randn(2, 3, 8).half(), torch.randn(2, 3, 8).half()
+    assert compiling.keep_own_kernels(module) == 4
+    names = sorted(str(node.target).split(".")[-1] for node in module.graph.nodes if node.op == "call_function")
+    assert names.count("unary") == 2 and {"mean", "softmax"} <= set(names) and "silu" not in names
+    assert torch.equal(module(x, y), step(x, y))
+
+
+def test_compile_where_nothing_compiles(llama):
+    """In the simulator compile=True changes nothing and says so; another word is refused."""
+    if "allow_cuda" in ON:
+        pytest.skip("there is a GPU: tests/gpu/test_transformers_gpu.py compiles")
+    inputs = prompt()
+    stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
+    gfx.accelerate(llama, compile=True)
+    for _ in range(2):
+        assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
+    assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["the simulator compiles nothing"]
+    with pytest.raises(ValueError, match="'fast'"):
+        gfx.accelerate(llama, compile="fast")
+
+
+@pytest.mark.parametrize("on", [ON] if "allow_cuda" in ON else [ON, {"simulate": "hip"}])
+def test_by_setting(on, monkeypatch):
     """GFXGRAPH_TRANSFORMERS has enable() do it for every model, and disable() undo it."""
     gfxgraph.disable()
     monkeypatch.setenv("GFXGRAPH_TRANSFORMERS", "on")
     try:
-        gfxgraph.enable(validate=False, **ON)
+        gfxgraph.enable(**on)  # validating, where it is HIP
         torch.manual_seed(0)  # the simulated device is another one now: so must the model be
         model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
         stock = model.generate(**prompt(), max_new_tokens=4, do_sample=False, cache_implementation="dynamic")
-        assert torch.equal(model.generate(**prompt(), max_new_tokens=4, do_sample=False), stock)
-        assert gfx.report(model)["calls"] == 1 and gfx.is_accelerated(model)
+        for _ in range(3):
+            assert torch.equal(model.generate(**prompt(), max_new_tokens=4, do_sample=False), stock)
+        assert gfx.report(model)["calls"] == 3 and not gfxgraph.stats()["validation_failures"]
+        assert bool(gfxgraph.stats()["validations"]) == (on.get("simulate") == "hip")
+        assert gfx.is_accelerated(model)
     finally:
         gfxgraph.disable()
         monkeypatch.undo()

@@ -58,8 +58,10 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
         done: gets the new decoder and "", or the one at work and why it stays.
     """
     model, extras, has_positions = decoder.model, dict(decoder.extras), decoder.has_positions
+    n_threads = torch.get_num_threads()
 
     def work() -> None:
+        torch.set_num_threads(n_threads)  # a compiled function is guarded on it, and it is the thread's own
         try:
             with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
                 with torch.cuda.stream(torch.cuda.Stream()):

@@ -76,7 +76,9 @@ class Part:
             beside(self.piece.place, self.piece.fn, (), {})
             return
         if self.n_runs == self.n_eager + 1:
-            self.piece.capture()
+            self.piece.pool = self.piece.place.pool
+            if not self.piece.capture():
+                self.piece.place.renew()  # nothing is captured into the pool of a failed capture
         self.piece.run()
 
 
@@ -245,16 +247,15 @@ class Decoder:
         self.read_prompt(request)
         loop = Loop(self, request)
         length = request.input_ids.shape[1]
-        try:
+        self.tally.n_calls += 1
+        with self.model._optimize_model_for_decode():
             while True:
                 length += 1
                 self._next_token(request, loop, length)
                 if loop.is_over(length) or length >= request.max_length:
                     break
                 self._step_forward()
-            length = loop.finish(length)
-        finally:
-            self.tally.n_calls += 1
+        length = loop.finish(length)
         if request.streamer is not None:
             request.streamer.end()
         return self._result(request, loop, length)
@@ -369,7 +370,7 @@ class Decoder:
         loop.part.run()
 
     def _part(self, fn: Callable[[], None], name: str) -> Part:
-        return Part(Piece(self.arena, fn, pool=self.arena.pool, name=name))
+        return Part(Piece(self.arena, fn, name=name))
 
     @property
     def is_warm(self) -> bool:

@@ -37,6 +37,8 @@ MAX_DECODERS = 4
 MIN_TOKENS = 16
 """Steps of a decoder after which it is worth compiling."""
 _GRANULE = 64
+_IDLE_HOOKS = "transformers.utils.output_capturing"
+"""transformers' own hooks, which stay once a call has asked for hidden states, and do nothing in others."""
 
 _lock = threading.RLock()
 _accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
@@ -216,7 +218,10 @@ class Accelerated:
         self.lock = threading.Lock()
         self.arena: Any = None
         self.decoders: OrderedDict[tuple[int, int], Decoder] = OrderedDict()
-        self.fingerprint: Any = None
+        self.seen: tuple[Any, ...] = ()
+        """The modules and where their weights are, at this call."""
+        self.captured: tuple[Any, ...] = ()
+        """The same when the first of the present graphs was captured."""
         self.left_alone: dict[str, int] = {}
         self.past: list[int] = [0, 0, 0, 0]
         self.compile: bool | str = False
@@ -299,7 +304,7 @@ class Accelerated:
         if choice.outside:
             self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
-        with self.arena.lock, self.model._optimize_model_for_decode():
+        with self.arena.lock:
             result = decoder.generate(request)
         if self.compile and not config.disable_compile:
             self._compile(decoder)
@@ -314,8 +319,13 @@ class Accelerated:
         from gfxgraph.adapters._transformers_decode import Decoder
 
         self.compiling[key] = None
+        why = ""
         if self.arena.state.platform == "simulator":
-            self.why_not_compiled.append("the simulator compiles nothing")
+            why = "the simulator compiles nothing"
+        elif "grouped_mm" in self.model.get_experts_implementation().values():
+            why = "its experts work differently in a prompt and in a step"  # the thread would switch them too
+        if why:
+            self.why_not_compiled.append(why)
             return
         arena, model = self.arena, self.model
 
@@ -355,13 +365,9 @@ class Accelerated:
         from gfxgraph.runtime.callables.memory import Arena
 
         model, state = self.model, activation.process_for_callables()
-        fingerprint = (
-            tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())),
-            model.config._attn_implementation,
-        )
-        if self.arena is None or self.arena.state is not state or fingerprint != self.fingerprint:
+        if self.arena is None or self.arena.state is not state or self.seen != self.captured:
             self.free()  # graphs hold the addresses of weights that have moved
-            self.fingerprint = fingerprint
+            self.captured = self.seen
         if self.arena is None:
             self.arena = Arena(state, model.device.index or 0)
         key = (batch, cache_len)
@@ -413,7 +419,7 @@ class Accelerated:
 
     def why_not(self, call: dict[str, Any]) -> str:
         """Why a call is left to transformers; "" where a decoder takes it."""
-        return self._model_says() or self._call_says(call) or self._inputs_say(call)
+        return self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
 
     def _model_says(self) -> str:
         import torch
@@ -437,6 +443,25 @@ class Accelerated:
         if torch.is_autocast_enabled("cuda"):
             return "it is called under autocast"
         return caches.why_not(model.config.get_text_config(decoder=True))
+
+    def _modules_say(self) -> str:
+        """Look at every module: what a graph would not call or could not follow, and where the weights are."""
+        from torch.nn.modules import module as globally
+
+        found: list[Any] = [self.model.config._attn_implementation]
+        if globally._global_forward_hooks or globally._global_forward_pre_hooks:
+            return "there are forward hooks on all modules, which a graph would not call"
+        for module in self.model.modules():
+            hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            if any(getattr(hook, "__module__", "") != _IDLE_HOOKS for hook in hooks):
+                return "a module has forward hooks, which a graph would not call"
+            if type(module).__module__.startswith("peft."):
+                return "the model has PEFT's layers, which are switched without a trace"
+            found += (id(type(module)), module.training)
+            found += [tensor.data_ptr() for tensor in module._parameters.values() if tensor is not None]
+            found += [tensor.data_ptr() for tensor in module._buffers.values() if tensor is not None]
+        self.seen = tuple(found)
+        return ""
 
     def _call_says(self, call: dict[str, Any]) -> str:
         config = call["generation_config"]

@@ -56,6 +56,8 @@ bool fill(Table &t) {
   t.hipKernelNameRefByPtr =
       reinterpret_cast<decltype(t.hipKernelNameRefByPtr)>(plain_dlsym(handle, "hipKernelNameRefByPtr"));
   t.hipGetErrorName = reinterpret_cast<decltype(t.hipGetErrorName)>(plain_dlsym(handle, "hipGetErrorName"));
+  t.hipPeekAtLastError =
+      reinterpret_cast<decltype(t.hipPeekAtLastError)>(plain_dlsym(handle, "hipPeekAtLastError"));
   for (const Need &need : kNeeds)
     if (need.required && !plain_dlsym(handle, need.name)) return false;
   t.library = library_path;

@@ -28,6 +28,7 @@ struct Table {
 #include "api.inc"
   const char *(*hipKernelNameRefByPtr)(const void *, hipStream_t);  // the two that return text
   const char *(*hipGetErrorName)(hipError_t);
+  hipError_t (*hipPeekAtLastError)();  // null on CUDA, whose driver keeps none
   const char *library;  // path it came from
   int version;          // hipRuntimeGetVersion, cuDriverGetVersion
   // Where CUDA's driver stands behind the table (cuda.cpp): what has no counterpart of HIP's shape. Null on HIP.

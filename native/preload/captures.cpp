@@ -36,27 +36,27 @@ std::vector<hipGraphNode_t> nodes_in(const Table &t, hipGraph_t graph) {
   return nodes;
 }
 
-// Ties the ends of an active capture together where a fork was not joined; true when it did. HIP refuses to
-// end such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
+// Ties the ends of an active capture together where a fork was not joined, and returns the node that does. HIP
+// refuses to end such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
 //
 // A fork is what HIP takes for one: an end at which the stream does not stand and that the program did not
 // place itself. A side stream joined right before the end is none: the stream stands at both ends then.
-bool join_forks(const Table &t, hipStream_t stream) {
-  if (t.cuda) return false;  // it tells, and leaves the stream as it was
+hipGraphNode_t join_forks(const Table &t, hipStream_t stream) {
+  if (t.cuda) return nullptr;  // it tells, and leaves the stream as it was
   // A program that edits dependencies by hand may have left a loose end on purpose.
-  if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return false;
+  if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return nullptr;
   hipStreamCaptureStatus status = kNone;
   unsigned long long id = 0;
   hipGraph_t graph = nullptr;
   const hipGraphNode_t *last = nullptr;
   size_t n_last = 0, n_edges = 0;
-  if (!t.hipGraphGetEdges || !t.hipGraphAddEmptyNode) return false;
-  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &last, &n_last) || status != kActive) return false;
+  if (!t.hipGraphGetEdges || !t.hipGraphAddEmptyNode) return nullptr;
+  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &last, &n_last) || status != kActive) return nullptr;
   std::unordered_set<hipGraphNode_t> stands(last, last + n_last);
   const std::vector<hipGraphNode_t> nodes = nodes_in(t, graph);
-  if (t.hipGraphGetEdges(graph, nullptr, nullptr, &n_edges)) return false;
+  if (t.hipGraphGetEdges(graph, nullptr, nullptr, &n_edges)) return nullptr;
   std::vector<hipGraphNode_t> from(n_edges), to(n_edges), ends;
-  if (n_edges && t.hipGraphGetEdges(graph, from.data(), to.data(), &n_edges)) return false;
+  if (n_edges && t.hipGraphGetEdges(graph, from.data(), to.data(), &n_edges)) return nullptr;
   const std::unordered_set<hipGraphNode_t> followed(from.begin(), from.end());
   bool is_forked = false;
   {
@@ -68,7 +68,7 @@ bool join_forks(const Table &t, hipStream_t stream) {
     }
   }
   hipGraphNode_t join = nullptr;
-  return is_forked && !t.hipGraphAddEmptyNode(&join, graph, ends.data(), ends.size());
+  return is_forked && !t.hipGraphAddEmptyNode(&join, graph, ends.data(), ends.size()) ? join : nullptr;
 }
 
 // Until 7.14 a refused end (901) leaves the stream invalidated, and work sent to it vanishes without
@@ -136,22 +136,28 @@ void capture_began(const Table &t, hipStream_t stream, hipGraph_t into) {
 hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
                        hipGraph_t *graph) {
   hipGraph_t into = nullptr;
+  bool is_origin = false;  // a stream that forked from it cannot end its capture
   {
     std::lock_guard<std::mutex> hold(lock);
     if (state().stuck.count(stream)) {
       if (graph) *graph = nullptr;
       return kCaptureUnjoined;  // the runtime would crash
     }
-    if (auto begun = state().active.find(stream); begun != state().active.end()) into = begun->second;
+    const auto begun = state().active.find(stream);
+    is_origin = begun != state().active.end();
+    if (is_origin) into = begun->second;
   }
-  const bool was_unjoined = graph && join_forks(t, stream);
+  const hipGraphNode_t join = graph && is_origin ? join_forks(t, stream) : nullptr;
   hipError_t status = real(stream, graph);
   // A refused end leaves a dangling handle, which no caller must ever see.
   if (status && graph) *graph = nullptr;
   if (status == kIllegalState) return status;  // there was none
-  if (status && status != kCaptureUnjoined && still_active(t, stream)) return status;  // it goes on
+  if (status && status != kCaptureUnjoined && still_active(t, stream)) {  // it goes on
+    if (join && t.hipGraphDestroyNode) t.hipGraphDestroyNode(join);
+    return status;
+  }
   if (status == kCaptureInvalidated && !t.cuda) revive(t, stream);
-  if (!status && was_unjoined) {
+  if (!status && join) {
     // The answer that the program would have had, from a stream that lives on. A graph of the program's that
     // was captured into stays the program's.
     if (!into) t.hipGraphDestroy(*graph);
@@ -162,7 +168,7 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   add(status ? counters.captures_failed : counters.captures);
   if (!status && graph && !t.hipGraphGetNodes(*graph, nullptr, &n)) add(counters.captured_nodes, n);
   std::lock_guard<std::mutex> hold(lock);
-  if (status == kCaptureUnjoined && !was_unjoined && !t.cuda) state().stuck.insert(stream);
+  if (status == kCaptureUnjoined && !join && !t.cuda) state().stuck.insert(stream);
   if (state().active.erase(stream) && n_active.fetch_sub(1) == 1) state().events.clear(), state().placed.clear();
   return status;
 }

@@ -4,6 +4,7 @@
 namespace gfx {
 
 thread_local bool inside_shim = false;
+thread_local hipError_t owed_error = kSuccess;
 
 void escaped(Fn fn, bool legacy_stream) {
   const bool first = counters.fn[static_cast<int>(fn)].escaped.fetch_add(1) == 0;
@@ -201,7 +202,8 @@ HOOK(hipGraphUpload) {
   static hipError_t call(const Table &, decltype(Table::hipGraphUpload) real, hipGraphExec_t exec,
                          hipStream_t stream) {
     Record *r = find_record(exec);
-    hipGraphExec_t now = r ? r->real.load() : exec;
+    if (!r) return real(exec, stream);
+    hipGraphExec_t now = r->real.load();
     return now ? real(now, stream) : kSuccess;  // nothing to upload where there is no exec
   }
 };
@@ -211,7 +213,27 @@ HOOK(hipGraphExecDestroy) {
   }
 };
 
+namespace {
+
+hipError_t last_error(hipError_t (*Table::*ask)(), bool clear) {
+  const Table *t = table();
+  if (!t || !(t->*ask)) return kSuccess;
+  const hipError_t theirs = (t->*ask)();
+  if (inside_shim) return theirs;
+  const hipError_t owed = owed_error;
+  if (clear) owed_error = kSuccess;
+  return theirs ? theirs : owed;
+}
+
+}  // namespace
 }  // namespace gfx
+
+extern "C" __attribute__((visibility("default"))) hipError_t hipGetLastError(void) {
+  return gfx::last_error(&gfx::Table::hipGetLastError, true);
+}
+extern "C" __attribute__((visibility("default"))) hipError_t hipPeekAtLastError(void) {
+  return gfx::last_error(&gfx::Table::hipPeekAtLastError, false);
+}
 
 #define GFX_GRAPH(name, need, params, args)                                         \
   extern "C" __attribute__((visibility("default"))) hipError_t name params {        \

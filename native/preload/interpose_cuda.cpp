@@ -140,7 +140,8 @@ CU(cuGraphLaunch_ptsz) {
 CU(cuGraphUpload) {
   static hipError_t call(const Table &, void *real, W exec, W stream) {
     Record *r = find_record(exec_of(exec));
-    hipGraphExec_t now = r ? r->real.load() : exec_of(exec);
+    if (!r) return go(real, exec, stream);
+    hipGraphExec_t now = r->real.load();
     return now ? go(real, static_cast<W>(now), stream) : kSuccess;
   }
 };

@@ -56,6 +56,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class CompileWays(StrEnum):
+    """What ``GFXGRAPH_COMPILE`` asks for."""
+
+    OFF = "off"
+    REGIONS = "regions"
+    CALLS = "calls"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A variable whose value was refused; the default is in force instead."""
@@ -98,8 +106,8 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
-    compile: bool = True
-    """After ``enable()``: graphs that torch.compile is asked for are ours."""
+    compile: CompileWays = CompileWays.REGIONS
+    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
     compile_keep: tuple[str, ...] = ()
     """Settings of torch.compile that stay as they are where the defect table would change them."""
     transformers: Transformers = Transformers.OFF
@@ -137,6 +145,9 @@ _MIGRAPHX |= {word: False for word in ("0", "disable", "disabled", "no", "false"
 _TRANSFORMERS = {mode.value: mode for mode in Transformers}
 _TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers.OFF for word in _FALSE}
 
+_COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
+_COMPILE |= {way.value: way for way in CompileWays}
+
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
@@ -167,7 +178,7 @@ VARIABLES: Mapping[str, str] = {
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
-    "GFXGRAPH_COMPILE": "0 | 1",
+    "GFXGRAPH_COMPILE": "0 | regions (1) | calls",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
@@ -293,7 +304,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.text("GFXGRAPH_METRICS"),
-        compile=reader.flag("GFXGRAPH_COMPILE", True),
+        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.REGIONS),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         problems=tuple(reader.problems),

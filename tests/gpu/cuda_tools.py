@@ -91,6 +91,12 @@ def compile_cuda(source: Path, out: Path, runtime: str, *options: str) -> Path:
     return out
 
 
+def commit() -> str:
+    """Of this checkout; where it was copied without its history, what BENCH_COMMIT says."""
+    said = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return said.stdout.strip() or os.environ.get("BENCH_COMMIT", "")
+
+
 def build_library(name: str, folder: Path) -> Path:
     """``preload`` or ``bridge``, by g++ alone."""
     command = [sys.executable, str(NATIVE / "tools/build_by_hand.py"), name, str(folder)]

@@ -74,6 +74,7 @@ def test_on_cuda(name: str, built: list[str]) -> None:
         summary = {
             "what": "the C API on libcudart: every scenario that real HIP runs on the emulator",
             "device": cuda_tools.device()[0],
+            "commit": cuda_tools.commit(),
             "runtime": told["version"],
             "passed": len(_outcomes),
             "of": len(SCENARIOS),

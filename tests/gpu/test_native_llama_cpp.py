@@ -105,6 +105,7 @@ def test_the_same_tokens(program: str, library: Path, tmp_path: Path, name: str)
         summary = {
             "what": "llama.cpp, CUDA backend, under libgfxgraph_preload.so",
             "device": cuda_tools.device()[0],
+            "commit": cuda_tools.commit(),
             "model": f"random weights, {len(tiny_gguf.model(1))} bytes (tests/emulator/tiny_gguf.py)",
             "tokens": N_TOKENS,
             "runs": _outcomes,

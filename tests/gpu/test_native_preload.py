@@ -150,13 +150,10 @@ def test_figures(run: Callable[..., Ran], tmp_path_factory: pytest.TempPathFacto
     in_graph = run(program, "bench", "100").value("ns_per_node")
     walked = [run(program, "bench", "100", GFXGRAPH_PRELOAD_NODE_LIMIT="1").value("ns_per_node") for _ in range(3)]
     overhead = [after - before for before, after in zip(without, with_us, strict=True)]
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     figures = {
         "what": "libgfxgraph_preload.so on CUDA: cost of a launch over a million launches, of a node run by itself",
         "device": cuda_tools.device()[0],
-        "commit": commit,
+        "commit": cuda_tools.commit(),
         "repeats": REPEATS,
         "ns_per_launch_without": without,
         "ns_per_launch_with": with_us,

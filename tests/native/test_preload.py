@@ -200,6 +200,17 @@ def test_what_is_no_fork_is_not_refused(run: Run, checked: Path, profile: str) -
 
 
 @pytest.mark.parametrize("profile", PROFILES)
+def test_answers_are_the_runtimes_own(run: Run, checked: Path, profile: str) -> None:
+    """The last error though we called in between, a capture ended too early by another stream, an exec that is none."""
+    without = run(checked, "answers", preload=False, GFX_FAKE_PROFILE=profile)
+    ran = run(checked, "answers", GFX_FAKE_PROFILE=profile)
+    assert ran.seen == without.seen
+    assert (ran.last("invalidated"), ran.seen["peeked"], ran.seen["last"]) == (901, [901, 901], [901, 0])
+    assert (ran.last("wrong_stream"), ran.last("wrong_thread"), ran.last("end"), ran.last("nodes")) == (903, 908, 0, 2)
+    assert ran.last("no_exec") == INVALID
+
+
+@pytest.mark.parametrize("profile", PROFILES)
 def test_a_graph_that_was_captured_into_stays_the_programs(run: Run, checked: Path, profile: str) -> None:
     """Also where the capture is refused for a fork that nobody joined."""
     ran = run(checked, "unjoined_into", GFX_FAKE_PROFILE=profile)

@@ -7,6 +7,7 @@ Stays out: tracing and code generation, which are torch's; capture and replay, w
     takeover.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
     seam.py       where Inductor hands over what is to be captured, in every torch that we know
     region.py     one compiled callable, captured and replayed
+    calls.py      whole calls of compiled code as one graph, where that is asked for
     sizes.py      which dim of which tensor a number among the inputs is
     simulated.py  Inductor where there is no device to generate code for
 """

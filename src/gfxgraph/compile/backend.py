@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.compile import seam, simulated
+from gfxgraph.compile import calls, seam, simulated
 from gfxgraph.compile.region import Wanted
 
 OURS = ("buckets", "max_graphs")
@@ -38,6 +38,7 @@ def gfxgraph(
     """
     from torch._inductor.compile_fx import compile_fx
 
+    calls.note_what_is_traced()
     asked = dict(options or {})
     wanted = Wanted(**{name: asked.pop(name) for name in OURS if name in asked})
     config = _inductors(mode, asked)

@@ -32,8 +32,8 @@ from gfxgraph.types import ReplayMode
 
 MAX_VARIANTS = 4
 """Sets of addresses that are kept captured; the least recently used goes first."""
-MAX_MADE = 16
-"""Sets of addresses that are tried before inputs that move are copied instead."""
+MAX_PLACES = 4
+"""Addresses at which one static input is met before it is copied instead: eager results, two sets of buffers."""
 ALIGNMENT = 16
 """What Inductor's kernels assume of addresses, in bytes."""
 
@@ -83,7 +83,9 @@ class Region:
         self._copied: frozenset[int] = frozenset()
         """Static inputs that turned out to move."""
         self._variants: dict[tuple[int, ...], Variant] = {}
-        self._n_made = 0
+        self._places: dict[int, set[int]] = {}
+        """Where inputs that should stay in place have been."""
+        self._is_looked_at = not is_backward and not mutated
         self._last: Variant | None = None
         self.why_eager = ""
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
@@ -93,6 +95,8 @@ class Region:
     def __call__(self, inputs: list[Any]) -> Any:
         variant = self._last
         if variant is None or not variant.is_at(inputs):
+            if not self._is_looked_at:
+                return self._look(inputs)
             variant = self._find(inputs)
             if variant is None:
                 return self._model(_aligned_all(inputs, self._mutated))
@@ -112,16 +116,15 @@ class Region:
                 self._stay_eager(f"an input is a {type(value).__qualname__}")
                 return None
         fixed = self._fixed(inputs)
-        key = tuple([inputs[i].data_ptr() for i in fixed])
-        found = self._variants.pop((*fixed, *key), None)
+        key = (*fixed, *[inputs[i].data_ptr() for i in fixed])
+        found = self._variants.pop(key, None)
         if found is None:
-            if self._n_made >= MAX_MADE:
-                return self._give_in(inputs, fixed)
+            if self._restless(inputs, fixed):
+                return self._find(inputs)
             if len(self._variants) >= MAX_VARIANTS:
                 del self._variants[next(iter(self._variants))]
-            found = Variant(self, inputs, fixed, key)
-            self._n_made += 1
-        self._variants[(*fixed, *key)] = found  # the last used is the last
+            found = Variant(self, inputs, fixed)
+        self._variants[key] = found  # the last used is the last
         return found
 
     def _fixed(self, inputs: list[Any]) -> tuple[int, ...]:
@@ -134,20 +137,19 @@ class Region:
             and (i in self._mutated or inputs[i].data_ptr() % ALIGNMENT == 0)
         )
 
-    def _give_in(self, inputs: list[Any], fixed: tuple[int, ...]) -> Variant | None:
-        """Too many sets of addresses: from now on copy the inputs that are elsewhere each time."""
-        n = len(fixed)
-        seen = [key[n:] for key in self._variants if key[:n] == fixed]
-        now = [inputs[i].data_ptr() for i in fixed]
-        moving = {i for at, i in enumerate(fixed) if any(addresses[at] != now[at] for addresses in seen)}
-        self._variants.clear()
-        self._n_made = 0
-        self._last = None
+    def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
+        """True where inputs are to be bound no longer, or the region not to be captured: they are never at rest."""
+        moving = set()
+        for i in fixed:
+            places = self._places.setdefault(i, set())
+            places.add(inputs[i].data_ptr())
+            if len(places) > MAX_PLACES:
+                moving.add(i)
         if moving & self._mutated:
             self._stay_eager("a tensor that it writes to lies elsewhere each time")
-            return None
-        self._copied |= moving or set(fixed)
-        return self._find(inputs)
+        else:
+            self._copied |= moving
+        return bool(moving)
 
     def _stay_eager(self, why: str) -> None:
         from gfxgraph.runtime import activation
@@ -159,14 +161,22 @@ class Region:
         if state is not None:
             state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 
-    def do_not_bind(self, positions: set[int]) -> None:
-        """A result is a view of one of these inputs, whose owner must be the caller's own."""
-        if positions & self._mutated:
+    def _look(self, inputs: list[Any]) -> Any:
+        """The first call, by Inductor's callable on the caller's own tensors: what do its results share?
+
+        A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
+        """
+        self._is_looked_at = True
+        bound = [i for i in self._fixed(inputs) if not self.owns(i) and inputs[i].numel()]
+        homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
+        results = self._model(_aligned_all(inputs, self._mutated))
+        made = [result for result in results if isinstance(result, Tensor) and result.is_cuda]
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
+        shared = {homes[address] for address in addresses if address in homes}
+        if shared & self._mutated:
             self._stay_eager("it returns a tensor that it writes to")
-            return
-        self._copied |= positions
-        self._variants.clear()
-        self._last = None
+        self._copied |= shared
+        return results
 
     def owns(self, position: int) -> bool:
         """True where the tensor may be kept alive: a parameter or buffer, not what a forward left."""
@@ -210,34 +220,21 @@ class Region:
 class Variant:
     """The region with some of its inputs at given addresses."""
 
-    def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...], addresses: tuple[int, ...]) -> None:
+    def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
         self._region = weakref.ref(region)
-        self._model = region.model
-        self._mutated = region.mutated
         self._positions = list(fixed)
         self._addresses: list[int | None] = [None] * len(inputs)
-        for i, address in zip(fixed, addresses):
-            self._addresses[i] = address
-        bound: list[Any] = [None] * len(inputs)
-        borrowed = set()
+        self._bound: list[Any] = [None] * len(inputs)
         for i in fixed:
-            if region.owns(i):
-                bound[i] = inputs[i].detach()
-            else:
-                bound[i] = tensor_at(Layout.of(inputs[i]))
-                borrowed.add(i)
-        self._borrowed = frozenset(borrowed)
-        self._is_looked_at = not borrowed
-        moving = [i for i in range(len(inputs)) if i not in set(fixed)]
-        self._moving = moving
+            self._addresses[i] = inputs[i].data_ptr()
+            self._bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
+        self._moving = [i for i in range(len(inputs)) if self._addresses[i] is None]
+        self._tensors = [i for i in self._moving if isinstance(inputs[i], Tensor)]
+        self._numbers = [i for i in self._moving if not isinstance(inputs[i], Tensor)]
         self._sizes = region.sizes
-        self._numbers = [i for i in moving if not isinstance(inputs[i], Tensor)]
         options = Options(mode=ReplayMode.HOT, max_graphs=region.wanted.max_graphs)
-        self._exact = Graphed(Bound(region, bound, moving), options)
+        self._exact = Graphed(Bound(region, self._bound, self._moving), options)
         self._padded: Graphed | None = None
-        self._tensors = [i for i in moving if isinstance(inputs[i], Tensor)]
-        self._bound = bound
-        self._name = region.name
 
     @property
     def graphed(self) -> list[Graphed]:
@@ -249,8 +246,6 @@ class Variant:
 
     def run(self, inputs: list[Any]) -> Any:
         """One call; empties the list, as Inductor's callables do."""
-        if not self._is_looked_at:
-            return self._look(inputs)
         if self._sizes is not None and self._numbers:
             return self._run_sized(inputs)
         given = [inputs[i] for i in self._moving]
@@ -278,21 +273,6 @@ class Variant:
         given = [inputs[i] for i in self._tensors]
         inputs.clear()
         return self._padded(*given)
-
-    def _look(self, inputs: list[Any]) -> Any:
-        """The first call, by Inductor's callable on the caller's own tensors: what do its results share?"""
-        self._is_looked_at = True
-        homes = {inputs[i].untyped_storage().data_ptr(): i for i in self._borrowed if inputs[i].numel()}
-        results = self._model(_aligned_all(inputs, self._mutated))
-        shared = {
-            homes[made.untyped_storage().data_ptr()]
-            for made in results
-            if isinstance(made, Tensor) and made.is_cuda and made.untyped_storage().data_ptr() in homes
-        }
-        region = self._region()
-        if shared and region is not None:
-            region.do_not_bind(shared)
-        return results
 
 
 class Bound:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.runtime.process import Process, log
 from gfxgraph.runtime.random_state import shield_from_dynamo
@@ -21,7 +22,7 @@ from gfxgraph.runtime.random_state import shield_from_dynamo
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:
     """Stand before ``torch.compile``'s Inductor; returns what steps aside again."""
-    if not state.settings.compile:
+    if state.settings.compile is CompileWays.OFF:
         return None
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
     compile_stock, make_stock = inductor.__call__, others.__init__
@@ -37,11 +38,16 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
         make_stock(self, backend, *args, **kwargs)
 
     inductor.__call__, others.__init__ = compile_ours, make
-    trace_again = shield_from_dynamo()
+    undo_all = [shield_from_dynamo()]
+    if state.settings.compile is CompileWays.CALLS:
+        from gfxgraph.compile import calls
+
+        undo_all.append(calls.take_name(torch, _asks_for_graphs))
 
     def undo() -> None:
         inductor.__call__, others.__init__ = compile_stock, make_stock
-        trace_again()
+        for step in undo_all:
+            step()
 
     return undo
 
@@ -50,6 +56,10 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: Any, i
     """What ``torch.compile`` with Inductor does with a traced graph."""
     from torch._inductor import config
 
+    if state.settings.compile is CompileWays.CALLS:
+        from gfxgraph.compile import calls
+
+        calls.note_what_is_traced()
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
     if getattr(config, "cudagraph_policy", None) is not None:
@@ -72,12 +82,23 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: Any, i
         return seam.compile_with(Wanted(), compile_fx, gm, inputs, patches)
 
 
+def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
+    """True where these arguments of ``torch.compile`` ask for graphs."""
+    if arguments.get("disable") or arguments.get("backend", "inductor") not in ("inductor", "gfxgraph"):
+        return False
+    if arguments.get("backend") == "gfxgraph" or arguments.get("mode") in ("reduce-overhead", "max-autotune"):
+        return True
+    return bool((arguments.get("options") or {}).get("triton.cudagraphs"))
+
+
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """Settings of the defect table that differ from what is in force and that the user did not choose."""
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
-        is_chosen = name in asked or name in state.settings.compile_keep or not config._is_default(name)
+        # A default may come from the environment, as images set it; another value is somebody's assignment.
+        is_assigned = getattr(config, name) != config._config[name].default
+        is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
         if not is_chosen and getattr(config, name) != value:
             found[name] = value
             state.report("compile_setting", f"torch.compile: {name} = {value} ({_why(state, name)})")

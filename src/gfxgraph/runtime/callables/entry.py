@@ -29,6 +29,7 @@ from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.memory import Arena
+    from gfxgraph.runtime.callables.relocate import Moving
 
 
 class Instance:
@@ -43,6 +44,8 @@ class Instance:
         self.has_guards = program.n_guards > 0
         self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
         self.generators = program.generators
+        self.moving: Moving | None = None
+        """Where arguments are read in place of buffers; None where all are copied."""
         self.n_trials = 0
         """Replays whose result nobody was given."""
         self.seen_on = -1
@@ -88,6 +91,8 @@ class Entry:
         self.ring_failed = False
         self.result_nbytes = 0
         self.why_eager = ""
+        self.why_copied = ""
+        """Why large arguments are copied where they were to be read in place."""
         self.gradients: Any = None
         """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
         self.n_seen = 0
@@ -209,6 +214,20 @@ class Entry:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The static arguments, with some tensors in place of others, by position."""
+        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
+        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
+
+    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
+        """One more capture, recorded, over other buffers; raises as ``capture``."""
+        args, kwargs = self.args, self.kwargs
+        self.args, self.kwargs = self.args_over(others)
+        try:
+            return self.capture(recorded=True)
+        finally:
+            self.args, self.kwargs = args, kwargs
+
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.wait_for_all()  # what is being dropped may still be running
@@ -244,11 +263,17 @@ class Entry:
             content: what the padding of each is to hold; None for zeros.
             filled_for: the call's route; where the padding is still that of the same route it is left.
         """
+        moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
         self.buffers.filled_for = filled_for
         targets, sources = [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
             size = given.size()
+            if moving is not None and i in moving.places:
+                if moving.move(i, given.data_ptr()):
+                    continue
+                if not moving.move(i, static.tensor.data_ptr()):
+                    raise RunEagerly("the address of an argument could not be changed")
             if size == static.tensor.size():
                 if given.data_ptr() == static.tensor.data_ptr():
                     continue
@@ -287,8 +312,11 @@ class Entry:
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments to the caller's own."""
+        moving = self.first.moving if self.first is not None else None
         with torch.no_grad():
             for i in self.mutates:
+                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
+                    continue
                 target, source = self.statics[i].target(tensors[i])
                 if target.data_ptr() != source.data_ptr():
                     source.copy_(target)

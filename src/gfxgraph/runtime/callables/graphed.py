@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 import types
 import weakref
@@ -41,6 +42,7 @@ from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
+from gfxgraph.runtime.callables.relocate import NotRelocatable, learn
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
 from gfxgraph.types import MovedInput, ReplayMode
@@ -418,6 +420,8 @@ class Graphed(Planned):
         entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
+        if self._options.moved is MovedInput.RELOCATE:
+            self._relocate(entry, call, instance, bucketed)
         if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
             try:
                 self._make_room(arena, entry, 0)
@@ -439,6 +443,22 @@ class Graphed(Planned):
         entry.n_seen = self._warmup - TRY_AGAIN_AFTER
         arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
         raise RunEagerly("out of memory in a capture")
+
+    def _relocate(self, entry: Entry, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
+        """Have the graph read large arguments where they lie, where that is understood."""
+        try:
+            if self._options.mode is ReplayMode.HOT:
+                raise NotRelocatable("in hot mode arguments are copied")
+            if call.aliases:
+                raise NotRelocatable("arguments share memory")
+            if bucketed is not None and bucketed.is_padded:
+                raise NotRelocatable("the call is smaller than its bucket")
+            instance.moving = learn(entry, instance, call.tensors)
+        except (NotRelocatable, engine.CaptureDied, torch.OutOfMemoryError) as error:
+            entry.why_copied = first_line(error)
+            why = f"large arguments are copied, not read in place: {entry.why_copied}"
+            entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)
+            torch.cuda.current_stream(entry.arena.device_index).wait_stream(entry.arena.stream)
 
     def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
         if not arena.make_room(needed, keep=entry):
@@ -472,6 +492,8 @@ class Graphed(Planned):
         entry.is_clean = self._may_go_unrecorded(call)
 
     def _may_go_unrecorded(self, call: Call) -> bool:
+        if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
+            return False
         return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
 
     # -- what users ask ---------------------------------------------------------------------------
@@ -507,6 +529,10 @@ class Graphed(Planned):
                 how = f"eager: {entry.why_eager}"
             elif entry.first is not None:
                 how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
+                if entry.first.moving is not None:
+                    how += f"; {entry.first.moving}"
+                elif entry.why_copied:
+                    how += f"; arguments are copied: {entry.why_copied}"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")
@@ -621,8 +647,9 @@ def graphed(
         mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
             for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
             the graph's own buffers, handed out again only when nobody can see them any more.
-        moved: what is done about arguments at another address: "copy" them into buffers, or "recapture",
-            which reads and writes the caller's tensors in place.
+        moved: what is done about arguments at another address: "copy" them into buffers; "relocate" large
+            ones, by telling the graph's kernels where they are; "recapture", which reads and writes the
+            caller's tensors in place, in a graph for each address.
         threads: "serial", one call at a time, or "clones", captures for each thread.
         warmup: eager calls of a signature before it is captured.
         max_graphs: captured signatures of this callable; the least recently used goes first.

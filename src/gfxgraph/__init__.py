@@ -24,7 +24,7 @@ _EXPORTS: dict[str, str] = {
     "metrics_text": "gfxgraph.runtime.metrics:metrics_text",
     "health_check": "gfxgraph.runtime.health:health_check",
     "BridgedCUDAGraph": "gfxgraph.runtime.names:BridgedCUDAGraph",
-    "graphed": "gfxgraph.runtime.callables.graphed:graphed",
+    "graphed": "gfxgraph.runtime.callables.public:graphed",
     "Graphed": "gfxgraph.runtime.callables.graphed:Graphed",
     "memory_report": "gfxgraph.runtime.callables.memory:memory_report",
     "Conditional": "gfxgraph.runtime.callables.conditional:Conditional",

@@ -18,7 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.runtime.callables.graphed import Graphed, Options
+from gfxgraph.runtime.callables.graphed import Graphed
+from gfxgraph.runtime.callables.options import Options
 from gfxgraph.types import ReplayMode
 
 _running = threading.local()

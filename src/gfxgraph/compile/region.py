@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph.compile.sizes import Sizes
-from gfxgraph.runtime.callables.graphed import Graphed, Options
+from gfxgraph.runtime.callables.graphed import Graphed
+from gfxgraph.runtime.callables.options import Options
 from gfxgraph.runtime.memory import Layout, tensor_at
 from gfxgraph.types import ReplayMode
 

@@ -123,7 +123,8 @@ class GraphedProgram:
         if self.why_eager:
             return f"eager: {self.why_eager}"
         copied = [name for fixed in self._fixed for name in fixed.names]
-        said = f"{len(self._graphs)} graphs" + (f", copying {', '.join(copied)}" if copied else "")
+        n = len(self._graphs)
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(copied)}" if copied else "")
         return f"{said}; {self._choices.why()}" if self._choices is not None else said
 
     # -- one run --------------------------------------------------------------------------------------

@@ -1,55 +1,53 @@
 """Draw findings at random for a hand count of noise.
 
-    python benchmarks/port_noise.py MIRRORS [--seed 20261121] [--count 200] > sample.md
+    python benchmarks/port_recall.py MIRRORS --set held --keep FOLDER
+    python benchmarks/port_noise.py FOLDER [--seed 20261121] [--count 200] > sample.md
 
-Audits the state before each port of ``port_repos.toml`` that is named by no rule, draws the same number of findings
-from each repository (all of them where there are fewer), and prints each with its lines around, for a person to
-judge: is this a place that a ROCm port must look at (kept, changed or guarded), or noise?
+Takes the findings that ``port_recall.py`` kept of the state before each port, draws the same number from each
+repository (all of them where there are fewer, and then more from the others), and prints each with its lines
+around, for a person to judge: is this a place that a ROCm port must look at (kept, changed or guarded), or noise?
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
-import tempfile
-import tomllib
 from pathlib import Path
+from typing import Any
 
-from port_recall import unpack
-
-from gfxgraph.port.audit import audit
 from gfxgraph.port.model import fill
 from gfxgraph.port.registry import find
 
 
+def draw(pools: dict[str, list[Any]], count: int, seed: int) -> list[tuple[str, Any]]:
+    """The same number from each pool; what a small pool lacks is drawn from the others, in turns."""
+    chooser = random.Random(seed)
+    shuffled = {name: chooser.sample(pool, len(pool)) for name, pool in sorted(pools.items())}
+    drawn: dict[str, list[Any]] = {name: [] for name in shuffled}
+    left = count
+    while left and any(shuffled.values()):
+        for name, pool in shuffled.items():
+            if pool and left:
+                drawn[name].append(pool.pop())
+                left -= 1
+    return [(name, item) for name, items in drawn.items() for item in items]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("mirrors", type=Path)
+    parser.add_argument("kept", type=Path)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--repos", nargs="*", default=[])
     options = parser.parse_args()
-    rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
-    seen: dict[str, str] = {}
-    for row in rows:
-        if not options.repos or row["repo"] in options.repos:
-            seen.setdefault(row["repo"], row["commit"])
-    chooser = random.Random(options.seed)
-    share = -(-options.count // len(seen))
-    number = 0
-    for repo, commit in sorted(seen.items()):
-        with tempfile.TemporaryDirectory() as folder:
-            unpack(options.mirrors / repo.replace("/", "+") / "repo", f"{commit}^", folder)
-            report = audit(folder)
-            for f in chooser.sample(report.findings, min(share, len(report.findings))):
-                number += 1
-                rule = find(f.rule)
-                assert rule is not None
-                what = fill(rule.rule.en.what, f.values)
-                print(f"{number}. {repo} {f.path}:{f.line} {f.rule} {f.severity.label}: {what}")
-                lines = (Path(folder) / f.path).read_text(errors="replace").splitlines()
-                for n in range(max(1, f.line - 1), min(len(lines), f.line + 1) + 1):
-                    print(f"    {'>' if n == f.line else ' '} {lines[n - 1].rstrip()[:150]}")
+    pools = {p.stem.replace("+", "/", 1): json.loads(p.read_text()) for p in sorted(options.kept.glob("*.json"))}
+    for number, (name, f) in enumerate(draw(pools, options.count, options.seed), 1):
+        rule = find(f["rule"])
+        assert rule is not None
+        what = fill(rule.rule.en.what, f["values"])
+        print(f"{number}. {name[:-31]} {f['path']}:{f['line']} {f['rule']} {f['severity']}: {what}")
+        for n, text in f["near"]:
+            print(f"    {'>' if n == f['line'] else ' '} {text.rstrip()}")
 
 
 if __name__ == "__main__":

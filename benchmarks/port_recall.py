@@ -1,6 +1,6 @@
 """How many of the lines that a real ROCm port changed does the audit flag beforehand?
 
-    python benchmarks/port_recall.py MIRRORS [--set read|unread] [--only NAME] [--misses FILE]
+    python benchmarks/port_recall.py MIRRORS [--set read|unread|dev|held] [--only NAME] [--misses FILE]
 
 MIRRORS holds one git directory a repository of ``port_repos.toml``, as ``owner+name/repo``. For each row the
 parent of the port's commits is unpacked, audited and compared with what the commits changed.
@@ -21,6 +21,8 @@ What counts; the definition was narrowed once while misses were being read (deci
   named in ``port_repos.toml`` with the reason.
 - Names made neutral do not count: a line whose only change is that an identifier of the project's own lost or
   changed its vendor word (``CHECK_CUDA_ERROR`` to ``CHECK_DEVICE_ERROR``) works as it was. CUDA's own names count.
+  So it is with an ``#include`` of a header that the repository holds itself (``cuda_utils.hpp`` to
+  ``gpu_utils.hpp``); ``--renamed-headers`` counts those, as the figures before 2026-11-21, 16:00, did.
 - An import statement that only gained names is an insertion. A line that already names AMD's platform is ROCm
   code being maintained, not ported. What a condition hides because the condition itself was edited is counted at
   the condition.
@@ -53,6 +55,7 @@ from gfxgraph.port.audit import audit
 from gfxgraph.port.guards.cpp import Macros, excluding_arm
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import World
+from gfxgraph.port.model import Finding
 from gfxgraph.port.project import Project, kind_of
 from gfxgraph.port.readers.directives import arms_of, blank_comments, scan
 from gfxgraph.port.readers.python import PyFile
@@ -136,10 +139,16 @@ def _at_edge(left: list[tuple[str, int]], at: int, old: list[tuple[int, str]], n
     return {n for n in near if " ".join(TOKEN.findall(texts[n])) not in whole}
 
 
-def neutral(text: str) -> str:
-    """A line with the vendor's words taken out of every identifier that is not CUDA's own."""
+def neutral(text: str, headers: frozenset[str] = frozenset()) -> str:
+    """A line with the vendor's words taken out of every identifier that is not CUDA's own.
+
+    ``headers`` are the file names that the repository holds before or after the port.
+    """
     parts = []
     if text.lstrip().startswith("#"):
+        named = re.match(r"\s*#\s*include\s*[\"<]([^\">]+)", text)
+        if named and named[1].rpartition("/")[2] in headers:
+            return "#include " + re.sub(r"(?i)_?(cuda|gpu|device|nvidia|hip|rocm)_?", "", named[1].rpartition("/")[2])
         return text
     for token in TOKEN.findall(text):
         if not APIS.match(token):
@@ -219,37 +228,45 @@ def flagged_lines(report: object) -> dict[str, dict[int, str]]:
     return found
 
 
-def score(mirrors: Path, row: dict[str, object]) -> Score:
-    """Audit the state before a port and compare with its diff."""
-    name, paths = str(row["repo"]), [str(p) for p in row.get("paths", [])]  # type: ignore[attr-defined]
+@dataclass(frozen=True)
+class Change:
+    """A counted line, or a counted place of several lines that the port guarded."""
+
+    path: str
+    lines: tuple[int, ...]
+    text: str
+    became: str
+    guarded: bool
+
+
+def clone_of(mirrors: Path, name: str) -> Path:
     clone = mirrors / name.replace("/", "+") / "repo"
-    commit = str(row["commit"])
+    return clone / ".git" if (clone / ".git").exists() else clone
+
+
+def own_headers(clone: Path, *revisions: str) -> frozenset[str]:
+    names: set[str] = set()
+    for revision in revisions:
+        listed = git(clone, "ls-tree", "-r", "-z", "--name-only", revision).split("\0")
+        names |= {n.rpartition("/")[2] for n in listed if kind_of(n) == "cpp"}
+    return frozenset(names)
+
+
+def changes(clone: Path, row: dict[str, object], *, renamed_headers: bool = False) -> list[Change]:
+    """What a port changed for ROCm, by the definition above; no audit is run for it."""
+    paths, commit = [str(p) for p in row.get("paths", [])], str(row["commit"])  # type: ignore[attr-defined]
     base = str(row.get("base") or f"{commit}^")
     other = {str(x) for x in row.get("not_rocm", [])}  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory() as folder:
-        unpack(clone, base, folder)
-        report = audit(folder, vendored=bool(paths))
-    flagged = flagged_lines(report)
-    arguments = [
-        "diff",
-        "--unified=0",
-        "-M",
-        "--ignore-all-space",
-        "--ignore-blank-lines",
-        base,
-        commit,
-        "--",
-        *paths,
-    ]
-    result = Score(findings=len(report.findings), lines=report.n_lines)
-    patches = PatchSet(git(clone, *arguments))
+    options = ["--unified=0", "-M", "--ignore-all-space", "--ignore-blank-lines"]
+    patches = PatchSet(git(clone, "diff", *options, base, commit, "--", *paths))
+    headers = frozenset() if renamed_headers else own_headers(clone, base, commit)
     fresh = [file for file in patches if file.is_added_file]
     moved = {" ".join(TOKEN.findall(bare(x.value))) for file in fresh for h in file for x in h if x.is_added}
+    found: list[Change] = []
     for file in patches:
         path = file.source_file.removeprefix("a/")
         if file.is_added_file or file.is_binary_file or not kind_of(path) or file.is_removed_file or CI.search(path):
             continue
-        here = flagged.get(path, {})
         added = {" ".join(TOKEN.findall(bare(x.value))) for h in file for x in h if x.is_added}
         gone: set[int] = set()
         for hunk in file:
@@ -257,22 +274,19 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
             new = [x.value for x in hunk if x.is_added and not COMMENT.match(x.value)]
             if not PLATFORM.search("".join([*(t for _, t in old), *new])) or "hipLaunchKernelGGL" in "".join(new):
                 continue
+            touched = changed_in([o for o in old if not COMMENT.match(o[1])], new)
+            neutrals = {neutral(x, headers) for x in new}
             for n, text in old:
-                if n not in changed_in([o for o in old if not COMMENT.match(o[1])], new):
+                if n not in touched:
                     continue
                 if not CODE.search(text) or " ".join(TOKEN.findall(bare(text))) in added | moved:
                     continue
-                if f"{path}:{n}" in other or AMD.search(text) or neutral(text) in {neutral(x) for x in new}:
+                if f"{path}:{n}" in other or AMD.search(text) or neutral(text, headers) in neutrals:
                     continue
                 if IMPORT.match(text) and any(set(TOKEN.findall(text)) <= set(TOKEN.findall(x)) for x in new):
                     continue
                 gone.add(n)
-                result.changed += 1
-                result.changed_hit += n in here
-                mark = here.get(n, "MISS")
-                result.misses.append(
-                    f"{mark}\t{name}\t{path}:{n}\t{text.strip()[:130]}\t=> {' '.join(' '.join(new).split())[:150]}"
-                )
+                found.append(Change(path, (n,), text.strip()[:130], " ".join(" ".join(new).split())[:150], False))
         before = git(clone, "show", f"{base}:{path}")
         after = git(clone, "show", f"{commit}:{file.path}")
         inserted = {x.target_line_no or 0 for h in file for x in h if x.is_added}
@@ -286,33 +300,71 @@ def score(mirrors: Path, row: dict[str, object]) -> Score:
         for run in guarded_runs(before, after, path, inserted, edited):
             if any(f"{path}:{n}" in other for n in run) or set(run) <= gone:
                 continue
-            result.places += 1
-            hit = [here[n] for n in run if n in here]
-            result.places_hit += bool(hit)
             text = before.splitlines()[run[0] - 1].strip()[:130]
-            result.misses.append(
-                f"{hit[0] if hit else 'MISS'}\t{name}\t{path}:{run[0]}-{run[-1]}\t{text}\t=> guarded"
-            )
+            found.append(Change(path, tuple(run), text, "guarded", True))
+    return found
+
+
+def keepsake(finding: Finding, folder: Path) -> dict[str, object]:
+    """A finding with the lines round it, for a person to judge later (port_noise.py)."""
+    lines = (folder / finding.path).read_text(errors="replace").splitlines()
+    near = range(max(1, finding.line - 2), min(len(lines), finding.line + 2) + 1)
+    return {**finding.as_json(), "values": dict(finding.values), "near": [[n, lines[n - 1][:160]] for n in near]}
+
+
+def score(mirrors: Path, row: dict[str, object], *, renamed_headers: bool = False, keep: Path | None = None) -> Score:
+    """Audit the state before a port and compare with its diff."""
+    name = str(row["repo"])
+    clone = clone_of(mirrors, name)
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(clone, str(row.get("base") or f"{row['commit']}^"), folder)
+        report = audit(folder, vendored=bool(row.get("paths")))
+        if keep is not None:
+            kept = [keepsake(f, Path(folder)) for f in report.findings]
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"{name.replace('/', '+')}@{row['commit']}.json").write_text(json.dumps(kept))
+    flagged = flagged_lines(report)
+    result = Score(findings=len(report.findings), lines=report.n_lines)
+    for change in changes(clone, row, renamed_headers=renamed_headers):
+        here = flagged.get(change.path, {})
+        hit = [here[n] for n in change.lines if n in here]
+        if change.guarded:
+            result.places += 1
+            result.places_hit += bool(hit)
+        else:
+            result.changed += 1
+            result.changed_hit += bool(hit)
+        place = "-".join(str(n) for n in sorted({change.lines[0], change.lines[-1]}))
+        result.misses.append(
+            f"{hit[0] if hit else 'MISS'}\t{name}\t{change.path}:{place}\t{change.text}\t=> {change.became}"
+        )
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mirrors", type=Path)
-    parser.add_argument("--set", choices=["read", "unread"])
+    parser.add_argument("--set", choices=["read", "unread", "dev", "held"])
     parser.add_argument("--only", default="")
     parser.add_argument("--misses", type=Path, help="write every counted line with the rule that flags it")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder to write every repository's findings to, for port_noise.py"
+    )
+    parser.add_argument("--renamed-headers", action="store_true", help="count renamed headers of the project's own")
     options = parser.parse_args()
     rows = tomllib.loads((Path(__file__).parent / "port_repos.toml").read_text())["port"]
-    total, details = Score(), []
+    total, details, shares = Score(), [], []
     for row in rows:
         if options.set not in (None, row["set"]) or options.only not in row["repo"]:
             continue
-        one = score(options.mirrors, row)
+        one = score(options.mirrors, row, renamed_headers=options.renamed_headers, keep=options.keep)
         total.add(one)
         details += one.misses
+        counted = one.changed + one.places
+        shares += [(one.changed_hit + one.places_hit) / counted] if counted else []
         show(f"{row['repo']} {row['commit'][:9]}", one)
     show("all", total)
+    print(json.dumps({"repos": len(shares), "mean_share": f"{100 * sum(shares) / max(1, len(shares)):.0f}%"}))
     if options.misses:
         options.misses.write_text("\n".join(details) + "\n")
 

@@ -21,6 +21,7 @@ _EXPORTS: dict[str, str] = {
     "activate_from_environment": "gfxgraph.runtime.activation:activate_from_environment",
     "stats": "gfxgraph.runtime.health:stats",
     "reset_stats": "gfxgraph.runtime.health:reset_stats",
+    "metrics_text": "gfxgraph.runtime.metrics:metrics_text",
     "health_check": "gfxgraph.runtime.health:health_check",
     "BridgedCUDAGraph": "gfxgraph.runtime.names:BridgedCUDAGraph",
     "graphed": "gfxgraph.runtime.callables.graphed:graphed",

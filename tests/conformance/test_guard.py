@@ -327,3 +327,28 @@ def test_inputs_of_foreign_operations_are_repaired_inside_the_capture(safe):
     big.add_(1)
     graph.replay()
     assert out.tolist() == [[2.0, 10.0, 18.0], [4.0, 12.0, 20.0]]
+
+
+@pytest.mark.parametrize("tier", [1, 2, 3])
+def test_torch_is_asked_nothing_before_it_has_a_device(tier, tmp_path, monkeypatch):
+    """Its allocator reads through a null pointer then; what the tier needs is switched as the device comes."""
+    calls = []
+    with guarded("cuda", 0, tmp_path, monkeypatch):
+        for name in ("_cuda_isHistoryEnabled", "_cuda_record_memory_history", "_cuda_cudaCachingAllocator_enable"):
+            stock = getattr(torch._C, name)
+            monkeypatch.setattr(
+                torch._C, name, lambda *a, n=name, call=stock, **k: (calls.append((n, *a[:1])), call(*a, **k))[1]
+            )
+        queued = []
+        monkeypatch.setattr(torch.cuda, "_queued_calls", queued)
+        with monkeypatch.context() as uninitialized:
+            uninitialized.setattr(torch.cuda, "is_initialized", lambda: False)
+            gfxgraph.guard_level(tier)
+        assert calls == [] and queued
+        for call, _ in queued:
+            call()
+        history, cache = "_cuda_record_memory_history", "_cuda_cudaCachingAllocator_enable"
+        asked = [("_cuda_isHistoryEnabled",)]
+        assert calls == (asked + [(history, "all"), (cache, False)] if tier == 3 else asked + [(history, "state")])
+        calls.clear()
+    assert calls == ([(cache, True), (history, None)] if tier == 3 else [(history, None)])

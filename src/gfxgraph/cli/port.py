@@ -245,7 +245,7 @@ def fix_command(
     refused = [(f.path, r) for f in fixes for r in f.refused]
     for name, r in refused:
         click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
-    click.echo(f"{n_edits} edits, {len(refused)} refused", err=True)
+    click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(1 if refused else 0)
@@ -444,7 +444,9 @@ def verify_command(
         shape = "x".join(map(str, row["shape"]))
         state = "passed" if row["passed"] else "failed"
         layer = f", first layer that differs: {row['first_layer']}" if row["first_layer"] else ""
-        click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}")
+        steady = row["stability"]
+        runs = f"; bits changed in {steady['n_changed']} of {steady['iterations']} runs"
+        click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}{runs}")
     if numerics is None:
         click.echo("skipped  numerics: no --golden and --target")
     sys.exit(0 if data["passed"] else 1)

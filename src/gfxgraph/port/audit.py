@@ -21,6 +21,17 @@ from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comm
 from gfxgraph.port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
+# A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
+_KEYWORD = r"(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|sizeof\b|enum\b|const\b|volatile\b)"
+_OWN_NAME = re.compile(
+    r"^(?![ \t]*(?:typedef|using|extern|//))[^\n;(]*?"
+    rf"(?:[\w>][ \t]*[&*]+[ \t]*|\b{_KEYWORD}[A-Za-z_][\w:<>]*[ \t]+)"
+    r"(cuda[A-Z]\w*(?<!_t))[ \t]*(?:=(?!=)|;|\{|\[)|"
+    r"^[ \t]*(?:static[ \t]+|inline[ \t]+|template[^\n]*>[ \t]+)*(?!cuda|CU|extern|return|else|new|throw)"
+    r"[A-Za-z_][\w:<>]*[ \t&*]+(cuda[A-Z]\w*(?<!_t))[ \t]*\(|"
+    r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
+    re.M,
+)
 _WARP_CONSTANT = re.compile(
     r"(?im)^[ \t]*#[ \t]*define[ \t]+(\w*warp_?(?:size|threads|sz|width)\w*|threads_per_warp)[ \t]+\(?32[uU]?\)?[ \t]*(?://.*|/\*.*)?$|"
     r"\b(?:const|constexpr)\b[^;(){}]*?\b(\w*warp_?(?:size|threads|sz|width)\w*|\w*threads_?per_?warp)\s*(?:=|\{)\s*32\b"
@@ -128,11 +139,14 @@ def gather(project: Project) -> None:
     """Facts that one file cannot know: macros by platform, and which sources torch's hipify translates."""
     cpp: list[tuple[list[Directive], dict[int, Arm | None]]] = []
     warps: set[str] = set()
+    own: set[str] = set()
     folders: set[str] = set()
     for path in project.paths("cpp"):
         text = _text(project, path)
         if _WARP_CODE.search(text):
             folders.add(path.rpartition("/")[0])
+        if "cuda" in text and _OWN_NAME.search(text):
+            own |= {name for m in _OWN_NAME.finditer(blank_comments(text)) for name in m.groups() if name}
         warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
         if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
             code = blank_comments(text)
@@ -145,6 +159,7 @@ def gather(project: Project) -> None:
             cpp.append(([d for d in directives if d.kind == "define"], index))
     project.macros = close_over(cpp)
     project.warp_constants, project.warp_folders = frozenset(warps), frozenset(folders)
+    project.own_names = frozenset(own)
     named: set[str] = set()
     defined: set[str] = set()
     modules: set[str] = set()

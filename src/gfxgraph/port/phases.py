@@ -28,6 +28,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "why": ("why", "原因"),
     "do": ("do", "处理"),
     "also": ("also on lines", "另见行"),
+    "also_one": ("also on line", "另见行"),
     "affects": ("affects", "影响"),
     "all": ("all targets", "全部目标架构"),
     "files": ("files", "个文件"),

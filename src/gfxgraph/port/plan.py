@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One phase of the plan."""
+    """One phase of the plan; ``first`` is one place of each of its worst rules."""
 
     phase: int
     needed: bool
@@ -32,6 +32,7 @@ class Step:
     n_manual: int
     efforts: dict[str, int]
     first: tuple[Finding, ...]
+    by_rule: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def make_plan(audit: Audit, project: Project) -> Plan:
             ("wavefront, LDS and Triton settings differ", "wavefront、LDS 与 Triton 设置不同") if native else no_kernels,
         ),
         4: (native or any(f.phase == 4 for f in audit.findings), ("sources are built here", "此处构建源码") if native else no_kernels),
-        5: (True, ("libraries and attention", "库与注意力")),
+        5: (attention or cutlass, ("libraries and attention", "库与注意力") if attention or cutlass else ("nothing found", "没有发现")),
         6: (compiled, ("settings found", "发现相关设置") if compiled else ("nothing found", "没有发现")),
         7: (graphs, ("capture found", "发现捕获") if graphs else ("optional: only where launches dominate", "可选：仅当启动开销占主导")),
         8: (True, ("always: golden vectors, static and build checks", "总是需要：黄金向量、静态与构建检查")),
@@ -107,11 +108,14 @@ def make_plan(audit: Audit, project: Project) -> Plan:
         auto = sum(f.fix is Fix.SAFE for f in found)
         suggest = sum(f.fix is Fix.SUGGEST for f in found)
         efforts = Counter(f.effort for f in found)
-        first = tuple(sorted(found, key=lambda f: (-f.severity, f.effort, f.path, f.line))[:3])
+        ordered = sorted(found, key=lambda f: (-f.severity, f.effort, f.rule, f.path, f.line))
+        first = tuple(
+            {f.rule: f for f in reversed(ordered)}[r] for r in list(dict.fromkeys(f.rule for f in ordered))[:3]
+        )
         steps.append(
             Step(
                 phase, needed or bool(found), reason, len(found), auto, suggest, len(found) - auto - suggest,
-                {e.label: efforts[e] for e in Effort if efforts[e]}, first,
+                {e.label: efforts[e] for e in Effort if efforts[e]}, first, dict(Counter(f.rule for f in found)),
             )
         )  # fmt: skip
     by_hand = [(code, text, codes[code]) for code, text in _BY_HAND if codes[code]]
@@ -153,7 +157,8 @@ def as_markdown(plan: Plan, *, lang: str) -> str:
         for f in step.first:
             rule = find(f.rule)
             title = rule.rule.text(lang).title if rule else f.code
-            out.append(f"- {say['start']} {f.path}:{f.line} {f.rule} {title}")
+            count = step.by_rule[f.rule]
+            out.append(f"- {say['start']} {f.rule} {title} ({count}): {f.path}:{f.line}")
         out.append("")
     out += [say["hand"], ""]
     for code, text, count in plan.by_hand:

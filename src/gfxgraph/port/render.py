@@ -71,12 +71,12 @@ def _rule(rule_id: str, places: list[Finding], audit: Audit, console: Console, l
     text = rule.text(lang)
     worst = max(f.severity for f in places)
     console.print()
-    console.print(
-        f"  [{_STYLE[worst]}]{word(worst.label, lang)}[/] [bold]{rule.id}[/] {rule.code} · "
-        f"{escape(text.title)} "
+    head = (
+        f"[{_STYLE[worst]}]{word(worst.label, lang)}[/] [bold]{rule.id}[/] {rule.code} · {escape(text.title)} "
         f"[dim]({len(places)}; {word('effort', lang)} {word(rule.cost.label, lang)}, "
         f"{word('fix', lang)} {word(rule.fix.value, lang)})[/]"
     )
+    console.print(Padding(head, (0, 0, 0, 2)))
     named = sorted({a for f in places for a in f.archs}, key=[a.name for a in audit.archs].index)
     if len(named) < len(audit.archs):
         _indented(console, word("affects", lang), ", ".join(named))
@@ -107,15 +107,19 @@ def _place(group: list[Finding], what: str, console: Console, lang: str) -> None
     f = group[0]
     quoted = "".join(what.split()) in "".join(f.evidence.split()) and len(what) > 8
     shown = f.evidence if quoted else what
-    place = Line(f"{f.path}:{f.line}  ", style="blue")
-    place.append(shown, style="")
-    console.print(Padding(place, (0, 0, 0, 4)), no_wrap=True, overflow="ellipsis")
+    place = Line(f"{f.path}:{f.line}", style="blue")
+    parted = len(place) + min(len(shown), 40) + 6 > console.width  # a long path would leave nothing of the words
+    if not parted:
+        place.append(f"  {shown}", style="")
+    console.print(Padding(place, (0, 0, 0, 4)), no_wrap=not parted, overflow="fold" if parted else "ellipsis")
+    if parted:
+        console.print(Padding(Line(shown), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
     if not quoted and f.evidence:
         console.print(Padding(Line(f.evidence, style="dim"), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
     others = sorted({g.line for g in group} - {f.line})
     if others:
         lines = ", ".join(map(str, others[:12])) + (" …" if len(others) > 12 else "")
-        console.print(f"      [dim]{word('also', lang)} {lines}[/]")
+        console.print(f"      [dim]{word('also' if len(others) > 1 else 'also_one', lang)} {lines}[/]")
 
 
 def _skipped(audit: Audit, console: Console, lang: str) -> None:

@@ -93,6 +93,11 @@ def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) ->
 def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
     import torch
 
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise GoldenError(
+            f"torch {torch.__version__} sees no GPU here: run this on the machine with the GPU, or add --device cpu "
+            "to try the files"
+        )
     torch.manual_seed(seed)
     made = target.build()
     if isinstance(made, torch.nn.Module):
@@ -126,11 +131,33 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
     return [t.detach().cpu() for t in _tensors(out)], layers
 
 
+def _run_case(
+    model: Any, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
+) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """Run one recorded shape.
+
+    Raises:
+        GoldenError: the model does not take the shape.
+    """
+    try:
+        return _run(model, inputs, device)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        size = "x".join(map(str, shape))
+        raise GoldenError(
+            f"the model fails on an input of {size} ({type(error).__name__}: {str(error).splitlines()[0][:160]}); "
+            "give the shapes it takes with --shape, or define inputs(shape, dtype, generator) beside the function"
+        ) from error
+
+
 def record(
     target: Target, *, dtype: str = "float32", device: str = "cpu", seed: int = 0,
     shapes: Sequence[Sequence[int]] = SHAPES,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run the target on golden inputs and keep what came out."""
+    """Run the target on golden inputs and keep what came out.
+
+    Raises:
+        GoldenError: there is no such device here, or the model does not take a shape.
+    """
     import torch
 
     kind = getattr(torch, dtype)
@@ -138,7 +165,7 @@ def record(
     cases = []
     for shape in shapes:
         inputs = _make_inputs(target, shape, kind, seed)
-        outputs, layers = _run(model, inputs, device)
+        outputs, layers = _run_case(model, inputs, device, shape)
         cases.append({"shape": list(shape), "inputs": list(inputs), "outputs": outputs, "layers": layers})
     return {"schema": SCHEMA, "dtype": dtype, "seed": seed, "made_on": machine(device), "cases": cases}
 
@@ -175,7 +202,7 @@ def load(path: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        raise GoldenError(f"{path}: {error}") from error
+        raise GoldenError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise GoldenError(f"{path}: not golden vectors of {SCHEMA}")
     return data
@@ -194,7 +221,7 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
     rows = []
     for case in golden["cases"]:
         inputs = tuple(case["inputs"])
-        outputs, layers = _run(model, inputs, device)
+        outputs, layers = _run_case(model, inputs, device, case["shape"])
         allowed = tolerance(golden["dtype"], len(case["layers"]))
         worst, bad, n_nan = 0.0, len(outputs) != len(case["outputs"]), 0
         for ours, theirs in zip(outputs, case["outputs"]):

@@ -23,7 +23,7 @@ from gfxgraph.runtime.guard.level import asked_tier, guard_level
 from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
-COMPANIONS = ("gfxgraph.compile.takeover:install",)
+COMPANIONS = ("gfxgraph.compile.takeover:install", "gfxgraph.adapters.transformers:beside_enable")
 """What else is switched on, from rooms above this one: given torch and the process's state, each puts itself in
 place and returns what takes it back. Named, because imports point the other way; it must not be slow to import."""
 VALIDATE_REPLAYS = 3

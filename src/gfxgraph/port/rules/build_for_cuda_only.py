@@ -33,7 +33,7 @@ RULE = Rule(
     path="setup.py",
     bad='import os\n\nCUDA_VERSION = os.environ.get("CUDA_VERSION", "")\nversion = "1.0"\nif CUDA_VERSION:\n    version += f"+cu{CUDA_VERSION}"\n',
     good='import os\n\nimport torch\n\nversion = "1.0"\nif torch.version.hip is not None:\n    version += "+rocm"\n',
-    needs=("cuda", "nvcc"),
+    needs=("cuda", "nvcc", '"cu1', "'cu1"),
 )
 _AMD = re.compile(r"(?i)rocm|hip(?!py)|amd\b|gfx")
 _FLAG = re.compile(
@@ -44,6 +44,7 @@ _FLAG = re.compile(
 _ENVIRON = re.compile(
     r"(?i)^(\w+_)?(CUDA|NVCC)(_?(VERSION|HOME|PATH|ROOT\w*|EXT|OPS|PKG\w*|BUILD|DIR|ARCH\w*|\w*FLAGS))?$"
 )
+_BUILD = re.compile(r"cu(?:da)?[-_]?\d{2,3}(?:\.\d)?")
 _LABEL = re.compile(r"[+._-]cu(\d{2,3}|)$")
 _COMPLAINT = re.compile(r"\bCUDA\b|\bnvcc\b|(?i:nvidia)")
 
@@ -51,8 +52,19 @@ _COMPLAINT = re.compile(r"\bCUDA\b|\bnvcc\b|(?i:nvidia)")
 def is_build_script(f: PyFile) -> bool:
     """A setup.py, or a file that builds an extension of torch's."""
     name = f.path.rpartition("/")[2]
-    return name in ("setup.py", "build.py") or bool(
-        re.search(r"\b(CUDAExtension|BuildExtension|cpp_extension|build_ext)\b", f.text)
+    return (
+        name in ("setup.py", "build.py")
+        or bool(re.search(r"\b(CUDAExtension|BuildExtension|cpp_extension|build_ext)\b", f.text))
+        or is_installer(f)
+    )
+
+
+def is_installer(f: PyFile) -> bool:
+    """A script that installs packages, by its name and by what it runs."""
+    name = f.path.rpartition("/")[2]
+    return bool(
+        re.match(r"(?i)(\w*install\w*|\w*bootstrap\w*|one_click|\w*dependencies|launch\w*)\.py$", name)
+        and re.search(r"(pip|conda|mamba|uv)[\s\"',]+(-\w+\s+)*install", f.text)
     )
 
 
@@ -70,6 +82,9 @@ def _all(f: PyFile) -> Iterator[Hit]:
         text = f.source(node)
         if not _AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
             yield hit(node, expr=text[:100])
+    for constant in f.nodes(ast.Constant):
+        if isinstance(constant.value, str) and _BUILD.fullmatch(constant.value) and not f.is_docstring(constant):
+            yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
     for label in f.nodes(ast.JoinedStr):
         parts = label.values
         if any(

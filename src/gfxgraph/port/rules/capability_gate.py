@@ -11,6 +11,7 @@ from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
+    text_of,
 )
 from gfxgraph.port.rules._common import (
     hit,
@@ -106,6 +107,14 @@ def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
     return False
 
 
+def _is_item_of(f: PyFile, node: ast.AST) -> bool:
+    """A loop variable over a name such as ``compute_capabilities``."""
+    return isinstance(node, ast.Name) and any(
+        isinstance(up, ast.For) and f.source(up.target) == node.id and _NAMED.search(f.source(up.iter))
+        for up in f.ancestors(node)
+    )
+
+
 def _is_properties(f: PyFile, node: ast.AST, depth: int) -> bool:
     if depth <= 0:
         return False
@@ -146,6 +155,14 @@ def _all(f: PyFile) -> Iterator[Hit]:
         name = f.call_name(call).rpartition(".")[2] or (
             call.func.attr if isinstance(call.func, ast.Attribute) else ""
         )
+        if (
+            name == "startswith"
+            and isinstance(call.func, ast.Attribute)
+            and call.args
+            and re.fullmatch(r"\d{1,2}(\.\d?)?", text_of(call.args[0]) or "")
+            and (is_capability(f, call.func.value) or _is_item_of(f, call.func.value))
+        ):
+            yield hit(call, expr=f.source(call)[:120])
         if _HELPER.fullmatch(name) and not name.startswith("get_"):
             yield hit(call, expr=f.source(call)[:120])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.readers.text import Condition, Entry, TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
     line_hit,
@@ -35,7 +35,7 @@ RULE = Rule(
     path="CMakeLists.txt",
     bad="project(x LANGUAGES CXX CUDA)\nfind_package(CUDAToolkit REQUIRED)\n",
     good="project(x LANGUAGES CXX)\nif(USE_ROCM)\n  enable_language(HIP)\nelse()\n  enable_language(CUDA)\nendif()\n",
-    needs=("cuda", "cudnn", "nccl"),
+    needs=("cuda", "cudnn", "nccl", "nvcc", ".cu"),
 )
 
 
@@ -62,22 +62,70 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
     yield from once_a_line(found)
 
 
+# A variable, target, file or definition of the build that is CUDA's by its name.
+_NAMED = re.compile(
+    r"\$\{\w*CUDA\w*\}|\b\w*(?<![A-Za-z])CUDA(?![a-z])\w*|\$\{\w*(?:CUDNN|NCCL|NVTX|NVML|CUB|CUTLASS)_\w+\}|(?<![\w/.-])CUDA::\w+|"
+    r"[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
+    r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
+)
+_SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
+         "endfunction", "endmacro", "install", "include", "mark_as_advanced", "unset")  # fmt: skip
+
+
 def _rest(f: TextFile) -> Iterator[Hit]:
     for entry in f.entries:
         keyword, text = entry.keyword.lower(), entry.text
         if _AMD.search(text):
             continue
+        yield from _named(f, entry)
+        if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
+            yield entry_hit(f, entry, severity=Severity.INFO, end_line=entry.last_line, text=shown_as(entry))
         shown = f"{keyword}({text[:60]})"
         if keyword == "if":
             if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(_AMD.search(a) for a in entry.arms):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif keyword in ("option", "cmake_dependent_option"):
-            if re.search(r"CUDA", text.split(" ")[0]):
+            if re.search(r"CUDA", text.split(" ")[0]) or re.search(r"CUDA|cuBLAS|(?i:nvidia)", text):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif match := _OF_CUDA.search(text):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
         elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+
+
+_ASKED = re.compile(r"(?<![A-Za-z])CUDA(?![a-z])|NVCC")
+_BUILT = (
+    "add_library", "add_executable", "add_definitions", "add_compile_options", "target_sources", "target_link_libraries",
+    "target_include_directories", "target_compile_definitions", "target_compile_options", "include_directories",
+    "link_directories", "list", "set",
+)  # fmt: skip
+
+
+def _both(condition: Condition) -> bool:
+    return bool(
+        _AMD.search(condition.text) or any(_AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
+    )
+
+
+def shown_as(entry: Entry) -> str:
+    return f"{entry.keyword.lower()}({entry.text[:60]})"
+
+
+def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
+    """Every physical line of a command that names something of CUDA's."""
+    if (
+        entry.keyword.lower() in _SAID
+        or entry.keyword.lower() == "if"
+        or any(_AMD.search(c.text) for c in entry.conditions)
+    ):
+        return
+    for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+        line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
+        if "-D" not in line:
+            line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
+        line = re.sub(r"\bLABELS\s+.*", "", line)
+        if match := _NAMED.search(line):
+            yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60])
 
 
 def _commands(f: TextFile) -> Iterator[Hit]:
@@ -125,9 +173,18 @@ def _commands(f: TextFile) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=text[:60])
 
 
+_MAKE = re.compile(
+    r"\b\w*(?<![A-Za-z])(?:CUDA|NVCC)(?![a-z])\w*|(?<![\w-])-l(?:cudart|cublas|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|cuda|nvrtc)\b|"
+    r"[\w./*%$(){}-]*\.cuh?\b|\bnvcc\b|/cuda(?:-[\d.]+)?/"
+)
+
+
 def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if ctx.project.has_hip_build:
         return
     for number, line in enumerate(f.lines, 1):
-        if re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line) and not _AMD.search(line):
+        if _AMD.search(line) or line.lstrip().startswith("#"):
+            continue
+        asked = re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line)
+        if asked or (_MAKE.search(line) and not re.search(r"\b(echo|printf|info|warning|error)\b", line)):
             yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW)

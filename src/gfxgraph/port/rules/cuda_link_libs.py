@@ -61,7 +61,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             continue
         text = node.value
         if re.fullmatch(
-            r"(-l)?(cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|nvidia-ml)(\.lib)?",
+            r"-lcuda|(-l)?(cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|nvidia-ml)(\.lib)?",
             text,
         ):
             owner = next(

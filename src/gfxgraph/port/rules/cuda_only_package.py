@@ -43,7 +43,7 @@ _TABLE = (
     (r"flash-attn-3", "flash-attn 2 or aiter"), (r"flashinfer.*", "aiter"), (r"sageattention", "SDPA or aiter"),
     (r"deep-gemm|deep-ep", "aiter or mori"), (r"transformer-engine.*", "ROCm's build of TransformerEngine"),
     (r"apex", "ROCm's build of apex"), (r"numba-cuda|pycuda", "hip-python or Triton"), (r"kvikio.*", "none"),
-    (r"nvidia-modelopt.*", "Quark"), (r"pynvml|nvidia-ml-py3?|py3nvml", "amdsmi"), (r"nvitop|gpustat", "amd-smi"),
+    (r"nvidia-modelopt.*", "Quark"), (r"pynvml|nvidia-ml-py3?|py3nvml", "amdsmi"), (r"nvitop|gpustat|gputil|nvgpu", "amd-smi"),
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ RULE = Rule(
     path="float_math.cuh",
     bad="__device__ inline float2 operator+(const float2& a, const float2& b) {\n  return make_float2(a.x + b.x, a.y + b.y);\n}\n",
     good="__device__ inline float2 add2(const float2& a, const float2& b) {\n  return make_float2(a.x + b.x, a.y + b.y);\n}\n",
-    needs=("__device__", "operator", "device"),
+    needs=("__device__", "operator", "device", "typedef", "struct"),
 )
 _VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
 _OPERATOR = re.compile(
@@ -44,8 +44,21 @@ _FUNCTION = re.compile(
 )
 
 
+_TYPE = re.compile(
+    rf"\btypedef\s+struct\s*\w*\s*\{{[^{{}}]*\}}\s*({_VECTOR}|dim3)\s*;|\bstruct\s+(?:__align__\(\d+\)\s*)?({_VECTOR}|dim3)\s*\{{|"
+    r"extern\s+\"C\"\s+__device__\s+void\s+(__assert_fail)\b"
+)
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
+    yield from once_a_line([*_all(f), *_types(f)])
+
+
+def _types(f: CppFile) -> Iterator[Hit]:
+    """Types and functions that hip/hip_vector_types.h and the device library bring."""
+    for found in _TYPE.finditer(f.code):
+        line = f.code.count("\n", 0, found.start()) + 1 + f.offset
+        yield line_hit(line, name=next(g for g in found.groups() if g))
 
 
 def _all(f: CppFile) -> Iterator[Hit]:

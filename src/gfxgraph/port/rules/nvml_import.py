@@ -37,7 +37,7 @@ RULE = Rule(
     ),
     bad="import pynvml\n\npynvml.nvmlInit()\n",
     good="try:\n    import pynvml\n\n    pynvml.nvmlInit()\nexcept Exception:\n    pynvml = None\n",
-    needs=("nvml", "nvidia_smi"),
+    needs=("nvml", "nvidia_smi", "nvitop", "gpustat", "gputil", "nvgpu"),
 )
 
 
@@ -46,7 +46,9 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
-    yield from import_hits(f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil", Severity.HIGH, Severity.MEDIUM)
+    yield from import_hits(
+        f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu", Severity.HIGH, Severity.MEDIUM
+    )
     for call in f.calls("pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"):
         tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
         guarded = f"line {tried.lineno}: try" if tried else ""

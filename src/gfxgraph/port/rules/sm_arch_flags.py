@@ -55,6 +55,10 @@ FLAG = re.compile(
     r"-gencode\b|arch=compute_\d+\S*|-arch[= ]?sm_\d+\S*|--gpu-architecture\S*|--cuda-gpu-arch\S*|code=sm_\d+|-arch=native|-arch=all\S*"
 )
 
+_KERNEL = re.compile(
+    r"(?:^|[/_])sm_?(?:[5-9]\d|1[0-2]\d)a?(?:[/_][\w./*]*)?\.(?:cu|cpp)$"
+)  # a kernel for one architecture
+
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     yield from once_a_line(_all(f))
@@ -66,6 +70,8 @@ def _all(f: PyFile) -> Iterator[Hit]:
             match = FLAG.search(node.value)
             if match and not isinstance(f.parent(node), ast.Compare):
                 yield hit(node, text=node.value[:60])
+            elif _KERNEL.search(node.value) and "\n" not in node.value:
+                yield hit(node, severity=Severity.LOW, text=node.value[:60])
     for write, key, value in env_writes(f):
         if key == "TORCH_CUDA_ARCH_LIST" and text_of(value) != "":
             yield hit(write, text=key)

@@ -52,7 +52,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, call, expr=f.source(call.node)[:80])
         elif re.fullmatch(r"\(?0[xX][0-9a-fA-F]{1,8}[uU]?\)?", mask):
             yield cpp_hit(f, call, expr=f.source(call.node)[:80])
-        elif re.fullmatch(r"[A-Za-z_]\w*", mask):
+        elif re.fullmatch(r"[A-Za-z_]\w*(?:(?:\.|->)\w+)?", mask):
+            mask = re.split(r"\.|->", mask)[-1]
             where = _narrow(f, call.node, mask)
             if where or re.fullmatch(
                 r"(?i)(k?full_?(warp_?)?mask|all_?lanes|warp_?(full_?)?mask|FINAL_MASK|k?WarpMask|lane_?mask_?all)",
@@ -73,7 +74,8 @@ def _narrow(f: CppFile, node: object, name: str) -> bool:
 
     function = f.function(node) if isinstance(node, Node) else None
     text = (function.text or b"").decode("utf-8", "replace") if function is not None else ""
-    return bool(re.search(rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b", text))
+    declared = rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b"
+    return bool(re.search(declared, text) or re.search(rf"{declared}\s*;", f.code))  # a member of its own file
 
 
 def _wide(f: CppFile, name: str) -> bool:

@@ -67,6 +67,16 @@ def _all(f: PyFile) -> Iterator[Hit]:
             used = up
         if used is not None:
             yield hit(node, expr=f.source(used)[:120])
+        elif isinstance(version, ast.Attribute) and isinstance(
+            up, ast.FormattedValue | ast.Dict | ast.Call | ast.keyword
+        ):
+            if not (isinstance(up, ast.Call) and node is up.func) and not _names_hip(f, version):
+                yield hit(node, severity=Severity.INFO, expr=f.source(f.statement(version) or up)[:120])
+
+
+def _names_hip(f: PyFile, node: ast.AST) -> bool:
+    scope = f.function(node) or f.statement(node)
+    return scope is not None and "version.hip" in f.source(scope)
 
 
 def _is_version(f: PyFile, node: ast.AST, depth: int = 3) -> bool:

@@ -34,10 +34,23 @@ RULE = Rule(
     path="alloc.cpp",
     bad="#include <cuda_runtime.h>\nvoid* get(size_t n) { void* p; cudaMalloc(&p, n); return p; }\n",
     good="#ifdef USE_ROCM\n#include <hip/hip_runtime.h>\n#else\n#include <cuda_runtime.h>\n#endif\n",
-    needs=("cu",),
+    needs=("cu", "nv_bfloat16", "nv_fp8", "nvrtc"),
 )
-_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
-_API = r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|cu(Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link)[A-Z]?\w*|nvrtc[A-Z]\w*|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*"
+_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
+# By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
+# driver (calls, handle types, constants), complex numbers and bfloat16.
+_API = (
+    r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|"
+    r"cu(?:Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link|Array|Driver|Graph|Ipc|Mipmapped|Occupancy|Param|"
+    r"Pointer|Profiler|Surf|Tex|Kernel|Library)[A-Z]?\w*|"
+    r"CU(?:result|device|deviceptr|context|module|function|stream|event|array|texref|surfref|graph|graphExec|graphNode|"
+    r"jit_option|limit|link(?:State)?|mem[A-Z]\w*|ipc\w+|texObject|surfObject|stream_flags|\w+_attribute|uuid|kernel|library)|"
+    r"CU_(?:MEM|CTX|STREAM|EVENT|DEVICE|FUNC|JIT|LIMIT|POINTER|IPC|LAUNCH|LIBRARY|AD_FORMAT|TR|GET_PROC)_\w+|"
+    r"CUDA_(?:SUCCESS|ERROR_[A-Z_]+|KERNEL_NODE_PARAMS\w*|MEMCPY[23]D\w*|ARRAY3?D?_DESCRIPTOR\w*|LAUNCH_PARAMS\w*)|"
+    r"nvrtc[A-Z]\w*|NVRTC_[A-Z_]+|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*|"
+    r"(?:make_)?cu(?:Double|Float)?Complex|cuC(?:add|sub|mul|div|abs|fma|real|imag)f?|cu(?:Conj|Creal|Cimag)f?|"
+    r"(?:__)?nv_bfloat16[2]?|__nv_fp8_\w+"
+)
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -51,6 +64,6 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     hits = [
         line_hit(line, column, name=name, guarded_by=guarded)
         for name, line, column in f.idents_like(_API)
-        if known.get(name) != (True, False)
+        if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]
     yield from once_a_line(hits)

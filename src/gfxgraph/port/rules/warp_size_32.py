@@ -52,6 +52,9 @@ _NAME = re.compile(
 )
 
 
+_RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, takes, body, line in f.defines():
         if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
@@ -59,7 +62,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for n in f.nodes("init_declarator"):
         name = f.source(n.child_by_field_name("declarator"))
         value = f.source(n.child_by_field_name("value")).strip("{} ()")
-        if _NAME.fullmatch(name) and re.fullmatch(r"32[uU]?", value):
+        if _NAME.fullmatch(name) and (re.fullmatch(r"32[uU]?", value) or _bounded(value)):
             yield cpp_hit(f, n, expr=f.source(n))
     for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
         yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
@@ -74,10 +77,18 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             text,
         ) and re.search(r"[<,]\s*32\s*[,>]", text):
             yield cpp_hit(f, n, expr=text[:80])
+    for found in _RETURNED.finditer(f.code):
+        if _NAME.fullmatch(found.group(1)):
+            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1 + f.offset, expr=f"{found.group(1)}() is 32")
     for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
         row = f.line_text(line)
         if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
             yield line_hit(line, column, expr=f"{name}<32>")
+
+
+def _bounded(value: str) -> bool:
+    """``std::min(kNThreads, 32)``, ``n < 32 ? n : 32``: a warp size that never passes 32."""
+    return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\(.*\b32[uU]?\b|\?.*\b32[uU]?\b", value))
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

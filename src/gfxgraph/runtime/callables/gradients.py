@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime.callables.facts import draws, is_opaque, writes_of, written_inputs
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import copy_in, like, record
 from gfxgraph.runtime.callables.signature import builder, flatten, replace
 from gfxgraph.runtime.effects import Effects
-from gfxgraph.runtime.session import first_line
 
 NEEDS_GRADIENTS = "its result needs gradients"
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 import types
 import weakref
@@ -28,25 +29,30 @@ from torch import Tensor
 
 from gfxgraph import config
 from gfxgraph.core.buckets import Above, Budget
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.agreed import Agreed
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.entry import Entry, Instance
+from gfxgraph.runtime.callables.entry import Entry, Instance, Steered
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
 from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.on_ranks import GraphedOnRanks
 from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
+from gfxgraph.runtime.callables.ranks import Ranks
+from gfxgraph.runtime.callables.relocate import NotRelocatable, learn
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
+MOST_VARIANTS = 3
+"""Captures of one signature, beside the first, for values that steer it; more of them run eagerly."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
 TRY_AGAIN_AFTER = 64
@@ -269,11 +275,40 @@ class Graphed(Planned):
         instance, own = self._instance(entry, stream)
         # What the function writes to its arguments it writes to their padding too.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
-        entry.replay(instance)
+        try:
+            entry.replay(instance)
+        except Steered:
+            if own is False or route.proof is not None:
+                raise
+            instance = self._variant(arena, entry)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _variant(self, arena: Arena, entry: Entry) -> Instance:
+        """A replay of another capture of the same signature, which the values at hand have steered.
+
+        Raises:
+            RunEagerly: there is none, and no room for more.
+        """
+        found = entry.replay_variant()
+        if found is None and len(entry.variants) < MOST_VARIANTS:
+            current = torch.cuda.current_stream(arena.device_index)
+            arena.stream.wait_stream(current)
+            try:
+                entry.add_variant()
+                self._n_captures += 1
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                why = "no further capture for another value; such calls run eagerly"
+                arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                raise RunEagerly("a value that steered the capture changed") from error
+            finally:
+                current.wait_stream(arena.stream)
+            found = entry.replay_variant()
+        if found is None:
+            raise RunEagerly("a value that steered the capture changed")
+        return found
 
     def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
@@ -401,17 +436,7 @@ class Graphed(Planned):
         self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        try:
-            instance = self._attempt(arena, entry, call, sizes)
-        except torch.OutOfMemoryError:
-            arena.drop_all()
-            try:
-                instance = self._attempt(arena, entry, call, sizes)
-            except torch.OutOfMemoryError as error:
-                arena.drop_all()
-                entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-                arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
-                raise RunEagerly("out of memory in a capture") from error
+        instance = self._attempt_twice(arena, entry, call, sizes)
         current.wait_stream(arena.stream)
         if instance is None:
             raise RunEagerly(entry.why_eager, entry.error)
@@ -429,12 +454,45 @@ class Graphed(Planned):
         entry.first = instance
         self._n_captures += 1
         self._learn(call, entry, instance)
+        if self._options.moved is MovedInput.RELOCATE:
+            self._relocate(entry, call, instance, bucketed)
         if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
             try:
                 self._make_room(arena, entry, 0)
             except RunEagerly:
                 entry.evict("it takes more memory than the limit allows")
                 raise
+
+    def _attempt_twice(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """An attempt, and where memory runs out another with everything else given back."""
+        for _ in range(2):
+            try:
+                return self._attempt(arena, entry, call, sizes)
+            except torch.OutOfMemoryError:
+                pass
+            # Out here nothing holds the frames of the attempt, and what they had allocated, any more.
+            entry.let_go_of_inputs()
+            self._buffers.clear()
+            arena.drop_all()
+        entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+        arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
+        raise RunEagerly("out of memory in a capture")
+
+    def _relocate(self, entry: Entry, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
+        """Have the graph read large arguments where they lie, where that is understood."""
+        try:
+            if self._options.mode is ReplayMode.HOT:
+                raise NotRelocatable("in hot mode arguments are copied")
+            if call.aliases:
+                raise NotRelocatable("arguments share memory")
+            if bucketed is not None and bucketed.is_padded:
+                raise NotRelocatable("the call is smaller than its bucket")
+            instance.moving = learn(entry, instance, call.tensors)
+        except (NotRelocatable, engine.CaptureDied, torch.OutOfMemoryError) as error:
+            entry.why_copied = first_line(error)
+            why = f"large arguments are copied, not read in place: {entry.why_copied}"
+            entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)
+            torch.cuda.current_stream(entry.arena.device_index).wait_stream(entry.arena.stream)
 
     def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
         if not arena.make_room(needed, keep=entry):
@@ -468,6 +526,8 @@ class Graphed(Planned):
         entry.is_clean = self._may_go_unrecorded(call)
 
     def _may_go_unrecorded(self, call: Call) -> bool:
+        if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
+            return False
         return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
 
     # -- what users ask ---------------------------------------------------------------------------
@@ -503,6 +563,10 @@ class Graphed(Planned):
                 how = f"eager: {entry.why_eager}"
             elif entry.first is not None:
                 how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
+                if entry.first.moving is not None:
+                    how += f"; {entry.first.moving}"
+                elif entry.why_copied:
+                    how += f"; arguments are copied: {entry.why_copied}"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")
@@ -600,6 +664,7 @@ def graphed(
     warmup: int = 1,
     max_graphs: int = 64,
     strict: bool = False,
+    ranks: Any = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
 
@@ -617,12 +682,16 @@ def graphed(
         mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
             for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
             the graph's own buffers, handed out again only when nobody can see them any more.
-        moved: what is done about arguments at another address: "copy" them into buffers, or "recapture",
-            which reads and writes the caller's tensors in place.
+        moved: what is done about arguments at another address: "copy" them into buffers; "relocate" large
+            ones, by telling the graph's kernels where they are; "recapture", which reads and writes the
+            caller's tensors in place, in a graph for each address.
         threads: "serial", one call at a time, or "clones", captures for each thread.
         warmup: eager calls of a signature before it is captured.
         max_graphs: captured signatures of this callable; the least recently used goes first.
         strict: raise instead of running eagerly where a call cannot be captured.
+        ranks: True, or a ``Ranks``: under torch.distributed the ranks decide together which bucket runs,
+            which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
+            calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
 
     Raises (where strict):
         CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
@@ -643,6 +712,7 @@ def graphed(
             warmup=warmup,
             max_graphs=max_graphs,
             strict=strict,
+            ranks=ranks,
         )
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
@@ -653,4 +723,29 @@ def graphed(
     options = Options(
         dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
     )
-    return Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    made = Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    if ranks is False:
+        return made
+    sizes = _sizes_for_ranks(options, {"threads": threads != "serial", "mode": mode is not None})
+    given = ranks if isinstance(ranks, Ranks) else None
+    together = functools.partial(Agreed, fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
+    return GraphedOnRanks(fn, made, together)
+
+
+def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
+    """The buckets that ranks agree on; refuses at once what they do not decide together."""
+    sizes = options.buckets
+    if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
+        raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")
+    asked = {
+        **alone,
+        "moved": options.moved is not MovedInput.COPY,
+        "above": options.above is not Above.EAGER,
+        "pad": options.pad is not None,
+        "budget": options.budget is not None,
+        "strict": options.strict,
+    }
+    refused = [name for name, is_set in asked.items() if is_set]
+    if refused:
+        raise ValueError(f"with ranks, {', '.join(refused)} cannot be chosen: each rank would decide by itself")
+    return sizes

@@ -237,7 +237,7 @@ class CUDAGraphWrapper:
     @property
     def pool(self) -> Any:
         """The graph's memory pool."""
-        return self._piece.pool if self._piece is not None else None
+        return self.graph.pool() if self.graph is not None else None
 
 
 class OlderCapture:

@@ -105,6 +105,14 @@ class _Run:
     inputs: list[Tensor]
     """The arguments after the run; their own memory where they were padded."""
 
+    def keep_outputs(self) -> None:
+        """Before the run is undone: results that lie in memory which that changes are copied."""
+        written = {storage_address(write.tensor) for write in self.watch.writes.values()}
+        self.outputs = [
+            t.detach().clone() if t.layout is torch.strided and storage_address(t) in written else t
+            for t in self.outputs
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
@@ -126,6 +134,10 @@ _Answer = _Problem | _Untried | None
 
 class _Failed(Exception):
     """The run on padded input raised; ``args`` are the operation it stood at and the error."""
+
+
+class _Unclear(Exception):
+    """What a run did cannot be told apart from what it found there."""
 
 
 class Prover:
@@ -163,6 +175,8 @@ class Prover:
         self.python = PythonState(None)
         self._unseen: list[weakref.ref[Tensor]] = []
         self._n_runs = 0
+        self._known: set[int] = set()
+        """Addresses of storages that were there before the call."""
 
     @property
     def unseen(self) -> list[Tensor]:
@@ -214,7 +228,9 @@ class Prover:
         self._n_runs = 0
         before = _states(tensors)
         known_unseen = self.unseen
-        outside = marks(self.outside())
+        reachable = self.outside()
+        self._known = {storage_address(t) for t in (*reachable, *tensors) if t.layout is torch.strided}
+        outside = marks(reachable)
         self.python = PythonState(self.fn)
         real = self._run(tensors, Watch())
         seen = {storage_address(write.tensor) for write in real.watch.writes.values()}
@@ -236,7 +252,9 @@ class Prover:
             proof.op, proof.where = op.name, str(op.where)
             return proof
         python = self.python.again()
+        real.watch.leave_out_own(real.outputs, self._known)
         real.watch.take()
+        real.keep_outputs()
         try:
             real.watch.undo()
             _set_states(tensors, before)
@@ -330,9 +348,14 @@ class _Attempt:
                 if problem is not None:
                     return problem
             if any(is_flat(self.tensors[i]) for i in self.padded):
-                answer = self._on_other_data(content, Exchange.CONTRAST)
-                if isinstance(answer, _Problem):
-                    return answer
+                answers = [
+                    self._on_other_data(content, exchange)
+                    for exchange in (Exchange.CONTRAST, Exchange.ABOVE, Exchange.BELOW)
+                ]
+                if isinstance(answers[0], _Problem):
+                    return answers[0]
+                # What may be a mask is never below zero; what may be data soon is. Calls to come will tell.
+                is_blind = any(isinstance(answer, _Problem) for answer in answers)
         for i in self._whole_numbers(content):
             is_flat_here = is_uniform(self.tensors[i])
             trials = [Exchange.COUNT] if is_flat_here else []
@@ -435,7 +458,12 @@ class _Attempt:
         try:
             run = self.prover._run(data, watch)
             run.structure = flatten(run.result, run.outputs)
+            watch.leave_out_own(run.outputs, {*self.prover._known, *self.real.watch.own})
+            for write in watch.writes.values():
+                if storage_address(write.tensor) in self.real.watch.own:
+                    raise _Unclear("it returns memory from outside that it writes to")
             watch.take()
+            run.keep_outputs()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a function may raise on input it never saw
@@ -456,6 +484,8 @@ class _Attempt:
             op, error = failed.args
             if isinstance(error, WouldFault):
                 return _Problem(f"an index or value computed from the padding is not allowed: {error}", "it", op)
+            if isinstance(error, _Unclear):
+                return _Problem(str(error), "the result", op)
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             return _Problem(f"the function fails on it: {text}", "it", op)
 
@@ -494,7 +524,8 @@ class _Attempt:
         tensor = self.tensors[i]
         if tensor.dtype is torch.bool:
             return True
-        return tensor.numel() > 0 and bool(((tensor == 0) | (tensor == 1)).all())
+        # Zeros alone mask everything, which nobody would compute: data, then.
+        return tensor.numel() > 0 and bool(((tensor == 0) | (tensor == 1)).all() and (tensor == 1).any())
 
     # -- comparing ----------------------------------------------------------------------------------
 
@@ -531,7 +562,7 @@ class _Attempt:
                 if mine is None or theirs is None or not is_near(mine, theirs, exact):
                     name = self.prover.names[i]
                     return _Problem(f"what is written to {name} {against}", name)
-        problem = self._effects(one, other, exact, against)
+        problem = self._effects(one, other, truth, exact, against)
         if problem is not None:
             return problem
         for a, b in zip(one.generators, other.generators):
@@ -554,18 +585,20 @@ class _Attempt:
                 return front(after, real.size())
         return front(tensor.detach(), real.size())
 
-    def _effects(self, one: _Run, other: _Run, exact: bool, against: str) -> _Problem | None:
+    def _effects(self, one: _Run, other: _Run, truth: _Run, exact: bool, against: str) -> _Problem | None:
         mine, theirs = self._outside(one), self._outside(other)
         for key in [k for k in mine if k in theirs]:
             a, b = mine.pop(key), theirs.pop(key)
             if a.after is not None and b.after is not None and not is_near(a.after, b.after, exact):
                 return _Problem(f"{_outside(a)} {against}", _outside(a), b.op)
-        # Written in one of the two only: there it must have changed nothing. Memory that compiled code made
-        # looks like that in both, at two addresses; those are compared with each other.
+        # Written in one of the two only: there it must have changed nothing. What compiled code made and autograd
+        # keeps looks like that in both, at two addresses; those are compared with each other.
         left, right = list(mine.values()), list(theirs.values())
-        if len(left) == len(right) and all(a.op.name == b.op.name for a, b in zip(left, right)):
-            pairs = [(front(a.after, b.tensor.size()), b) for a, b in zip(left, right) if a.after is not None]
-            if all(a is not None and b.after is not None and is_near(a, b.after, exact) for a, b in pairs):
+        real = [w for key, w in self._outside(truth).items() if w in left or key not in self._outside(other)]
+        names = [[write.op.name for write in writes] for writes in (left, right, real)]
+        if names[0] == names[1] == names[2]:
+            fronts = [(_front(a, r), _front(b, r)) for a, b, r in zip(left, right, real)]
+            if all(a is not None and b is not None and is_near(a, b, exact) for a, b in fronts):
                 return None
         for write in (*left, *right):
             if write.after is not None and not is_near(write.after, write.before, True):
@@ -620,6 +653,11 @@ def _states(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _set_states(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> None:
     for generator, state in zip(_generators(tensors), states):
         generator.set_state(state)
+
+
+def _front(write: Write, real: Write) -> Tensor | None:
+    """The part of what was written that a run without padding writes too."""
+    return front(write.after, real.tensor.size()) if write.after is not None else None
 
 
 def _size(tensor: Tensor) -> str:

@@ -130,7 +130,7 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
         if not isinstance(model, GenerationMixin):
             _step_aside()
             raise ActivationError(
-                "engine_object", engine=ADAPTER.name, wanted="a model with generate()", given=type(model).__name__
+                "engine_object", engine=ADAPTER.name, wanted="generate()", given=type(model).__name__
             )
         found = _accelerated.get(model)
         if found is None:

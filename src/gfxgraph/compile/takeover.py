@@ -21,9 +21,11 @@ from gfxgraph.runtime.process import Process, log
 from gfxgraph.runtime.random_state import shield_from_dynamo
 
 
-def install(torch: Any, state: Process) -> Callable[[], None]:
+def install(torch: Any, state: Process) -> Callable[[], None] | None:
     """Stand before ``torch.compile``'s Inductor where that is wanted; returns what steps aside again."""
     ways = state.settings.compile
+    if ways is CompileWays.OFF:
+        return None
     if ways is CompileWays.AUTO:
         ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper

@@ -222,7 +222,7 @@ hipError_t last_error(hipError_t (*Table::*ask)(), bool clear) {
   if (inside_shim) return theirs;
   const hipError_t owed = owed_error;
   if (clear) owed_error = kSuccess;
-  return theirs ? theirs : owed;
+  return owed ? owed : theirs;
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ class LogLevel(StrEnum):
 class CompileWays(StrEnum):
     """What ``GFXGRAPH_COMPILE`` asks for."""
 
+    AUTO = "auto"
+    """Regions, but nothing on an NVIDIA GPU, where Inductor's own graphs are sound."""
     OFF = "off"
     REGIONS = "regions"
     CALLS = "calls"
@@ -106,7 +108,7 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
-    compile: CompileWays = CompileWays.REGIONS
+    compile: CompileWays = CompileWays.AUTO
     """After ``enable()``: which graphs torch.compile gives that is asked for some."""
     compile_keep: tuple[str, ...] = ()
     """Settings of torch.compile that stay as they are where the defect table would change them."""
@@ -178,7 +180,7 @@ VARIABLES: Mapping[str, str] = {
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
-    "GFXGRAPH_COMPILE": "0 | regions (1) | calls",
+    "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
@@ -304,7 +306,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.text("GFXGRAPH_METRICS"),
-        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.REGIONS),
+        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         problems=tuple(reader.problems),

@@ -155,6 +155,27 @@ def test_without_buckets_each_size_is_captured(cuda):
     assert total("replays") == 4, shown()
 
 
+def test_watching_modules_is_not_traced(cuda):
+    """A model that slices its layers, as Llama does, is compiled once, though module registration is watched."""
+    from torch._dynamo.utils import counters
+
+    model = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)]).cuda()
+
+    def f(x):
+        for layer in model[:2]:
+            x = layer(x)
+        return x
+
+    with torch.no_grad():
+        gfxgraph.graphed(lambda x: model[0](x))(torch.randn(4, 8, device="cuda"))  # from here on modules are watched
+        compiled = torch.compile(f, mode="reduce-overhead")
+        frames = []
+        for _ in range(4):
+            compiled(torch.randn(4, 8, device="cuda"))
+            frames.append(counters["frames"]["total"])
+    assert frames[0] == frames[-1]
+
+
 @BOTH
 def test_the_host_stands_between_graphs(cuda, how):
     """What Inductor splits out (here a way over the host) runs between the graphs of the partitions."""

@@ -352,3 +352,20 @@ def test_torch_is_asked_nothing_before_it_has_a_device(tier, tmp_path, monkeypat
         assert calls == (asked + [(history, "all"), (cache, False)] if tier == 3 else asked + [(history, "state")])
         calls.clear()
     assert calls == ([(cache, True), (history, None)] if tier == 3 else [(history, None)])
+
+
+def test_the_guard_takes_no_reference_to_zero(safe, monkeypatch):
+    """``torch.cuda.memory_snapshot()`` gives some away with each call; before Python 3.12 the integer 0 goes, one day."""
+
+    def refused(*_):
+        raise AssertionError("asked by a tuple")
+
+    stock = torch._C._cuda_memorySnapshot
+    monkeypatch.setattr(
+        torch._C, "_cuda_memorySnapshot", lambda asked=None: stock(asked) if asked is None else refused()
+    )
+    x = torch.ones(4, device="cuda")
+    graph, y = graph_of(lambda: triton(lambda a: a.add_(1), x) or x * 2)
+    torch.cuda.empty_cache()
+    graph.replay()
+    assert y.tolist() == [4.0] * 4

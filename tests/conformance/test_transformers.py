@@ -114,6 +114,9 @@ def test_greedy_tokens_are_eagers(llama):
     report = gfx.report(llama)
     assert report["tokens"] == 24 and report["waits"] == 0 and not fallbacks()
     assert gfxgraph.stats()["replay_count"] == (11 + 10) + (12 + 11)
+    other = prompt() | {"input_ids": inputs["input_ids"].flip(0)}
+    llama.generate(**other, max_new_tokens=12, do_sample=False)
+    assert torch.equal(ours[1], stock)  # results are the caller's own
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,11 @@ def test_stops_at_the_end_token(llama):
     stock, ours = both(llama, inputs, max_new_tokens=16, do_sample=False, eos_token_id=[end, 60], pad_token_id=0)
     assert all(torch.equal(stock, each) for each in ours)
     report = gfx.report(llama)
+    one = prompt(1, 6)
+    end = first_stop(llama, one, 4, 2)
+    for limit in (4, 6):  # the end comes when all steps are queued already
+        stock, ours = both(llama, one, n=1, max_new_tokens=limit, do_sample=False, eos_token_id=end)
+        assert torch.equal(stock, ours[0]) and stock.shape[1] < 6 + limit
     assert report["waits"] <= report["tokens"] / 4 + 4 and report["tokens_past_end"] <= 2 * 8
 
 
@@ -302,12 +310,16 @@ def test_weights_that_moved_are_noticed(llama):
     model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
     gfx.accelerate(model)
     inputs = prompt()
-    for _ in range(2):
-        model.generate(**inputs, max_new_tokens=4, do_sample=False)
+
+    def call():
+        return model.generate(**inputs, max_new_tokens=6, do_sample=False)
+
+    before = [call() for _ in range(2)][-1]
     model.lm_head.weight = torch.nn.Parameter(-model.lm_head.weight.detach())
-    stock, ours = both(model, inputs, max_new_tokens=6, do_sample=False)
-    gfx.accelerate(model)
-    assert all(torch.equal(stock, each) for each in ours)
+    ours = [call() for _ in range(2)]
+    gfx.restore(model)
+    stock = call()
+    assert not torch.equal(stock, before) and all(torch.equal(stock, each) for each in ours)
 
 
 def test_hooks_are_called(llama):

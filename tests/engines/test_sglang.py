@@ -9,6 +9,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import adapters
+from tests.conformance.conftest import HAS_GPU
 from tests.engines import surroundings
 from tests.engines.conftest import HIDDEN, SIZES
 
@@ -84,6 +85,22 @@ def breakable(model):
         return model.after(out)
 
     return Runner(BreakableCudaGraphBackend(owner()), step, model)
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU: it updates executable graphs through cuda-python")
+def test_deduped_graphs(sglang, monkeypatch):
+    """SGLang's own sharing of executable graphs, which takes the driver's graph out of ours."""
+    pytest.importorskip("cuda.bindings", reason="needs cuda-python")
+    from sglang.srt.model_executor.runner_backend import cuda_graph_dedup_mixin as mixin
+
+    is_on = SimpleNamespace(get=lambda: True)
+    monkeypatch.setattr(mixin, "envs", SimpleNamespace(SGLANG_ENABLE_CUDA_GRAPH_DEDUP=is_on))
+    run = breakable(sglang).capture()
+    n_runs = sglang.n_runs
+    for seed, n in enumerate((1, 8, 2, 4, 8, 1), 1):
+        sglang.check(run, n, seed)
+    assert sglang.n_runs == n_runs + 6 and gfxgraph.stats()["fallback_count"] == 0
+    run.backend.cleanup()
 
 
 class Pieces:

@@ -19,7 +19,8 @@ if torch.cuda.is_available():
 
 
 @pytest.fixture(autouse=True)
-def _enabled():
+def _enabled(monkeypatch):
+    monkeypatch.setenv("GFXGRAPH_COMPILE", "1")  # on an NVIDIA GPU nothing changes unless asked
     gfxgraph.enable(allow_cuda=True, validate=False)
     torch._dynamo.reset()
     backend.register()
@@ -193,6 +194,20 @@ def test_dropout_in_a_region():
         drawn += [compiled(x) for _ in range(3)]
     assert torch.equal(drawn[0], drawn[3]) and torch.equal(drawn[2], drawn[5]) and not torch.equal(drawn[0], drawn[1])
     assert replays(before) >= 6
+
+
+def test_nothing_changes_unasked(monkeypatch):
+    """On an NVIDIA GPU mode="reduce-overhead" stays Inductor's own."""
+    gfxgraph.disable()
+    monkeypatch.delenv("GFXGRAPH_COMPILE")
+    gfxgraph.enable(allow_cuda=True, validate=False)
+    before, model = regions(), nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model, mode="reduce-overhead")
+    x = torch.ones(2, 8, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            y = compiled(x)
+    assert torch.allclose(y, model(x), atol=1e-3) and (torch.version.hip or not mine(before))
 
 
 def test_whole_calls(monkeypatch):

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
 from gfxgraph.runtime import process
 
@@ -99,8 +100,6 @@ def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: b
 
 
 def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool) -> None:
-    from gfxgraph.adapters._transformers_decode import Request
-
     length = max(1, min(8, twin.capacity // 2, twin.cache.window - N_COMPARED if twin.cache.window else 8))
     generator = torch.Generator().manual_seed(1)
     n_words = model.config.get_text_config(decoder=True).vocab_size

@@ -23,7 +23,6 @@ import logging
 import sys
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,11 +86,12 @@ class GraphedProgram:
         self.why_eager = ""
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
-        self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
+        self._graphs: dict[tuple[Any, ...], _Captured] = {}
         self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
         self._choices: Any = None
         self._n_failed = 0
+        self._is_looked_at = False
         self._lock = threading.RLock()
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
@@ -123,7 +123,8 @@ class GraphedProgram:
         if self.why_eager:
             return f"eager: {self.why_eager}"
         copied = [name for fixed in self._fixed for name in fixed.names]
-        said = f"{len(self._graphs)} graphs" + (f", copying {', '.join(copied)}" if copied else "")
+        n = len(self._graphs)
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(copied)}" if copied else "")
         return f"{said}; {self._choices.why()}" if self._choices is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
@@ -134,9 +135,13 @@ class GraphedProgram:
         if self.why_eager or torch.cuda.is_current_stream_capturing():
             return plain()
         with self._lock, torch.cuda.stream(stream):
-            reason = _no_graph(self.program, params)
-            if reason:
-                return self._as_ever(reason, plain)
+            if not self._is_looked_at:
+                reason = _no_graph(self.program)
+                if reason:
+                    return self._as_ever(reason, plain)
+                self._is_looked_at = True
+            if not all(hasattr(argument, "data_ptr") for argument in params.values()):
+                return self._as_ever("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
             placed = self._into_place(params)
             timed = self._timed()
             way = timed.decided() if timed is not None else "graph"
@@ -145,7 +150,6 @@ class GraphedProgram:
             captured = self._graphs.get(_key(placed))
             if captured is None:
                 return self._first(params, placed, stream, plain)
-            self._graphs.move_to_end(_key(placed))
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
             if way is None:
@@ -430,10 +434,8 @@ def _is_output(name: str) -> bool:
     return "#output_" in name or name == "output" or name.startswith("output_")
 
 
-def _no_graph(program: Any, params: Params) -> str:
-    """Why a run of these arguments cannot be a graph; "" where it may."""
-    if not all(hasattr(argument, "data_ptr") for argument in params.values()):
-        return "its arguments are host buffers; migraphx.to_gpu makes arguments on the GPU"
+def _no_graph(program: Any) -> str:
+    """Why no run of a program can be a graph; "" where it may."""
     if not any(_is_output(name) for name in program.get_parameter_names()):
         return "it copies to and from the host itself; compile it with offload_copy=False"
     return ""

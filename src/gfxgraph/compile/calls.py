@@ -12,7 +12,6 @@ each compiled region is a graph. A context variable that is set and set back doe
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import threading
 from collections.abc import Callable
@@ -22,6 +21,8 @@ from gfxgraph.runtime.callables.graphed import Graphed
 from gfxgraph.runtime.callables.options import Options
 from gfxgraph.types import ReplayMode
 
+CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
+"""Classes of objects that are set and set back by a call; the second is transformers'."""
 _running = threading.local()
 
 
@@ -103,7 +104,7 @@ def note_what_is_traced() -> None:
     traced.is_known = True
     for variable in changed:
         kind = type(variable.mutation_type).__name__
-        if kind.endswith("New") or isinstance(getattr(variable, "value", None), contextvars.ContextVar):
+        if kind.endswith("New") or type(getattr(variable, "value", None)).__name__ in CONTEXT_VARIABLES:
             continue
         traced.why_not = f"it changes {getattr(variable.source, 'name', 'an object')} in Python"
 

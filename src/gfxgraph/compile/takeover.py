@@ -4,7 +4,8 @@ Where a program says ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``tr
 compiles as ever, and what it would have given to its own tree of graphs becomes regions of ours. Settings that
 the defect table asks for are in force while something is compiled, and only then: nothing has to be restored but
 two methods. What the user said in so many words stays: an option or mode of that ``torch.compile``, an assignment
-to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, ``GFXGRAPH_COMPILE=0`` for all of it.
+to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, ``GFXGRAPH_COMPILE=0`` for all of it. On an NVIDIA GPU
+nothing changes unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
 
 Nothing here imports Inductor before something is compiled: that takes seconds.
 """
@@ -20,15 +21,16 @@ from gfxgraph.runtime.process import Process, log
 from gfxgraph.runtime.random_state import shield_from_dynamo
 
 
-def install(torch: Any, state: Process) -> Callable[[], None] | None:
-    """Stand before ``torch.compile``'s Inductor; returns what steps aside again."""
-    if state.settings.compile is CompileWays.OFF:
-        return None
+def install(torch: Any, state: Process) -> Callable[[], None]:
+    """Stand before ``torch.compile``'s Inductor where that is wanted; returns what steps aside again."""
+    ways = state.settings.compile
+    if ways is CompileWays.AUTO:
+        ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
     compile_stock, make_stock = inductor.__call__, others.__init__
 
     def compile_ours(self: Any, model_: Any, inputs_: Any) -> Any:
-        return _compile(state, compile_stock, self, model_, inputs_)
+        return _compile(state, ways, compile_stock, self, model_, inputs_)
 
     def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
         if backend == "gfxgraph":  # also where the package is used without being installed
@@ -37,9 +39,11 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
             register()
         make_stock(self, backend, *args, **kwargs)
 
-    inductor.__call__, others.__init__ = compile_ours, make
+    others.__init__ = make
+    if ways is not CompileWays.OFF:
+        inductor.__call__ = compile_ours
     undo_all = [shield_from_dynamo()]
-    if state.settings.compile is CompileWays.CALLS:
+    if ways is CompileWays.CALLS:
         from gfxgraph.compile import calls
 
         undo_all.append(calls.take_name(torch, _asks_for_graphs))
@@ -52,11 +56,13 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     return undo
 
 
-def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any) -> Any:
+def _compile(
+    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any
+) -> Any:
     """What ``torch.compile`` with Inductor does with a traced graph."""
     from torch._inductor import config
 
-    if state.settings.compile is CompileWays.CALLS:
+    if ways is CompileWays.CALLS:
         from gfxgraph.compile import calls
 
         calls.note_what_is_traced()

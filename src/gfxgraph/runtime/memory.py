@@ -79,8 +79,18 @@ def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     try:
         segments = _snapshot(pool)
     except TypeError:  # before torch took a pool here
-        segments = [s for s in torch.cuda.memory_snapshot() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
+        segments = [s for s in all_segments() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
     return sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
+
+
+def all_segments() -> list[dict[str, Any]]:
+    """Every segment of the caching allocator, with its blocks.
+
+    Not by ``torch.cuda.memory_snapshot()``, which gives two references to the integer 0 away with each call (see
+    below): before Python 3.12 even that one is freed one day.
+    """
+    found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["segments"]
+    return found
 
 
 def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:

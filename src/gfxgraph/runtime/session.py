@@ -34,7 +34,7 @@ from gfxgraph.runtime import autocasting, intercept, process, remedies
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.runtime.memory import Layout, all_segments, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -381,7 +381,7 @@ class Session:
         """The pool of the open capture; torch tells it only of captures that ended well."""
         if self.pool_id is not None:
             return tuple(self.pool_id)
-        for segment in torch.cuda.memory_snapshot():
+        for segment in all_segments():
             pool = tuple(segment.get("segment_pool_id", (0, 0)))
             inside = [(segment["address"], segment["address"] + segment["total_size"])]
             if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):

@@ -95,7 +95,7 @@ class Machine:
         return torch.tanh(params["x"]._tensor() @ self.weight + 1).mul(2).cpu()
 
     def check(self, results, params):
-        assert torch.equal(self.read(results[-1]), self.wanted(params))
+        torch.testing.assert_close(self.read(results[-1]), self.wanted(params))
 
 
 def stats():
@@ -182,7 +182,7 @@ def test_run_async_keeps_the_streams_order(here):
             params["x"]._keeps.zero_()
         stream.synchronize()
         here.fill(params["x"], seed)
-        assert torch.equal(copy.cpu(), here.wanted(params))
+        torch.testing.assert_close(copy.cpu(), here.wanted(params))
     assert stats()["capture_count"] == 1
 
 
@@ -247,7 +247,7 @@ def test_an_argument_that_keeps_moving_is_copied(here):
         params = here.params(seed) | {"main:#output_0": output}
         kept.append(params)
         here.check(graphed.run(params), params)
-        assert torch.equal(here.read(output), here.wanted(params))
+        torch.testing.assert_close(here.read(output), here.wanted(params))
     assert graphed.n_captures == 5
     assert graphed.why().endswith("copying x")
 
@@ -259,7 +259,7 @@ def test_an_output_that_keeps_moving_is_copied_back(here):
     for params in kept:
         graphed.run(params)
         here.migraphx.gpu_sync()
-        assert torch.equal(here.read(params["main:#output_0"]), here.wanted(params))
+        torch.testing.assert_close(here.read(params["main:#output_0"]), here.wanted(params))
     assert graphed.n_captures == 5
     assert "main:#output_0" in graphed.why() and "x" in graphed.why()
 
@@ -323,7 +323,7 @@ def test_a_program_with_host_copies_runs_as_ever(here):
     graphed = here.graphed(here.compiled(offload_copy=True))
     x = here.migraphx.generate_argument(here.shape, 3)
     (result,) = graphed.run({"x": x})
-    assert torch.equal(torch.tensor(result.tolist()), here.wanted({"x": here.migraphx.to_gpu(x)}))
+    torch.testing.assert_close(torch.tensor(result.tolist()), here.wanted({"x": here.migraphx.to_gpu(x)}))
     assert "offload_copy=False" in graphed.why()
     assert stats()["capture_count"] == 0
 
@@ -367,7 +367,7 @@ def test_inside_another_capture_it_is_part_of_it(here):
     assert graphed.n_captures == 0
     here.fill(params["x"], 9)
     graph.replay()
-    assert torch.equal(here.read(params["main:#output_0"]), here.wanted(params))
+    torch.testing.assert_close(here.read(params["main:#output_0"]), here.wanted(params))
 
 
 # -- eager or graph --------------------------------------------------------------------------------------------

@@ -157,3 +157,32 @@ def test_verify_says_what_the_model_does_not_take(tmp_path: Path) -> None:
     arguments = ["verify", "record", f"{tmp_path}/m.py:build", "--out", str(tmp_path / "g.pt"), "--device", "cpu"]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2 and "4x128x2048" in done.output and "--shape" in done.output
+
+
+def test_uses_of_nvidia_only_packages(run: Run) -> None:
+    """Each call of NVML or nvgpu counts, not only the import; one in a try that expects it does not."""
+    text = (
+        "import nvgpu\nimport pynvml\n\n\ndef f():\n    return nvgpu.gpu_info()\n\n\ndef g():\n    try:\n"
+        "        return pynvml.nvmlDeviceGetCount()\n    except pynvml.NVMLError:\n        return 0\n"
+    )
+    found = lines(run({"m.py": text}), "GFX113")
+    assert 6 in found and 11 not in found
+
+
+def test_commands_kept_in_a_name(run: Run) -> None:
+    """A command of NVIDIA's in a name or a helper's argument counts, words in a message do not."""
+    text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\n'
+    assert lines(run({"m.py": text}), "GFX114") == [1, 2]
+
+
+def test_scripts_that_build(run: Run) -> None:
+    """A build script's own CUDA libraries count where no other platform is built."""
+    text = 'LIBS="tool tool_cuda"\ng++ a.cpp -ltool_cuda\necho built tool_cuda\n'
+    assert lines(run({"build.sh": text}), "GFX405") == [1, 2]
+    assert not lines(run({"build.sh": text, "hip.sh": "hipcc a.cpp\n"}), "GFX405")
+
+
+def test_installers_pass_the_version_on(run: Run) -> None:
+    """In a script that installs, what takes or hands on a CUDA version counts."""
+    text = 'import os\n\n\ndef torch(cuda_version):\n    os.system("pip install torch")\n\n\ntorch(cuda_version)\n'
+    assert lines(run({"install.py": text}), "GFX414") == [4, 8]

@@ -536,10 +536,15 @@ class PyGuards:
         found: ast.AST | None = None
         if uses and not function.name.startswith("test"):
             self._busy.add(key)
-            reasons = [self.exclusion(u, world) for u in uses]
+            for use in uses:  # one that can be reached settles it: names such as ``add`` have thousands
+                reason = self.exclusion(use, world)
+                if reason is None:
+                    found = None
+                    break
+                found = found or reason
             self._busy.discard(key)
-            if all(r is not None for r in reasons) and not self._named_elsewhere(function):
-                found = reasons[0]
+            if found is not None and self._named_elsewhere(function):
+                found = None
         self._call_reach[key] = found
         return found
 

@@ -7,6 +7,7 @@ under ``torch.cuda.graph``. Nothing is imported.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ class PyFile:
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {}
         self._calls: dict[str, list[ast.Call]] | None = None
         self._docstrings: set[int] | None = None
+        self._encoded: list[bytes] | None = None
         self.guards: Any = None  # what guards/python.py learned, kept as long as the tree
         self.guard_values: dict[Any, Any] = {}
 
@@ -124,8 +126,21 @@ class PyFile:
         return True
 
     def source(self, node: ast.AST) -> str:
-        """The node's own text on one line."""
-        return " ".join((ast.get_source_segment(self.text, node) or "").split())
+        """The node's own text on one line.
+
+        As ``ast.get_source_segment`` has it, which splits the whole file again for every node.
+        """
+        first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+        if first is None or last is None:
+            return ""
+        if self._encoded is None:  # the tokenizer's lines: a form feed does not end one
+            self._encoded = [line.encode() for line in re.split(r"\r\n|\r|\n", self.text)]
+        start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        rows = self._encoded[first - 1 : last]
+        if first == last:
+            return " ".join(rows[0][start:end].decode("utf-8", "replace").split()) if rows else ""
+        parts = [rows[0][start:], *rows[1:-1], rows[-1][:end]]
+        return " ".join(b"\n".join(parts).decode("utf-8", "replace").split())
 
     def is_docstring(self, node: ast.AST) -> bool:
         """Whether a string constant is a bare expression: a docstring or a comment in disguise."""

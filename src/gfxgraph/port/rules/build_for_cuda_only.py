@@ -45,6 +45,7 @@ _ENVIRON = re.compile(
     r"(?i)^(\w+_)?(CUDA|NVCC)(_?(VERSION|HOME|PATH|ROOT\w*|EXT|OPS|PKG\w*|BUILD|DIR|ARCH\w*|\w*FLAGS))?$"
 )
 _BUILD = re.compile(r"cu(?:da)?[-_]?\d{2,3}(?:\.\d)?")
+_PASSED = re.compile(r"cuda(_?(version|home|path|tag|label|suffix))?")
 _LABEL = re.compile(r"[+._-]cu(\d{2,3}|)$")
 _COMPLAINT = re.compile(r"\bCUDA\b|\bnvcc\b|(?i:nvidia)")
 
@@ -85,6 +86,14 @@ def _all(f: PyFile) -> Iterator[Hit]:
     for constant in f.nodes(ast.Constant):
         if isinstance(constant.value, str) and _BUILD.fullmatch(constant.value) and not f.is_docstring(constant):
             yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
+    if is_installer(f):
+        for function in f.nodes(ast.FunctionDef):
+            if any(_PASSED.fullmatch(a.arg) for a in (*function.args.args, *function.args.kwonlyargs)):
+                yield hit(function, expr=f"def {function.name}", severity=Severity.LOW)
+        for passing in f.nodes(ast.Call):
+            given = [*passing.args, *(k.value for k in passing.keywords)]
+            if any(isinstance(g, ast.Name) and _PASSED.fullmatch(g.id) for g in given):
+                yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
     for label in f.nodes(ast.JoinedStr):
         parts = label.values
         if any(

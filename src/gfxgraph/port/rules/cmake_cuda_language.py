@@ -173,6 +173,20 @@ def _commands(f: TextFile) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=text[:60])
 
 
+_BUILDS = re.compile(r"\bnvcc\b|\bcmake\b|\$\{?CXX\b|\bg\+\+|\bclang\+\+|\bLINK_FLAGS\b")
+_SCRIPT = re.compile(r"(?<![\w-])-l\w*_cuda\w*|\b\w+_cuda\w?\b(?![./(])|-D\w*(?<![A-Za-z])CUDA(?![a-z])\w*=|\bnvcc\b")
+
+
+def check_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    """What a script that builds names of CUDA's, where no other platform is built."""
+    if ctx.project.has_hip_build or not _BUILDS.search(f.text) or _AMD.search(f.text):
+        return
+    for number, line in enumerate(f.lines, 1):
+        text = re.sub(r"(^|\s)#.*", "", line)
+        if _SCRIPT.search(text) and not re.search(r"\b(echo|printf)\b", text):
+            yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW)
+
+
 _MAKE = re.compile(
     r"\b\w*(?<![A-Za-z])(?:CUDA|NVCC)(?![a-z])\w*|(?<![\w-])-l(?:cudart|cublas|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|cuda|nvrtc)\b|"
     r"[\w./*%$(){}-]*\.cuh?\b|\bnvcc\b|/cuda(?:-[\d.]+)?/"

@@ -44,6 +44,7 @@ _RUNNERS = (
     "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",
     "subprocess.getoutput", "subprocess.getstatusoutput", "os.popen", "os.system", "shutil.which", "distutils.spawn.find_executable",
 )  # fmt: skip
+_COMMAND = re.compile(r"(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?:\.exe)?(?:$|\s+-)")
 _AMD_TOOL = re.compile(r"rocm[-_]smi|amd-smi|rocminfo|hipcc|rocm_agent")
 
 
@@ -66,6 +67,19 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if not guarded and f.call_name(call).endswith(("which", "find_executable")):
             continue  # asking whether a tool is there is the guard
         yield hit(call, guarded_by=guarded, tool=found)
+    if _AMD_TOOL.search(f.text):
+        return
+    for node in f.nodes(ast.Constant):  # a command kept in a name, or handed to a helper of the project's own
+        match = _COMMAND.match(node.value) if isinstance(node.value, str) and len(node.value) < 300 else None
+        up = f.parent(node)
+        if match and not isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr) and not _runs(f, node):
+            if not (isinstance(up, ast.Call) and f.call_name(up).endswith(("which", "find_executable"))):
+                yield hit(node, severity=Severity.LOW, tool=match.group(1))
+
+
+def _runs(f: PyFile, node: ast.AST) -> bool:
+    """Whether a call that runs a command holds the text: that one is judged above."""
+    return any(isinstance(up, ast.Call) and f.call_name(up) in _RUNNERS for up in f.ancestors(node))
 
 
 def check_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:

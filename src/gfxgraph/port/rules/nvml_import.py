@@ -53,6 +53,15 @@ def _all(f: PyFile) -> Iterator[Hit]:
         tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
         guarded = f"line {tried.lineno}: try" if tried else ""
         yield hit(call, severity=Severity.MEDIUM, guarded_by=guarded, name=f.source(call))
+    for used in f.nodes(ast.Call, ast.ExceptHandler):
+        named = used.func if isinstance(used, ast.Call) else used.type
+        name = f.dotted(named) if named is not None else ""
+        if re.match(r"(pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)\.", name) and not name.endswith(
+            "nvmlInit"
+        ):
+            tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
+            guarded = f"line {tried.lineno}: try" if tried else ""
+            yield hit(named or used, severity=Severity.LOW, guarded_by=guarded, name=name)
     for node in f.nodes(ast.If, ast.IfExp):
         text = f.source(node.test)
         if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):

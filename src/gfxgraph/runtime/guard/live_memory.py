@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.runtime.guard.names import Names, describe
+from gfxgraph.runtime.memory import all_segments
 from gfxgraph.runtime.recorder import is_library_file
 
 PoolId = tuple[int, int]
@@ -40,7 +41,7 @@ class LiveMemory:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.segments: list[tuple[int, int, PoolId]] = []
-        for segment in torch.cuda.memory_snapshot():
+        for segment in all_segments():
             pool = tuple(segment.get("segment_pool_id", DEFAULT_POOL))
             self.segments.append((segment["address"], segment["address"] + segment["total_size"], pool))
             at = segment["address"]

@@ -23,6 +23,7 @@ import torch
 from gfxgraph import config
 from gfxgraph.errors import CaptureError
 from gfxgraph.runtime import process
+from gfxgraph.runtime.memory import all_segments
 
 SOURCE = Path(__file__).with_name("redzone_allocator.cpp")
 ZONE_NBYTES = 65536
@@ -56,7 +57,7 @@ class ZonedPool:
 
     def segments(self) -> list[tuple[int, int]]:
         """(address, nbytes) of each segment."""
-        found = torch.cuda.memory_snapshot()
+        found = all_segments()
         own = [s for s in found if tuple(s.get("segment_pool_id", (0, 0))) == self.id]
         return sorted((s["address"], s["total_size"]) for s in own)
 

@@ -3,9 +3,9 @@
     python benchmarks/bench_callables.py [--out FILE] [--reps N] [--only parts,calls,buckets,moved]
 
 Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with every
-repeat; a part that fails is an entry with its error. The stream of calls over many sizes is
-bench_buckets.py, which is run beside this; ``--only llama`` adds the decode step of a Llama. All ways are
-measured in turn within each repeat, so that what disturbs one disturbs all.
+repeat; a part that fails is an entry with its error. All ways are measured in turn within each repeat, so
+that what disturbs one disturbs all. Beside this: bench_buckets.py (a stream of calls over many sizes) and
+bench_compile.py (the decode step of a Llama).
 
 Peers: a bare ``CUDAGraph.replay``; ``torch.cuda.make_graphed_callables``; ``torch.compile`` with
 ``reduce-overhead``; one ``copy_`` for each input, then replay; one fused copy, then replay; and
@@ -208,12 +208,6 @@ def bench_buckets(reps: int) -> dict:
     }
 
 
-def bench_llama(reps: int) -> dict:
-    from bench_compile import bench  # which stands on this file's parts
-
-    return bench(reps)
-
-
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
     from gfxgraph.runtime import activation
@@ -308,8 +302,7 @@ def main() -> None:
     figures: list[dict] = []
     for name in options.only.split(","):
         begun = time.perf_counter()
-        bench = {"calls": bench_calls, "buckets": bench_buckets, "moved": bench_moved}
-        bench |= {"llama": bench_llama, "parts": bench_parts}
+        bench = {"calls": bench_calls, "buckets": bench_buckets, "moved": bench_moved, "parts": bench_parts}
         try:
             made = bench[name](options.reps)
         except (RuntimeError, AssertionError) as error:

@@ -11,13 +11,18 @@ from gfxgraph.runtime import process, simulator
 from gfxgraph.runtime.callables import relocate
 
 needs_simulator = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
-ROWS, COLUMNS = 512, 256
+ROWS, COLUMNS = 16, 64
 
 
 @pytest.fixture(autouse=True)
-def _platform(platform):
+def _platform(platform, monkeypatch):
+    """Arguments of 4 KiB count as large, and tiny tensors are computed by one thread."""
+    monkeypatch.setattr(relocate, "LEAST_NBYTES", 4 << 10)
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.no_grad():
         yield platform
+    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_uses_of_nvidia_only_packages(run: Run) -> None:
 
 def test_commands_kept_in_a_name(run: Run) -> None:
     """A command of NVIDIA's in a name or a helper's argument counts, words in a message do not."""
-    text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\n'
+    text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\nflags = {"nvcc": ["-O3"]}\n'
     assert lines(run({"m.py": text}), "GFX114") == [1, 2]
 
 
@@ -186,3 +186,20 @@ def test_installers_pass_the_version_on(run: Run) -> None:
     """In a script that installs, what takes or hands on a CUDA version counts."""
     text = 'import os\n\n\ndef torch(cuda_version):\n    os.system("pip install torch")\n\n\ntorch(cuda_version)\n'
     assert lines(run({"install.py": text}), "GFX414") == [4, 8]
+
+
+def test_one_finding_speaks_for_a_list_of_candidates(run: Run) -> None:
+    """Candidates of one autotuner count once, a launch with num_stages of its own counts too."""
+    text = (
+        "import triton\n\nA = [\n    triton.Config({}, num_stages=4),\n    triton.Config({}, num_stages=5),\n]\n"
+        "B = [triton.Config({}, num_stages=3)]\nkernel[(1,)](num_stages=4)\n"
+    )
+    assert lines(run({"k.py": text}), "GFX319") == [4, 7, 8]
+
+
+def test_a_lock_counts_once(run: Run) -> None:
+    """The NVIDIA wheels of a lock file are one finding; of a requirement list, one each."""
+    lock = "".join(f'[[package]]\nname = "nvidia-{n}-cu12"\nversion = "1"\n\n' for n in ("cublas", "cufft", "nccl"))
+    report = run({"poetry.lock": lock, "requirements.txt": "nvidia-cublas-cu12\nnvidia-cufft-cu12\n"})
+    assert [f.path for f in report.findings if f.rule == "GFX003"].count("poetry.lock") == 1
+    assert [f.path for f in report.findings if f.rule == "GFX003"].count("requirements.txt") == 2

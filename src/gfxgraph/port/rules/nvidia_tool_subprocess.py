@@ -72,7 +72,13 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node in f.nodes(ast.Constant):  # a command kept in a name, or handed to a helper of the project's own
         match = _COMMAND.match(node.value) if isinstance(node.value, str) and len(node.value) < 300 else None
         up = f.parent(node)
-        if match and not isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr) and not _runs(f, node):
+        if isinstance(up, ast.Dict) and node in up.keys:
+            continue  # {"nvcc": flags} names a compiler to torch's build, on ROCm too
+        if (
+            match
+            and not isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr | ast.Subscript)
+            and not _runs(f, node)
+        ):
             if not (isinstance(up, ast.Call) and f.call_name(up).endswith(("which", "find_executable"))):
                 yield hit(node, severity=Severity.LOW, tool=match.group(1))
 

@@ -51,4 +51,4 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         for n in f.needs
         if _NAME.fullmatch(n.name) and not is_cuda_group(n.group)
     ]
-    yield from once_a_line(found)
+    yield from once_a_line(found[:1] if f.is_lock else found)  # a lock is made anew as a whole

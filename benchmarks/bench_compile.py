@@ -120,6 +120,8 @@ def bench(reps: int) -> dict:
         os.environ["GFXGRAPH_COMPILE"] = "calls"
         gfxgraph.enable(allow_cuda=True, validate=False)
         try:
+            warm(ways, expected)
+            assert not regions(), "stock's reduce-overhead was compiled again, by us"
             ours = our_ways(step)
             warm(ours, expected)
             assert not ours[CALLS].why_not, ours[CALLS].why_not
@@ -128,7 +130,6 @@ def bench(reps: int) -> dict:
         finally:
             gfxgraph.disable()
     how = [region.stats() for region in regions()]
-    assert len(how) == 3, f"{len(how)} compilations are ours, not three: stock's way is not stock's"
     assert sum(found["replays"] for found in how) > reps, [region.explain() for region in regions()]
     rows = [
         row("Llama step: graphed(torch.compile(step)), by capture by hand", wall, cpu, GRAPHED, HAND, 1.01, 10),

@@ -107,7 +107,7 @@ def test_no_room_for_a_second_buffer():
     gc.collect()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    room = torch.cuda.memory_reserved() + nbytes + (nbytes >> 3)
+    room, held = torch.cuda.memory_reserved() + nbytes + (nbytes >> 3), torch.cuda.memory_allocated()
     try:
         torch.cuda.set_per_process_memory_fraction(min(1.0, room / total))
         for _ in range(6):
@@ -115,7 +115,7 @@ def test_no_room_for_a_second_buffer():
         assert g.stats()["replays"] == 0 and g.stats()["eager"]["out of memory in a capture"], g.explain()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert torch.cuda.memory_allocated() < 2 * nbytes
+    assert torch.cuda.memory_allocated() < held + nbytes
 
 
 def test_the_limit_evicts_the_least_recently_used(arena):

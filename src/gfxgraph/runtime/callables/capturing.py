@@ -21,7 +21,7 @@ from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly
 from gfxgraph.runtime.callables.dims import Bucketed
 from gfxgraph.runtime.callables.entry import Entry, Instance
-from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, leaves_of
+from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, accumulators_on, leaves_of
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.planned import Planned
@@ -54,6 +54,8 @@ class Capturing(Planned):
         differentiable = torch.is_grad_enabled() and (
             self._watch.requires_grad or any(t.requires_grad for t in call.tensors)
         )
+        if differentiable:
+            entry.accumulators = accumulators_on(arena.stream, self._fn)
         stream = current if differentiable else arena.stream
         stream.wait_stream(current)
         try:

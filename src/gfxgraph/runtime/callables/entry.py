@@ -101,6 +101,8 @@ class Entry:
         """Why large arguments are copied where they were to be read in place."""
         self.gradients: Any = None
         """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
+        self.accumulators: list[Any] = []
+        """What adds up the parameters' gradients, made on the capture's stream and kept there."""
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0

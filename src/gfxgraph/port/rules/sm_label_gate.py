@@ -58,8 +58,8 @@ def _all(f: PyFile) -> Iterator[Hit]:
         if first is not None and re.search(r"(?:^|[^A-Za-z])(?:sm|compute)_?$", first):
             yield hit(joined, expr=f.source(joined)[:120])
     for asked in f.nodes(ast.If, ast.IfExp, ast.Assert, ast.While):
-        for node in ast.walk(asked.test):
-            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        for part in ast.walk(asked.test):
+            name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
             if name and _FLAG.fullmatch(name):
                 yield hit(asked.test, expr=f.source(asked.test)[:120])
                 break

@@ -141,6 +141,8 @@ class PyGuards:
                 return value
         elif bound:
             values = [self._definition(b, world, depth) for b in bound]
+            if all(v is UNKNOWN for v in values):  # which of them is reached cannot matter, and is dear to ask
+                return self._elsewhere(node.id, world, depth)
             reached = [v for v, b in zip(values, bound) if self.exclusion(b, world) is None]
             if len(reached) == 1 and reached[0] is not UNKNOWN:
                 return reached[0]

@@ -92,6 +92,28 @@ def test_what_is_written_to_an_argument_is_the_callers():
     assert moving_of(g) is not None and g.stats()["replays"] == 5, g.explain()
 
 
+def test_what_is_written_is_given_back_where_nothing_can_be_moved(monkeypatch):
+    """A proof that fails leaves copies, and copies go back."""
+    from gfxgraph.runtime.callables import relocate
+
+    def prove(*args):
+        raise relocate.NotRelocatable("planted")
+
+    monkeypatch.setattr(relocate, "_prove", prove)
+
+    def writes(x, y):
+        x.mul_(2).add_(y)
+        return (x + 1,)
+
+    g = gfxgraph.graphed(writes, moved="relocate")
+    y = torch.randn(COLUMNS, device="cuda")
+    for _ in range(6):
+        x = torch.randn(ROWS, COLUMNS, device="cuda")
+        mine, twin = x.clone(), x.clone()
+        assert torch.equal(g(mine, y)[0], writes(twin, y)[0]) and torch.equal(mine, twin)
+    assert moving_of(g) is None and g.stats()["replays"] == 5, g.explain()
+
+
 def test_another_alignment_is_copied():
     """A view that begins elsewhere in a line of memory: kernels were chosen for how the first lay."""
     g = gfxgraph.graphed(step, moved="relocate")

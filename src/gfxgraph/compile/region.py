@@ -301,7 +301,21 @@ class Bound:
             inputs[i] = value
         for i, (tensor, dim) in self._numbers.items():
             inputs[i] = inputs[tensor].size(dim)
-        return self._model(_aligned_all(inputs, self._mutated))
+        return _apart(self._model(_aligned_all(inputs, self._mutated)), given)
+
+
+def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
+    """The results, those that lie in an argument copied.
+
+    Inductor computes into an argument whose last use it is, and returns that: between partitions. To a graphed
+    callable it would look like a function that returns what it was given, and the caller would get that.
+    """
+    homes = {t.untyped_storage().data_ptr() for t in given if isinstance(t, Tensor) and t.numel()}
+
+    def is_inside(result: Any) -> bool:
+        return isinstance(result, Tensor) and bool(result.numel()) and result.untyped_storage().data_ptr() in homes
+
+    return [_clone(result) if is_inside(result) else result for result in results]
 
 
 def _aligned_all(inputs: list[Any], mutated: frozenset[int]) -> list[Any]:

@@ -229,12 +229,13 @@ class Entry:
 
     def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
         """One more capture, recorded, over other buffers; raises as ``capture``."""
-        args, kwargs = self.args, self.kwargs
+        args, kwargs, mutates = self.args, self.kwargs, self.mutates
         self.args, self.kwargs = self.args_over(others)
         try:
             return self.capture(recorded=True)
         finally:
-            self.args, self.kwargs = args, kwargs
+            # What the function writes to was seen on the entry's own buffers, which this capture does not touch.
+            self.args, self.kwargs, self.mutates = args, kwargs, mutates
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""

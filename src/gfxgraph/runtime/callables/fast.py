@@ -84,7 +84,7 @@ def make_fast(
         writer.line("if is_sampled(): return MISS")
     writer.copy_in(content)
     if hot:
-        writer.hand_out(instances)
+        writer.hand_out(instances, sizes)
         if len(instances) < RING or entry.first is None or not _is_simple(entry.first):
             writer.line("return MISS")
             return writer.function()
@@ -293,8 +293,8 @@ class _Writer:
             self.line(f"foreach_copy([{', '.join(f'out{i}' for i in range(len(sources)))}], sources)")
         self.give([f"out{i}" for i in range(len(sources))], instance)
 
-    def hand_out(self, instances: Sequence[Instance]) -> None:
-        """The buffers of the first graph whose results nobody can see."""
+    def hand_out(self, instances: Sequence[Instance], sizes: Sequence[Sequence[int] | None] | None) -> None:
+        """The buffers of the first graph whose results nobody can see, cut to the call's sizes."""
         for k, instance in enumerate(instances):
             self.names[f"instance{k}"] = instance
         elsewhere = " or ".join(f"instance{k}.seen_on != stream" for k in range(len(instances)))
@@ -308,8 +308,11 @@ class _Writer:
             self.replay(instance, str(k), indent="    ")
             results = []
             for i, result in enumerate(instance.outputs.results):
-                self.names[f"made{k}_{i}"] = result.made
-                results.append(f"made{k}_{i}.data")
+                self.names[f"made{k}_{i}"] = made = result.made
+                wanted = (sizes[i] if sizes is not None else None) or ()
+                shorter = [(dim, n) for dim, n in enumerate(wanted) if made is not None and n != made.size(dim)]
+                cut = "".join(f".narrow({dim}, 0, {n})" for dim, n in shorter)
+                results.append(f"made{k}_{i}.data{cut}")
             self.give(results, instance, indent="    ")
 
     def give(self, results: list[str], instance: Instance, indent: str = "") -> None:

@@ -412,3 +412,14 @@ def test_the_culprit_is_found_where_a_library_aligns_its_arguments(platform, ali
         x, mask = torch.randn(5, 4, device="cuda"), torch.randn(5, device="cuda")
         assert torch.allclose(g(x, mask), step(x, mask), atol=1e-6)
     assert "first aten::mean" in g.why()
+
+
+def test_repeated_padded_calls_in_hot_mode_are_cut(platform):
+    """Calls of one size take a shorter way; their results are cut to that size too."""
+    weight = torch.randn(4, 4, device="cuda")
+    g = gfxgraph.graphed(lambda x: (x @ weight).relu(), dynamic="infer", buckets=[8, 16], mode="hot")
+    for n in (3, 5, 7, *[5] * 8, *[11] * 8):
+        x = torch.randn(n, 4, device="cuda")
+        y = g(x)
+        assert y.shape == (n, 4) and torch.allclose(y, (x @ weight).relu(), atol=1e-5), n
+    assert g.stats()["replays"] >= 10, g.explain()

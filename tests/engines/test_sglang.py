@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -91,8 +92,7 @@ def breakable(model):
 def test_deduped_graphs(sglang, monkeypatch):
     """SGLang's own sharing of executable graphs, which takes the driver's graph out of ours."""
     pytest.importorskip("cuda.bindings", reason="needs cuda-python")
-    from sglang.srt.model_executor.runner_backend import cuda_graph_dedup_mixin as mixin
-
+    mixin = import_module("sglang.srt.model_executor.runner_backend.cuda_graph_dedup_mixin")
     is_on = SimpleNamespace(get=lambda: True)
     monkeypatch.setattr(mixin, "envs", SimpleNamespace(SGLANG_ENABLE_CUDA_GRAPH_DEDUP=is_on))
     run = breakable(sglang).capture()

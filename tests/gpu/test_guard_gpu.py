@@ -277,7 +277,7 @@ def test_one_byte_past_a_buffer_is_found_on_either_side(tmp_path):
     assert made.stdout.count("fine 31") == made.stdout.count("fine 0") == 1
     reports = re.split(r"(?=red_zone_overwritten: )", made.stdout.replace("fine 31\n", "").replace("fine 0\n", ""))
     reports = [re.sub(r"\S*program\.py:", "program.py:", report) for report in reports if report.strip()]
-    place = f"program.py:{line((BYTES, 'poke_kernel[(1,)]'))} to program.py:{line((BYTES, 'return a + 1'))}"
+    place = f"program.py:{line((BYTES, 'a = x'))} to program.py:{line((BYTES, 'return a + 1'))}"
     assert [report.rstrip("\n").replace("`a`", "output of aten::mul") for report in reports] == [
         BYTE_REPORT.format(
             offset=offset, replay=replay, place=place, made=f"program.py:{line((BYTES, 'a = x'))}"

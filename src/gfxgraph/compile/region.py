@@ -63,6 +63,7 @@ class Region:
         static: positions of inputs that stay in place, as Inductor knows them.
         mutated: positions of inputs that the callable writes to.
         is_backward, is_inference: what it is of.
+        is_partition: one of several parts of what was compiled as a whole.
     """
 
     def __init__(
@@ -73,12 +74,15 @@ class Region:
         *,
         is_backward: bool = False,
         is_inference: bool = True,
+        is_partition: bool = False,
         wanted: Wanted = Wanted(),
     ) -> None:
         self._model = model
         self._static = frozenset(static)
         self._mutated = frozenset(mutated)
         self._is_backward = is_backward
+        self.computes_into_arguments = is_backward or is_partition
+        """Whether Inductor may compute into an argument whose last use the region is: one it made itself."""
         self.wanted = wanted
         self._sizes = Sizes() if wanted.buckets is not None and is_inference else None
         self._copied: frozenset[int] = frozenset()
@@ -290,6 +294,7 @@ class Bound:
     ) -> None:
         self._model = region.model
         self._mutated = region.mutated
+        self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
         self._numbers = numbers or {}
@@ -301,14 +306,15 @@ class Bound:
             inputs[i] = value
         for i, (tensor, dim) in self._numbers.items():
             inputs[i] = inputs[tensor].size(dim)
-        return _apart(self._model(_aligned_all(inputs, self._mutated)), given)
+        results = self._model(_aligned_all(inputs, self._mutated))
+        return _apart(results, given) if self._into_arguments else results
 
 
 def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
     """The results, those that lie in an argument copied.
 
-    Inductor computes into an argument whose last use it is, and returns that: between partitions. To a graphed
-    callable it would look like a function that returns what it was given, and the caller would get that.
+    Inductor computes into an argument whose last use it is, and returns that: a partition, and a backward. To a
+    graphed callable it would look like a function that returns what it was given, and the caller would get that.
     """
     homes = {t.untyped_storage().data_ptr() for t in given if isinstance(t, Tensor) and t.numel()}
 

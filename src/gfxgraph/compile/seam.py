@@ -96,9 +96,19 @@ def stand() -> None:
                 wanted = getattr(_mine, "wanted", None)
                 if wanted is None:
                     return stock(model, static_input_idxs, **known)
-                return _region(model, static_input_idxs, wanted, known)
+                return _region(model, static_input_idxs, wanted, known, getattr(_mine, "n_parts", 1) > 1)
+
+            by_parts = output_code.cudagraph_partition_post_compile
+
+            def counting(inputs: Any, graph: Any, *rest: Any, **named: Any) -> Any:
+                _mine.n_parts = len(graph.partition_maps or ())
+                try:
+                    return by_parts(inputs, graph, *rest, **named)
+                finally:
+                    _mine.n_parts = 1
 
             compile_fx.cudagraphify = cudagraphify
+            output_code.cudagraph_partition_post_compile = counting
         _is_standing = True
 
 
@@ -110,13 +120,16 @@ def _is_ours() -> bool:
     )
 
 
-def _region(model: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]) -> Region:
+def _region(
+    model: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any], is_partition: bool = False
+) -> Region:
     return Region(
         model,
         static,
         known.get("mutated_input_idxs", ()),
         is_backward=bool(known.get("is_backward")),
         is_inference=bool(known.get("is_inference")),
+        is_partition=is_partition,
         wanted=wanted,
     )
 
@@ -173,7 +186,7 @@ def _for_partitions(
         facts = {**known, "mutated_input_idxs": tuple(part.mutated_input_idxs)}
 
         def wrap(model: Any, static: Any = tuple(part.static_input_idxs), facts: Any = facts) -> Region:
-            return _region(model, static, wanted, facts)
+            return _region(model, static, wanted, facts, len(graph.partition_maps) > 1)
 
         made.append(wrap)
     return made

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import gfxgraph  # noqa: E402
 from gfxgraph import adapters  # noqa: E402
 from gfxgraph.adapters.onnxruntime import GraphedSession  # noqa: E402
+from tests.conformance.conftest import HAS_GPU  # noqa: E402
 
 WEIGHT = numpy.random.default_rng(0).standard_normal((6, 5)).astype(numpy.float32)
 
@@ -161,6 +162,7 @@ def test_run_options_and_wrong_inputs_are_the_sessions_own():
     assert session.get_inputs()[0].name == "x"
 
 
+@pytest.mark.skipif(HAS_GPU, reason="a simulated card beside a real one is refused")
 def test_fallbacks_are_counted_by_gfxgraph_too():
     """With the bridge on, a session's fallbacks are in gfxgraph.stats()."""
     gfxgraph.enable(simulate="cuda")

@@ -79,6 +79,7 @@ def test_refused_by_name(engine, monkeypatch):
     assert calls == [] and not adapters.get(name).is_installed
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a simulated card beside a real one is refused")
 def test_in_the_simulator_it_does_not_wait(engine, monkeypatch):
     """A simulated GPU must be there before anybody looks for one."""
     name, calls = engine

@@ -96,12 +96,20 @@ def nodes_of(segment: SegmentStep, program: Program, names: Names | None = None)
         if kinds[node] is NodeKind.KERNEL:
             made.kernel = _kernel_name(node)
             made.pointers, made.why_unchecked = _pointers(node, made.kernel)
-        if opaque is not None and 0 < opaque.before_entry <= len(segment.tape.entries):
-            made.previous = str(segment.tape.entries[opaque.before_entry - 1].where)
+        if opaque is not None:
+            made.previous = _line_before(segment.tape, opaque)
         if entry is not None:
             made.uses = uses_of(entry, program, names)
         found.append(made)
     return found
+
+
+def _line_before(tape: Tape, opaque: Opaque) -> str:
+    """The line of the last operation before an opaque launch; views are recorded without one."""
+    for entry in reversed(tape.entries[: opaque.before_entry]):
+        if entry.code is not None:
+            return str(entry.where)
+    return ""
 
 
 def _owners(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opaque]:

@@ -96,6 +96,27 @@ def may_go_unrecorded(state: process.Process) -> bool:
     return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
+@contextmanager
+def own_workspaces() -> Iterator[None]:
+    """A capture between takes cuBLAS' workspace from its own pool.
+
+    torch keeps one workspace for each stream, and a graph keeps its address. Inductor's graph trees, and whoever
+    else calls ``_cuda_clearCublasWorkspaces``, free it under the graph: a replay then reads and writes memory of
+    others, or faults. Memory of the pool stays as long as the graphs do. Where other threads run the workspaces
+    stay, for one of them may be about to use its own.
+
+    Source: clear_cublas_manager in torch/_inductor/cudagraph_trees.py, which does the same round its captures.
+    """
+    clear = torch._C._cuda_clearCublasWorkspaces if threading.active_count() == 1 else None
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
+
+
 def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool) -> Capture:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
@@ -111,7 +132,7 @@ def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded:
     # are freed with the context, inside they are computed by replays only.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), own_workspaces():
             return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
     finally:
         torch.clear_autocast_cache()

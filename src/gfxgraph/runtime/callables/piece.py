@@ -44,7 +44,7 @@ def record(
     """
     graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(place.stream):
+    with torch.cuda.stream(place.stream), engine.own_workspaces():
         try:
             graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
             result = call()

@@ -15,13 +15,14 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-gpu test-emulator bench docs hooks clean
+.PHONY: help venv demo check test test-gpu test-engines test-emulator bench docs hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
 	@echo "make check                 ruff, strict mypy, import rules"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
+	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
 	@echo "make bench                 measure, on a GPU"
 	@echo "make docs                  write the pages made from the code, check every link"
@@ -50,10 +51,14 @@ check: $(VENV)/.ready-dev
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 
 test: $(VENV)/.ready-dev
-	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
 
 test-gpu:
 	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu $(ARGS)
+
+test-engines: $(VENV)/.ready-dev
+	@$(BIN)/python tools/fetch_engines.py build/engines
+	@GFXGRAPH_ENGINE_FILES=$(CURDIR)/build/engines $(BIN)/python -m pytest tests/engines $(ARGS)
 
 test-emulator: $(VENV)/.ready-dev
 	@if [ ! -d tests/emulator ]; then echo "test-emulator: no such tests yet"; \

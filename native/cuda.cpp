@@ -4,10 +4,6 @@
 // functions are versioned by name, where libcudart's changed their arguments from 12 to 13.
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <mutex>
 #include <unordered_map>
 
 #include "table.h"
@@ -15,10 +11,6 @@
 namespace gfx {
 namespace {
 
-Table filled;
-std::atomic<const Table *> ready{nullptr};
-std::mutex filling;
-thread_local bool inside = false;  // this thread fills: it must neither wait for itself nor fork into a wait
 char library_path[4096];
 void *functions[kFnCount - kHipCount];
 
@@ -138,7 +130,7 @@ void set(F *&slot, void *handle, const char *symbol) {
   slot = reinterpret_cast<F *>(plain_dlsym(handle, symbol));
 }
 
-bool fill() {
+bool fill(Table &t) {
   if (!mapped_library("libcuda.so", library_path, sizeof library_path)) return false;
   void *handle = dlopen(library_path, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL);
   if (!handle) return false;
@@ -148,7 +140,6 @@ bool fill() {
   DRIVER(cuGraphMemcpyNodeGetParams), DRIVER(cuGraphMemsetNodeGetParams), DRIVER(cuGraphGetNodes);
   DRIVER(cuGraphGetEdges), DRIVER(cuGraphGetEdges_v2), DRIVER(cuGraphAddEmptyNode), DRIVER(cuLaunchKernel);
   DRIVER(cuLaunchKernelEx), DRIVER(cuMemcpy3DAsync_v2), DRIVER(cuDriverGetVersion);
-  Table &t = filled;
 #define SAME(hip, cu) set(t.hip, handle, #cu)
   SAME(hipGraphClone, cuGraphClone), SAME(hipGraphCreate, cuGraphCreate), SAME(hipGraphDestroy, cuGraphDestroy);
   SAME(hipGraphGetNodes, cuGraphGetNodes), SAME(hipGraphGetEdges, cuGraphGetEdges);
@@ -180,14 +171,16 @@ bool fill() {
   return true;
 }
 
+using Filled = FilledOnce<fill>;
+
 }  // namespace
 
 void lock_tables() {
   lock_table();
-  if (!inside) filling.lock();
+  Filled::lock();
 }
 void unlock_tables() {
-  if (!inside) filling.unlock();
+  Filled::unlock();
   unlock_table();
 }
 
@@ -198,21 +191,6 @@ const Table *any_table() {
 
 void *cuda_function(Fn fn) { return functions[static_cast<int>(fn) - kHipCount]; }
 
-const Table *cuda_table() {
-  const Table *found = ready.load(std::memory_order_acquire);
-  if (found) return found;
-  if (inside) return nullptr;
-  inside = true;
-  {
-    std::lock_guard<std::mutex> hold(filling);
-    found = ready.load(std::memory_order_acquire);
-    if (!found && fill()) {
-      found = &filled;
-      ready.store(found, std::memory_order_release);
-    }
-  }
-  inside = false;
-  return found;
-}
+const Table *cuda_table() { return Filled::get(); }
 
 }  // namespace gfx

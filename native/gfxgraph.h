@@ -77,8 +77,9 @@ GFXG_API int gfxg_runtime_status(gfxg_context *context);
 typedef struct gfxg_settings {
   size_t nbytes;          /* sizeof(gfxg_settings) */
   int capture_mode;       /* 0 global, 1 thread-local (the default), 2 relaxed */
-  unsigned update_budget; /* updates of an exec before it is instantiated anew; 0: never. Default 256:
-                             HIP keeps the argument memory of every update until the exec is destroyed */
+  unsigned update_budget; /* updates of an exec before it is instantiated anew; 0: never. Default 256 on HIP,
+                             which keeps the argument memory of every update until the exec is destroyed;
+                             0 on CUDA */
 } gfxg_settings;
 GFXG_API gfxg_status gfxg_configure(gfxg_context *context, const gfxg_settings *settings);
 

@@ -4,9 +4,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <atomic>
 #include <cstring>
-#include <mutex>
 
 namespace gfx {
 namespace {
@@ -30,10 +28,6 @@ const Need kNeeds[] = {
 #include "api.inc"
 };
 
-Table filled;
-std::atomic<const Table *> ready{nullptr};
-std::mutex filling;
-thread_local bool inside = false;  // this thread fills: it must neither wait for itself nor fork into a wait
 char library_path[4096];
 
 struct Wanted {
@@ -52,23 +46,26 @@ int look_at(dl_phdr_info *info, size_t, void *data) {
   return 1;
 }
 
-bool fill() {
+bool fill(Table &t) {
   if (!mapped_library("libamdhip64", library_path, sizeof library_path)) return false;
   void *handle = dlopen(library_path, RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL);
   if (!handle) return false;
 #define GFX_GRAPH(name, need, params, args) \
-  filled.name = reinterpret_cast<decltype(filled.name)>(plain_dlsym(handle, #name));
+  t.name = reinterpret_cast<decltype(t.name)>(plain_dlsym(handle, #name));
 #include "api.inc"
-  filled.hipKernelNameRefByPtr = reinterpret_cast<decltype(filled.hipKernelNameRefByPtr)>(
-      plain_dlsym(handle, "hipKernelNameRefByPtr"));
-  filled.hipGetErrorName =
-      reinterpret_cast<decltype(filled.hipGetErrorName)>(plain_dlsym(handle, "hipGetErrorName"));
+  t.hipKernelNameRefByPtr =
+      reinterpret_cast<decltype(t.hipKernelNameRefByPtr)>(plain_dlsym(handle, "hipKernelNameRefByPtr"));
+  t.hipGetErrorName = reinterpret_cast<decltype(t.hipGetErrorName)>(plain_dlsym(handle, "hipGetErrorName"));
+  t.hipPeekAtLastError =
+      reinterpret_cast<decltype(t.hipPeekAtLastError)>(plain_dlsym(handle, "hipPeekAtLastError"));
   for (const Need &need : kNeeds)
     if (need.required && !plain_dlsym(handle, need.name)) return false;
-  filled.library = library_path;
-  filled.hipRuntimeGetVersion(&filled.version);
+  t.library = library_path;
+  t.hipRuntimeGetVersion(&t.version);
   return true;
 }
+
+using Filled = FilledOnce<fill>;
 
 }  // namespace
 
@@ -77,31 +74,10 @@ bool mapped_library(const char *begin, char *path, size_t room) {
   return dl_iterate_phdr(look_at, &wanted) != 0;
 }
 
-void lock_table() {
-  if (!inside) filling.lock();
-}
-void unlock_table() {
-  if (!inside) filling.unlock();
-}
-
+void lock_table() { Filled::lock(); }
+void unlock_table() { Filled::unlock(); }
 const char *name_of(Fn fn) { return kNames[static_cast<int>(fn)]; }
 
-const Table *table() {
-  const Table *found = ready.load(std::memory_order_acquire);
-  if (found) return found;
-  // hipRuntimeGetVersion may start the runtime, which may call back into us on this thread.
-  if (inside) return nullptr;
-  inside = true;
-  {
-    std::lock_guard<std::mutex> hold(filling);
-    found = ready.load(std::memory_order_acquire);
-    if (!found && fill()) {
-      found = &filled;
-      ready.store(found, std::memory_order_release);
-    }
-  }
-  inside = false;
-  return found;
-}
+const Table *table() { return Filled::get(); }
 
 }  // namespace gfx

@@ -1,6 +1,8 @@
 // The runtime's functions, by name, from the library that the process already has.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "abi.h"
@@ -26,6 +28,7 @@ struct Table {
 #include "api.inc"
   const char *(*hipKernelNameRefByPtr)(const void *, hipStream_t);  // the two that return text
   const char *(*hipGetErrorName)(hipError_t);
+  hipError_t (*hipPeekAtLastError)();  // null on CUDA, whose driver keeps none
   const char *library;  // path it came from
   int version;          // hipRuntimeGetVersion, cuDriverGetVersion
   // Where CUDA's driver stands behind the table (cuda.cpp): what has no counterpart of HIP's shape. Null on HIP.
@@ -33,6 +36,37 @@ struct Table {
   hipError_t (*kernel_node)(hipGraphNode_t, hipStream_t, bool run);
   hipError_t (*memcpy_node)(hipGraphNode_t, hipStream_t, bool run);
   hipError_t (*ordered_nodes)(hipGraph_t, std::vector<hipGraphNode_t> *);
+};
+
+// A table that is filled once, by the first thread that needs it, and asked for again while `Fill` says false.
+template <bool (*Fill)(Table &)>
+struct FilledOnce {
+  static const Table *get() {
+    const Table *found = ready.load(std::memory_order_acquire);
+    if (found) return found;
+    // Filling may start the runtime, which may call back into us on this thread.
+    if (inside) return nullptr;
+    inside = true;
+    {
+      std::lock_guard<std::mutex> hold(filling);
+      found = ready.load(std::memory_order_acquire);
+      if (!found && Fill(filled)) ready.store(found = &filled, std::memory_order_release);
+    }
+    inside = false;
+    return found;
+  }
+  static void lock() {
+    if (!inside) filling.lock();
+  }
+  static void unlock() {
+    if (!inside) filling.unlock();
+  }
+
+ private:
+  static inline Table filled;
+  static inline std::atomic<const Table *> ready{nullptr};
+  static inline std::mutex filling;
+  static inline thread_local bool inside = false;  // it must neither wait for itself nor fork into a wait
 };
 
 // The name of a function, as the runtime spells it.

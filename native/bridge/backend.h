@@ -38,6 +38,8 @@ class Backend {
   virtual int plain_node_type(int raw) const = 0;
   // True where a capture that cannot end leaves its stream usable all the same.
   virtual bool frees_unjoined_streams() const = 0;
+  // Updates of an exec after which it had better be instantiated anew; 0: never.
+  virtual unsigned update_budget() const = 0;
 
   // The capture on a stream: its graph and the last nodes, null and none unless it is active.
   virtual Answer capture_info(hipStream_t stream, int *status, hipGraph_t *graph, const hipGraphNode_t **last,

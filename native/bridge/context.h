@@ -13,7 +13,9 @@
 #include "errors.h"
 
 struct gfxg_context {
-  explicit gfxg_context(const gfx::Backend &backend) : runtime(backend) {}
+  explicit gfxg_context(const gfx::Backend &backend) : runtime(backend) {
+    settings.update_budget = backend.update_budget();
+  }
   const gfx::Backend &runtime;
 
   std::mutex error_lock;
@@ -21,7 +23,7 @@ struct gfxg_context {
   int runtime_status = 0;
 
   std::mutex settings_lock;
-  gfxg_settings settings{sizeof(gfxg_settings), 1, 256};
+  gfxg_settings settings{sizeof(gfxg_settings), 1, 0};
 
   std::atomic<size_t> n_objects{0};
   std::atomic<uint64_t> captures{0}, captures_failed{0}, captured_nodes{0}, instantiations{0}, rebuilds{0},

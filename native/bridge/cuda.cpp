@@ -79,6 +79,7 @@ class Cuda final : public Backend {
 
   int plain_node_type(int raw) const override { return raw; }
   bool frees_unjoined_streams() const override { return true; }
+  unsigned update_budget() const override { return 0; }
   Answer capture_info(hipStream_t stream, int *status, hipGraph_t *graph, const hipGraphNode_t **last,
                       size_t *n_last) const override {
     *graph = nullptr, *last = nullptr, *n_last = 0;

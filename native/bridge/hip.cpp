@@ -44,6 +44,8 @@ class Hip final : public Backend {
     return raw == 14 ? kBatchMemOp : raw >= 0 && raw < 12 ? raw : -1;
   }
   bool frees_unjoined_streams() const override { return false; }
+  // It keeps the argument memory of every update until the exec is destroyed.
+  unsigned update_budget() const override { return 256; }
   Answer capture_info(hipStream_t stream, int *status, hipGraph_t *graph, const hipGraphNode_t **last,
                       size_t *n_last) const override {
     *graph = nullptr, *last = nullptr, *n_last = 0;

@@ -7,12 +7,12 @@
 namespace fake {
 namespace {
 
-// name, version, refused end frees the stream, callback refused, stream values recorded
+// name, version, refused end frees the stream, callback refused, success is last, stream values recorded
 const Profile kProfiles[] = {
-    {"6.2", 60241133, false, false, false},
-    {"7.2.0", 70226015, false, true, false},
-    {"7.14", 71426000, true, true, false},
-    {"10.0", 71526333, true, true, true},
+    {"6.2", 60241133, false, false, true, false},
+    {"7.2.0", 70226015, false, true, false, false},
+    {"7.14", 71426000, true, true, false, false},
+    {"10.0", 71526333, true, true, false, true},
 };
 
 void add_to(dim3 grid, dim3 block, void **args) {
@@ -54,6 +54,7 @@ constexpr size_t kLongestLog = 100000;  // a million launches, measured, must no
 
 hipError_t enter(const char *name) {
   World &w = world();
+  if (w.profile->success_is_last) w.last_error = 0;
   if (w.log.size() < kLongestLog) w.log.emplace_back(name);
   if (!w.fail_name.empty() && w.fail_name != name) return 0;
   w.n_calls++;

@@ -21,6 +21,7 @@ struct Profile {
   int version;                    // hipRuntimeGetVersion
   bool refused_end_frees_stream;  // 901 resets the stream's status
   bool callback_is_refused;       // hipStreamAddCallback in a capture: 900; else it runs at once
+  bool success_is_last;           // hipGetLastError answers for the last call, which may have succeeded
   bool stream_values_recorded;    // hipStreamWriteValue* becomes a node; else it runs at once
 };
 

@@ -211,6 +211,7 @@ FAKE_API hipError_t hipGetLastError(void) {
   world().last_error = 0;
   return was;
 }
+FAKE_API hipError_t hipPeekAtLastError(void) { return world().last_error; }
 FAKE_API hipError_t hipRuntimeGetVersion(int *version) { return *version = world().profile->version, 0; }
 FAKE_API const char *hipKernelNameRefByPtr(const void *stub, hipStream_t) {
   Kernel *found = world().functions.count(stub) ? nullptr : kernel_of(stub);

@@ -421,7 +421,7 @@ FAKE_API hipError_t hipStreamBeginCaptureToGraph(hipStream_t handle, hipGraph_t 
   on->status = gfx::kActive, on->mode = mode, on->id = world().next_id++;
   on->capture = std::make_shared<Graph>();
   on->capture->nodes.swap(into->nodes);
-  for (auto &each : on->capture->nodes) each->owner = on->capture.get();
+  for (auto &each : on->capture->nodes) each->owner = on->capture.get(), each->recorded = false;
   world().graphs.insert(on->capture.get());
   on->into = into;
   on->capture_gone = on->edited = false;

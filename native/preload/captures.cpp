@@ -1,6 +1,7 @@
 #include "captures.h"
 
 #include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "counters.h"
@@ -13,9 +14,10 @@ std::mutex lock;
 std::atomic<int> n_active{0};
 
 struct State {
-  std::unordered_set<hipStream_t> active;  // origins of captures that have not ended
-  std::unordered_set<hipStream_t> stuck;   // ended with a fork not joined: never to be ended again
-  std::unordered_set<hipEvent_t> events;   // recorded inside a capture
+  std::unordered_map<hipStream_t, hipGraph_t> active;  // origins of captures that have not ended, and what into
+  std::unordered_set<hipStream_t> stuck;      // ended with a fork not joined: never to be ended again
+  std::unordered_set<hipEvent_t> events;      // recorded inside a capture
+  std::unordered_set<hipGraphNode_t> placed;  // by the program's own hand, not by a capture
 };
 State &state() {
   static auto *made = new State;  // never destroyed: calls may come while the process ends
@@ -26,29 +28,47 @@ State &state() {
 
 namespace {
 
-// Ties the loose ends of an active capture together; true when there were several. HIP refuses to end
-// such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
-bool join_forks(const Table &t, hipStream_t stream) {
-  if (t.cuda) return false;  // it tells, and leaves the stream as it was
+std::vector<hipGraphNode_t> nodes_in(const Table &t, hipGraph_t graph) {
+  size_t n = 0;
+  if (t.hipGraphGetNodes(graph, nullptr, &n)) return {};
+  std::vector<hipGraphNode_t> nodes(n);
+  if (n && t.hipGraphGetNodes(graph, nodes.data(), &n)) return {};
+  return nodes;
+}
+
+// Ties the ends of an active capture together where a fork was not joined, and returns the node that does. HIP
+// refuses to end such a capture, and then its graph is gone, the stream captures for ever, and a second end crashes.
+//
+// A fork is what HIP takes for one: an end at which the stream does not stand and that the program did not
+// place itself. A side stream joined right before the end is none: the stream stands at both ends then.
+hipGraphNode_t join_forks(const Table &t, hipStream_t stream) {
+  if (t.cuda) return nullptr;  // it tells, and leaves the stream as it was
   // A program that edits dependencies by hand may have left a loose end on purpose.
-  if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return false;
+  if (counters.fn[static_cast<int>(Fn::hipStreamUpdateCaptureDependencies)].calls.load()) return nullptr;
   hipStreamCaptureStatus status = kNone;
   unsigned long long id = 0;
   hipGraph_t graph = nullptr;
-  if (!t.hipGraphGetEdges || !t.hipGraphAddEmptyNode) return false;
-  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr) || status != kActive)
-    return false;
-  size_t n_nodes = 0, n_edges = 0;
-  if (t.hipGraphGetNodes(graph, nullptr, &n_nodes) || !n_nodes) return false;
-  if (t.hipGraphGetEdges(graph, nullptr, nullptr, &n_edges)) return false;
-  std::vector<hipGraphNode_t> nodes(n_nodes), from(n_edges), to(n_edges), leaves;
-  if (t.hipGraphGetNodes(graph, nodes.data(), &n_nodes)) return false;
-  if (n_edges && t.hipGraphGetEdges(graph, from.data(), to.data(), &n_edges)) return false;
+  const hipGraphNode_t *last = nullptr;
+  size_t n_last = 0, n_edges = 0;
+  if (!t.hipGraphGetEdges || !t.hipGraphAddEmptyNode) return nullptr;
+  if (t.hipStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &last, &n_last) || status != kActive) return nullptr;
+  std::unordered_set<hipGraphNode_t> stands(last, last + n_last);
+  const std::vector<hipGraphNode_t> nodes = nodes_in(t, graph);
+  if (t.hipGraphGetEdges(graph, nullptr, nullptr, &n_edges)) return nullptr;
+  std::vector<hipGraphNode_t> from(n_edges), to(n_edges), ends;
+  if (n_edges && t.hipGraphGetEdges(graph, from.data(), to.data(), &n_edges)) return nullptr;
   const std::unordered_set<hipGraphNode_t> followed(from.begin(), from.end());
-  for (hipGraphNode_t node : nodes)
-    if (!followed.count(node)) leaves.push_back(node);
+  bool is_forked = false;
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    for (hipGraphNode_t node : nodes) {
+      if (followed.count(node)) continue;
+      ends.push_back(node);
+      is_forked = is_forked || (!stands.count(node) && !state().placed.count(node));
+    }
+  }
   hipGraphNode_t join = nullptr;
-  return leaves.size() > 1 && !t.hipGraphAddEmptyNode(&join, graph, leaves.data(), leaves.size());
+  return is_forked && !t.hipGraphAddEmptyNode(&join, graph, ends.data(), ends.size()) ? join : nullptr;
 }
 
 // Until 7.14 a refused end (901) leaves the stream invalidated, and work sent to it vanishes without
@@ -96,36 +116,51 @@ Look look(const Table &t, hipStream_t stream) {
   return seen;
 }
 
-hipError_t begin_capture(const Table &, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
-                         hipStreamCaptureMode mode) {
-  if (mode >= 0 && mode < 3) mode = settings().capture_mode[mode];
-  const hipError_t status = real(stream, mode);
-  if (status) return status;
+hipStreamCaptureMode chosen_mode(hipStreamCaptureMode mode) {
+  return mode >= 0 && mode < 3 ? settings().capture_mode[mode] : mode;
+}
+
+void capture_began(const Table &t, hipStream_t stream, hipGraph_t into) {
+  // What was there before is no fork. The graph is asked for: it may have another handle from here on.
+  hipStreamCaptureStatus status = kNone;
+  hipGraph_t graph = nullptr;
+  std::vector<hipGraphNode_t> before;
+  if (into && !t.hipStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr) && status == kActive)
+    before = nodes_in(t, graph);
   std::lock_guard<std::mutex> hold(lock);
   state().stuck.erase(stream);
-  if (state().active.insert(stream).second) n_active.fetch_add(1);
-  return status;
+  state().placed.insert(before.begin(), before.end());
+  if (state().active.insert_or_assign(stream, into).second) n_active.fetch_add(1);
 }
 
 hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
                        hipGraph_t *graph) {
+  hipGraph_t into = nullptr;
+  bool is_origin = false;  // a stream that forked from it cannot end its capture
   {
     std::lock_guard<std::mutex> hold(lock);
     if (state().stuck.count(stream)) {
       if (graph) *graph = nullptr;
       return kCaptureUnjoined;  // the runtime would crash
     }
+    const auto begun = state().active.find(stream);
+    is_origin = begun != state().active.end();
+    if (is_origin) into = begun->second;
   }
-  const bool was_unjoined = graph && join_forks(t, stream);
+  const hipGraphNode_t join = graph && is_origin ? join_forks(t, stream) : nullptr;
   hipError_t status = real(stream, graph);
   // A refused end leaves a dangling handle, which no caller must ever see.
   if (status && graph) *graph = nullptr;
   if (status == kIllegalState) return status;  // there was none
-  if (status && status != kCaptureUnjoined && still_active(t, stream)) return status;  // it goes on
+  if (status && status != kCaptureUnjoined && still_active(t, stream)) {  // it goes on
+    if (join && t.hipGraphDestroyNode) t.hipGraphDestroyNode(join);
+    return status;
+  }
   if (status == kCaptureInvalidated && !t.cuda) revive(t, stream);
-  if (!status && was_unjoined) {
-    // The answer that the program would have had, from a stream that lives on.
-    t.hipGraphDestroy(*graph);
+  if (!status && join) {
+    // The answer that the program would have had, from a stream that lives on. A graph of the program's that
+    // was captured into stays the program's.
+    if (!into) t.hipGraphDestroy(*graph);
     *graph = nullptr;
     status = kCaptureUnjoined;
   }
@@ -133,8 +168,8 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   add(status ? counters.captures_failed : counters.captures);
   if (!status && graph && !t.hipGraphGetNodes(*graph, nullptr, &n)) add(counters.captured_nodes, n);
   std::lock_guard<std::mutex> hold(lock);
-  if (status == kCaptureUnjoined && !was_unjoined && !t.cuda) state().stuck.insert(stream);
-  if (state().active.erase(stream) && n_active.fetch_sub(1) == 1) state().events.clear();
+  if (status == kCaptureUnjoined && !join && !t.cuda) state().stuck.insert(stream);
+  if (state().active.erase(stream) && n_active.fetch_sub(1) == 1) state().events.clear(), state().placed.clear();
   return status;
 }
 
@@ -142,6 +177,11 @@ void note_event(hipEvent_t event, bool inside) {
   std::lock_guard<std::mutex> hold(lock);
   if (inside) state().events.insert(event);
   else state().events.erase(event);
+}
+
+void note_placed(hipGraphNode_t node) {
+  std::lock_guard<std::mutex> hold(lock);
+  state().placed.insert(node);
 }
 
 bool was_recorded_inside(hipEvent_t event) {

@@ -20,13 +20,15 @@ struct Look {
 };
 Look look(const Table &t, hipStream_t stream);
 
-hipError_t begin_capture(const Table &t, hipError_t (*real)(hipStream_t, hipStreamCaptureMode), hipStream_t stream,
-                         hipStreamCaptureMode mode);
+// The mode that a capture is begun in where the settings choose one.
+hipStreamCaptureMode chosen_mode(hipStreamCaptureMode mode);
+void capture_began(const Table &t, hipStream_t stream, hipGraph_t into = nullptr);
 hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
                        hipGraph_t *graph);
 
 void note_event(hipEvent_t event, bool inside);
 bool was_recorded_inside(hipEvent_t event);
+void note_placed(hipGraphNode_t node);  // into a graph that may be captured, by hand
 
 void lock_captures();
 void unlock_captures();

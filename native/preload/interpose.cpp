@@ -4,6 +4,7 @@
 namespace gfx {
 
 thread_local bool inside_shim = false;
+thread_local hipError_t owed_error = kSuccess;
 
 void escaped(Fn fn, bool legacy_stream) {
   const bool first = counters.fn[static_cast<int>(fn)].escaped.fetch_add(1) == 0;
@@ -20,7 +21,18 @@ void escaped(Fn fn, bool legacy_stream) {
 HOOK(hipStreamBeginCapture) {
   static hipError_t call(const Table &t, decltype(Table::hipStreamBeginCapture) real, hipStream_t stream,
                          hipStreamCaptureMode mode) {
-    return begin_capture(t, real, stream, mode);
+    const hipError_t status = real(stream, chosen_mode(mode));
+    if (!status) capture_began(t, stream);
+    return status;
+  }
+};
+HOOK(hipStreamBeginCaptureToGraph) {
+  static hipError_t call(const Table &t, decltype(Table::hipStreamBeginCaptureToGraph) real, hipStream_t stream,
+                         hipGraph_t graph, const hipGraphNode_t *after, const hipGraphEdgeData *data, size_t n,
+                         hipStreamCaptureMode mode) {
+    const hipError_t status = real(stream, graph, after, data, n, chosen_mode(mode));
+    if (!status) capture_began(t, stream, graph);
+    return status;
   }
 };
 HOOK(hipStreamBeginCapture_spt) : Hook<Fn::hipStreamBeginCapture>{};
@@ -190,7 +202,8 @@ HOOK(hipGraphUpload) {
   static hipError_t call(const Table &, decltype(Table::hipGraphUpload) real, hipGraphExec_t exec,
                          hipStream_t stream) {
     Record *r = find_record(exec);
-    hipGraphExec_t now = r ? r->real.load() : exec;
+    if (!r) return real(exec, stream);
+    hipGraphExec_t now = r->real.load();
     return now ? real(now, stream) : kSuccess;  // nothing to upload where there is no exec
   }
 };
@@ -200,7 +213,27 @@ HOOK(hipGraphExecDestroy) {
   }
 };
 
+namespace {
+
+hipError_t last_error(hipError_t (*Table::*ask)(), bool clear) {
+  const Table *t = table();
+  if (!t || !(t->*ask)) return kSuccess;
+  const hipError_t theirs = (t->*ask)();
+  if (inside_shim) return theirs;
+  const hipError_t owed = owed_error;
+  if (clear) owed_error = kSuccess;
+  return owed ? owed : theirs;
+}
+
+}  // namespace
 }  // namespace gfx
+
+extern "C" __attribute__((visibility("default"))) hipError_t hipGetLastError(void) {
+  return gfx::last_error(&gfx::Table::hipGetLastError, true);
+}
+extern "C" __attribute__((visibility("default"))) hipError_t hipPeekAtLastError(void) {
+  return gfx::last_error(&gfx::Table::hipPeekAtLastError, false);
+}
 
 #define GFX_GRAPH(name, need, params, args)                                         \
   extern "C" __attribute__((visibility("default"))) hipError_t name params {        \

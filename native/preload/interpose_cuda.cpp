@@ -35,6 +35,8 @@ hipGraphNode_t node_of(W word) { return reinterpret_cast<hipGraphNode_t>(word); 
 hipGraph_t graph_of(W word) { return reinterpret_cast<hipGraph_t>(word); }
 hipStream_t stream_word(W word) { return reinterpret_cast<hipStream_t>(word); }
 
+W chosen(W mode) { return reinterpret_cast<W>(static_cast<uintptr_t>(chosen_mode(as<int>(mode)))); }
+
 template <class... A>
 hipError_t go(void *real, A... words) {
   return reinterpret_cast<hipError_t (*)(A...)>(real)(words...);
@@ -72,11 +74,20 @@ struct CuHook {
 
 CU(cuStreamBeginCapture_v2) {
   static hipError_t call(const Table &t, void *real, W stream, W mode) {
-    using Real = hipError_t (*)(hipStream_t, hipStreamCaptureMode);
-    return begin_capture(t, reinterpret_cast<Real>(real), stream_word(stream), as<int>(mode));
+    const hipError_t status = go(real, stream, chosen(mode));
+    if (!status) capture_began(t, stream_word(stream));
+    return status;
   }
 };
 CU(cuStreamBeginCapture_v2_ptsz) : CuHook<Fn::cuStreamBeginCapture_v2>{};
+CU(cuStreamBeginCaptureToGraph) {
+  static hipError_t call(const Table &t, void *real, W stream, W graph, W after, W data, W n, W mode) {
+    const hipError_t status = go(real, stream, graph, after, data, n, chosen(mode));
+    if (!status) capture_began(t, stream_word(stream), graph_of(graph));
+    return status;
+  }
+};
+CU(cuStreamBeginCaptureToGraph_ptsz) : CuHook<Fn::cuStreamBeginCaptureToGraph>{};
 CU(cuStreamEndCapture) {
   static hipError_t call(const Table &t, void *real, W stream, W graph) {
     using Real = hipError_t (*)(hipStream_t, hipGraph_t *);
@@ -129,7 +140,8 @@ CU(cuGraphLaunch_ptsz) {
 CU(cuGraphUpload) {
   static hipError_t call(const Table &, void *real, W exec, W stream) {
     Record *r = find_record(exec_of(exec));
-    hipGraphExec_t now = r ? r->real.load() : exec_of(exec);
+    if (!r) return go(real, exec, stream);
+    hipGraphExec_t now = r->real.load();
     return now ? go(real, static_cast<W>(now), stream) : kSuccess;
   }
 };

@@ -17,6 +17,8 @@
 #include "../watch.inc"
 #define GFX_CU(symbol, name, since, stream, arguments) extern "C" hipError_t symbol(...);
 #include "../cuda.inc"
+extern "C" hipError_t hipGetLastError(void);
+extern "C" hipError_t hipPeekAtLastError(void);
 extern "C" hipError_t hipGetProcAddress(const char *, void **, int, uint64_t, hipDriverProcAddressQueryResult *);
 extern "C" hipError_t cuGetProcAddress(const char *, void **, int, uint64_t);
 extern "C" hipError_t cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
@@ -36,6 +38,8 @@ const Shim kShims[] = {
 #include "../watch.inc"
 #define GFX_CU(symbol, name, since, stream, arguments) {#symbol, reinterpret_cast<void *>(&::symbol)},
 #include "../cuda.inc"
+    {"hipGetLastError", reinterpret_cast<void *>(&::hipGetLastError)},
+    {"hipPeekAtLastError", reinterpret_cast<void *>(&::hipPeekAtLastError)},
     {"hipGetProcAddress", reinterpret_cast<void *>(&::hipGetProcAddress)},
     {"cuGetProcAddress", reinterpret_cast<void *>(&::cuGetProcAddress)},
     {"cuGetProcAddress_v2", reinterpret_cast<void *>(&::cuGetProcAddress_v2)},

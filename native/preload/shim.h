@@ -16,6 +16,13 @@ namespace gfx {
 // application's, and must not be counted or changed.
 extern thread_local bool inside_shim;
 
+// What hipGetLastError owes this thread's program: the answer to its last call, where calls of ours came between.
+// HIP before 7 remembers the last call, whoever made it; and some answers are ours.
+extern thread_local hipError_t owed_error;
+inline void owe(const Table &t, hipError_t status) {
+  if (status && t.hipPeekAtLastError && t.hipPeekAtLastError() != status) owed_error = status;
+}
+
 struct InsideShim {
   InsideShim() { inside_shim = true; }
   ~InsideShim() { inside_shim = false; }
@@ -40,6 +47,11 @@ struct Translate {
 
 template <class... A>
 constexpr bool names_an_exec = (std::is_same_v<A, hipGraphExec_t> || ...);
+
+template <class... A>
+struct AddsANode : std::false_type {};
+template <class... A>
+struct AddsANode<hipGraphNode_t *, hipGraph_t, A...> : std::true_type {};
 
 template <class... A>
 hipStream_t stream_of(A... args) {
@@ -76,9 +88,13 @@ hipError_t graph_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>...
   }
   if (inside_shim) return (t->*slot)(args...);
   InsideShim guard;
+  owed_error = kSuccess;
   const uint64_t begin = begin_ns<F>();
   const hipError_t status = Hook<F>::call(*t, t->*slot, args...);
+  if constexpr (AddsANode<A...>::value)
+    if (!status && any_capture()) note_placed(*std::get<0>(std::tie(args...)));
   if (count_call(F, status, begin)) explain(F, status);
+  owe(*t, status);
   return status;
 }
 
@@ -102,6 +118,7 @@ template <Fn F, class... A>
 hipError_t work_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>... args) {
   const Table *t = table();
   if (!t || !(t->*slot)) return kLibraryInitFailed;
+  if (!inside_shim) owed_error = kSuccess;
   if (inside_shim || !any_capture()) return (t->*slot)(args...);
   InsideShim guard;
   const hipStream_t stream = stream_of(args...);

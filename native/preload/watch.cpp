@@ -19,6 +19,7 @@ hipError_t watch(std::atomic<void *> *slot, A... args) {
   void *found = slot->load(std::memory_order_acquire);
   if (!found) slot->store(found = find(name_of(F)), std::memory_order_release);
   if (!found) return kLibraryInitFailed;
+  if (!inside_shim) owed_error = kSuccess;
   auto real = reinterpret_cast<hipError_t (*)(A...)>(found);
   if (inside_shim || !any_capture()) return real(args...);
   InsideShim guard;

@@ -23,6 +23,7 @@ struct Hip {
 #define GFX_GRAPH(name, need, params, args) hipError_t(*name) params;
 #include "../api.inc"
   hipError_t (*hipEventCreate)(hipEvent_t *);
+  hipError_t (*hipPeekAtLastError)();
   const void *(*fake_stub_add_to)();
   hipFunction_t (*fake_function_add_to)();
   int (*fake_live_graphs)();
@@ -41,6 +42,7 @@ static bool fill(const char *way, const char *library) {
   if (!handle) return fprintf(stderr, "%s\n", dlerror()), false;
 #define FETCH(name) hip.name = reinterpret_cast<decltype(hip.name)>(dlsym(handle, #name))
   FETCH(hipStreamCreateWithFlags), FETCH(hipStreamDestroy), FETCH(hipEventCreate), FETCH(hipEventDestroy);
+  FETCH(hipPeekAtLastError);
   FETCH(fake_stub_add_to), FETCH(fake_function_add_to), FETCH(fake_live_graphs), FETCH(fake_live_execs), FETCH(fake_calls);
   if (!strcmp(way, "dlsym")) {
 #define GFX_GRAPH(name, need, params, args) FETCH(name);
@@ -266,6 +268,108 @@ static void unjoined() {
   hip.hipEventDestroy(event);
 }
 
+// Ends that are no forks: of a side stream joined with nothing after it, of a node placed by hand, of what a
+// graph had before it was captured into.
+static void ends() {
+  hipEvent_t event;
+  hipStream_t side;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  for (int way : {0, 1, 2}) {
+    hipGraph_t graph = nullptr, own = nullptr;
+    hipGraphNode_t before, placed;
+    hipGraphExec_t exec = nullptr;
+    memset(a, 1, sizeof a), memset(b, 1, sizeof b), memset(c, 1, sizeof c);
+    const hipMemsetParams set{c, 4, 1, sizeof c, 0, N};
+    if (way == 2) {
+      TRY(hipGraphCreate, &own, 0);
+      TRY(hipGraphAddMemsetNode, &before, own, nullptr, 0, &set);
+      TRY(hipStreamBeginCaptureToGraph, stream, own, nullptr, nullptr, 0, 1);
+    } else {
+      TRY(hipStreamBeginCapture, stream, 1);
+    }
+    TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+    TRY(hipEventRecord, event, stream);
+    TRY(hipStreamWaitEvent, side, event, 0);
+    TRY(hipMemsetAsync, b, 0, sizeof b, side);
+    TRY(hipMemsetAsync, a, 2, sizeof a, stream);
+    if (way == 1) {
+      hipStreamCaptureStatus is_active = 0;
+      TRY(hipStreamGetCaptureInfo_v2, stream, &is_active, nullptr, &graph, nullptr, nullptr);
+      TRY(hipGraphAddMemsetNode, &placed, graph, nullptr, 0, &set);
+    }
+    TRY(hipEventRecord, event, side);
+    TRY(hipStreamWaitEvent, stream, event, 0);
+    if ((graph = end())) {
+      size_t n = 0;
+      TRY(hipGraphGetNodes, graph, nullptr, &n);
+      say("nodes", n);
+      TRY(hipGraphInstantiateWithFlags, &exec, graph, 0);
+      if (exec) TRY(hipGraphLaunch, exec, stream);
+      say("replayed", a[0] == 0x02020202 && b[0] == 0 && c[0] == (way ? 0 : 0x01010101));
+      if (exec) TRY(hipGraphExecDestroy, exec);
+    }
+    if (graph || own) TRY(hipGraphDestroy, graph ? graph : own);
+  }
+  hip.hipEventDestroy(event);
+}
+
+// What a program is told that looks at every answer: the last error, a capture ended by the wrong stream, no exec.
+static void answers() {
+  hipEvent_t event;
+  hipStream_t side;
+  hipGraph_t graph = nullptr;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  TRY(hipStreamBeginCapture, stream, 1);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  say("synchronize", hip.hipStreamSynchronize(stream));
+  say("invalidated", hip.hipStreamEndCapture(stream, &graph));
+  for (int i = 0; i < 2; i++) say("peeked", hip.hipPeekAtLastError());
+  for (int i = 0; i < 2; i++) say("last", hip.hipGetLastError());
+  TRY(hipStreamBeginCapture, side, 1);  // the other one may still be invalidated, without us
+  hip.hipStreamEndCapture(side, &graph);
+  TRY(hipGraphDestroy, graph);
+  hipStream_t origin, fork;
+  hip.hipStreamCreateWithFlags(&origin, 1), hip.hipStreamCreateWithFlags(&fork, 1);
+  TRY(hipStreamBeginCapture, origin, 1);
+  TRY(hipEventRecord, event, origin);
+  TRY(hipStreamWaitEvent, fork, event, 0);
+  TRY(hipMemsetAsync, a, 0, sizeof a, origin);
+  TRY(hipMemsetAsync, b, 0, sizeof b, fork);
+  say("wrong_stream", hip.hipStreamEndCapture(fork, &graph));
+  std::thread([&] { say("wrong_thread", hip.hipStreamEndCapture(origin, &graph)); }).join();
+  TRY(hipEventRecord, event, fork);
+  TRY(hipStreamWaitEvent, origin, event, 0);
+  say("end", hip.hipStreamEndCapture(origin, &graph));
+  size_t n = 0;
+  TRY(hipGraphGetNodes, graph, nullptr, &n);
+  say("nodes", n);
+  TRY(hipGraphDestroy, graph);
+  say("no_exec", hip.hipGraphUpload(nullptr, side));
+  hip.hipEventDestroy(event);
+}
+
+// A fork not joined in a capture into the program's own graph, which must outlive it.
+static void unjoined_into() {
+  hipEvent_t event;
+  hipStream_t side;
+  hipGraph_t own = nullptr;
+  hip.hipEventCreate(&event);
+  hip.hipStreamCreateWithFlags(&side, 1);
+  TRY(hipGraphCreate, &own, 0);
+  TRY(hipStreamBeginCaptureToGraph, stream, own, nullptr, nullptr, 0, 1);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  TRY(hipEventRecord, event, stream);
+  TRY(hipStreamWaitEvent, side, event, 0);
+  TRY(hipMemsetAsync, b, 0, sizeof b, side);
+  TRY(hipMemsetAsync, a, 0, sizeof a, stream);
+  end();
+  if (hipGraph_t graph = record(5)) TRY(hipGraphDestroy, graph);
+  TRY(hipGraphDestroy, own);
+  hip.hipEventDestroy(event);
+}
+
 static void invalidated() {
   TRY(hipStreamBeginCapture, stream, 1);
   TRY(hipMemsetAsync, a, 0, sizeof a, stream);
@@ -368,9 +472,9 @@ int main(int argc, char **argv) {
   const struct { const char *name; void (*run)(); } scenarios[] = {
       {"plain", plain},       {"updates", updates},         {"params", params},
       {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
-      {"unjoined", unjoined}, {"invalidated", invalidated}, {"forked", forked},           {"modes", modes},
-      {"bench", bench},       {"bench_nodes", bench_nodes},
-            {"signalled", signalled},
+      {"unjoined", unjoined}, {"unjoined_into", unjoined_into}, {"ends", ends},     {"answers", answers},
+      {"invalidated", invalidated}, {"forked", forked},     {"modes", modes},
+      {"bench", bench},       {"bench_nodes", bench_nodes}, {"signalled", signalled},
   };
   hip.hipStreamCreateWithFlags(&stream, 1);
   for (auto &each : scenarios)

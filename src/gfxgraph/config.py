@@ -39,6 +39,14 @@ class WaveMode(StrEnum):
     AUTO = "auto"
 
 
+class Transformers(StrEnum):
+    """What ``GFXGRAPH_TRANSFORMERS`` asks for: whose ``generate`` decodes through graphs."""
+
+    OFF = "off"
+    ON = "on"
+    COMPILE = "compile"
+
+
 class LogLevel(StrEnum):
     """What ``HGB_LOG_LEVEL`` asks for."""
 
@@ -46,6 +54,16 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARN = "warn"
     ERROR = "error"
+
+
+class CompileWays(StrEnum):
+    """What ``GFXGRAPH_COMPILE`` asks for."""
+
+    AUTO = "auto"
+    """Regions, but nothing on an NVIDIA GPU, where Inductor's own graphs are sound."""
+    OFF = "off"
+    REGIONS = "regions"
+    CALLS = "calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +103,17 @@ class Config:
     wave: WaveMode = WaveMode.DETECT
     no_wave: bool = False
     sglang_disabled: bool = False
+    is_refused: bool = False
+    """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
+    migraphx_graphs: bool = False
+    metrics: str = ""
+    """Folder where each process keeps its counters as text for Prometheus; empty: none."""
+    compile: CompileWays = CompileWays.AUTO
+    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
+    compile_keep: tuple[str, ...] = ()
+    """Settings of torch.compile that stay as they are where the defect table would change them."""
+    transformers: Transformers = Transformers.OFF
+    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -111,6 +140,16 @@ _GUARD = {word: GuardTier.OFF for word in _FALSE} | {
     "deep": GuardTier.DEEP,
 }
 
+# The words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
+_MIGRAPHX = {word: True for word in ("1", "enable", "enabled", "yes", "true", "on")}
+_MIGRAPHX |= {word: False for word in ("0", "disable", "disabled", "no", "false", "off")}
+
+_TRANSFORMERS = {mode.value: mode for mode in Transformers}
+_TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers.OFF for word in _FALSE}
+
+_COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
+_COMPILE |= {way.value: way for way in CompileWays}
+
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
@@ -136,7 +175,13 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_DIAG": "0 | 1",
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
+    "GFXGRAPH_METRICS": "a folder for counters as text for Prometheus",
+    "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
+    "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
+    "GFXGRAPH_TRANSFORMERS": "off | on | compile",
+    "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
+    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -226,7 +271,10 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     reader = _Reader(os.environ if environ is None else environ)
     hot = reader.flag("GFXGRAPH_REPLAY_HOT_MODE", False)
     default_mode = ReplayMode.HOT if hot else ReplayMode.STANDARD
-    activation = reader.choice("GFXGRAPH", _ACTIVATION, Activation.OFF)
+    # SGLang's own switch asks for the bridge too; GFXGRAPH=0 is still heard.
+    by_sglang = Activation.ON if reader.flag("SGLANG_RDNA2_KERNELS", False) else Activation.OFF
+    activation = reader.choice("GFXGRAPH", _ACTIVATION, by_sglang)
+    sglang_disabled = reader.flag("SGLANG_DISABLE_GFXGRAPH", False)
     debug = activation is Activation.DEBUG
     lang_word = reader.text("GFXGRAPH_LANG")
     if lang_word and _language_word(lang_word) not in _LANG:
@@ -254,7 +302,13 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         diag=reader.flag("GFXGRAPH_DIAG", True),
         wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
-        sglang_disabled=reader.flag("SGLANG_DISABLE_GFXGRAPH", False),
+        sglang_disabled=sglang_disabled,
+        is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
+        migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
+        metrics=reader.text("GFXGRAPH_METRICS"),
+        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
+        compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
+        transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         problems=tuple(reader.problems),
     )
 

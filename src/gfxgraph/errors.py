@@ -106,3 +106,8 @@ def check_settings(settings: _config.Config) -> None:
     """
     for problem in settings.problems:
         raise ConfigError("bad_setting", variable=problem.variable, value=problem.value, allowed=problem.allowed)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its class where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

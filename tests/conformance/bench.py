@@ -85,6 +85,13 @@ class Bench:
         self.n_calls = 0
         self.die_at = 0
 
+    def first_in(self, pool):
+        """A graph that keeps a pool in being: torch refuses one whose graphs are all gone."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+            self.scratch.add_(0)
+        return graph
+
     @property
     def external(self):
         return (self.x, self.count, self.cache, self.scratch)

@@ -176,6 +176,28 @@ def a_program_with_a_host_collective():
     return {"right": right}
 
 
+def graphed_by_ranks():
+    """What users write: one callable, agreed on by the ranks, with a capture that fails on one."""
+    plain = gfxgraph.graphed(step, ranks=True, buckets=[2, 4, 8])
+    right = True
+    for turn, pair in enumerate([(1, 2), (2, 1), (2, 2), (3, 4), (4, 4), (4, 2)]):
+        got = plain(inputs(turn, RANK, pair[RANK]).cuda()).cpu()
+        want = torch.ones(pair[RANK], 2)
+        for rank in range(SIZE):
+            n = min(pair[rank], pair[RANK])
+            want[:n] += inputs(turn, rank, n) * (rank + 1)
+        right &= torch.equal(got, want)
+    kept = plain.stats()
+    failing = gfxgraph.graphed(step, ranks=Ranks(name="graphed, failing"))
+
+    def plant(turn):
+        if turn == 1 and RANK == 1:
+            SIM.faults.fail_nth("end", 1, 901)
+
+    right &= run(failing, 6, before=plant)
+    return {"right": right, "kept": kept, "failed": failing.stats(), "why": failing.explain()}
+
+
 def decisions():
     Ranks(name="decisions").largest("n", 1000)  # another of the same name: its verdict is not this one's
     ranks = Ranks(name="decisions")
@@ -191,7 +213,7 @@ def decisions():
 
 
 for scenario in (
-    plain, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    plain, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
     one_does_not_answer,
 ):  # fmt: skip

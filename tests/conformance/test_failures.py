@@ -81,6 +81,7 @@ def run(bench, program, plan, pool=None):
     """One planted failure, and all that must hold after it. Gives (error, whether the failure happened)."""
     body = getattr(bench, program)
     baseline = reserved()
+    first = bench.first_in(pool) if pool is not None else None
     graph, outputs, error, struck = attempt(bench, body, plan, pool)
     in_capture = bench.in_capture
     if error is None:
@@ -92,7 +93,7 @@ def run(bench, program, plan, pool=None):
     _, outputs, again, _ = attempt(bench, body, lambda faults: None, pool, graph)
     assert again is None
     bench.assert_replay_is_eager(graph, outputs, body, 1)
-    del graph, outputs, again
+    del graph, outputs, again, first
     assert reserved() == baseline
     bench.in_capture = in_capture
     return error, struck

@@ -307,3 +307,67 @@ def test_operation_refused_half_way(capture, platform):
     assert stats["split_count"] == 1 and stats["opaque_launches"] == 0 and stats["effects_not_undone"] == 0
     assert graph.validate() and gfxgraph.stats()["validations_skipped"] == 0
     library._destroy()
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_parts_of_a_composite_operation_under_autocast(platform, is_outside):
+    """In inference mode torch hands ``square`` whole to the recorder; its power is in float32 all the same."""
+    x = torch.arange(8, device="cuda", dtype=torch.bfloat16) / 8
+
+    def body():
+        if is_outside:
+            return x.square(), x.square().to(torch.float16)
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            y = x.square()
+            with torch.autocast("cuda", enabled=False):
+                return y, x.square()
+
+    with torch.inference_mode(), torch.autocast("cuda", enabled=is_outside, dtype=torch.bfloat16, cache_enabled=False):
+        eager = body()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = body()
+        graph.replay()
+        assert eager[0].dtype is torch.float32 and eager[1].dtype is (torch.float16 if is_outside else torch.bfloat16)
+        for mine, theirs in zip(made, eager):
+            assert mine.dtype is theirs.dtype and torch.equal(mine, theirs)
+        assert graph.validate()
+    assert torch.set_autocast_enabled.__module__ != "gfxgraph.runtime.autocasting"
+
+
+def test_a_proof_of_padding_under_autocast(platform):
+    """The watched run of a graphed function computes what eager does, in the same dtype."""
+    x = torch.arange(8, device="cuda", dtype=torch.bfloat16) / 8
+    dtypes = []
+
+    def f(t):
+        y = t.square()
+        dtypes.append(y.dtype)
+        return y + 1
+
+    g = gfxgraph.graphed(f, dynamic={"t": {0: "n"}})
+    with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        for n in (5, 6, 7, 8):
+            assert torch.equal(g(x[:n]), f(x[:n]))
+    assert set(dtypes) == {torch.float32}
+
+
+def test_the_capture_waits_until_its_random_state_is_cleared(platform, monkeypatch):
+    """torch clears it on the capture's stream, and nothing orders a replay on another stream after that."""
+    from gfxgraph.runtime import intercept
+
+    waited = []
+    stock = intercept.stock
+
+    def noting(name):
+        if name != "stream_synchronize":
+            return stock(name)
+        return lambda stream: (waited.append(stream), stock(name)(stream))[1]
+
+    monkeypatch.setattr(intercept, "stock", noting)
+    side = torch.cuda.Stream()
+    for body, n_waits in ((lambda: torch.rand(4, device="cuda"), 1), (lambda: torch.ones(4, device="cuda"), 0)):
+        waited.clear()
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+            body()
+        assert waited == [side] * n_waits

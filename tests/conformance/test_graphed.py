@@ -223,22 +223,23 @@ def test_arguments_that_are_written_to():
     assert g.stats()["replays"] == 4
 
 
-def test_value_guards():
-    """A value read inside steers the capture; when its answer changes the function itself runs."""
+@pytest.mark.parametrize("kind", ["outcome", "number"])
+def test_another_value_is_another_capture(kind):
+    """A value that changes steers a capture of its own, up to four of a signature; beyond, the function runs."""
 
-    def f(x, log):
+    def step(x, log):
         log.add_(1)
-        if x.sum().item() > 10:
-            return x - 1
-        return x + 1
+        value = x.sum().item()
+        return x * value if kind == "number" else x - 1 if value > 10 else x + 1
 
-    g = gfxgraph.graphed(f)
+    g = gfxgraph.graphed(step)
     mine, eager = torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")
-    for value in (1.0, 1.0, 2.0, 9.0, 1.0, 9.0, 2.0):
-        x = torch.full((4,), value, device="cuda")
-        same(g(x, mine), f(x, eager))
-        same(mine, eager)
-    assert any("steered" in why for why in g.stats()["eager"])
+    for value in (1, 1, 9, 1, 9, 9, 1, 2, 5, 6, 7, 2, 5, 1):
+        x = torch.full((4,), float(value), device="cuda")
+        assert torch.equal(g(x, mine), step(x, eager)) and torch.equal(mine, eager), value
+    assert g.stats()["captures"] == (2 if kind == "outcome" else 4)
+    steered = g.stats()["eager"].get("a value that steered the capture changed", 0)
+    assert steered == (0 if kind == "outcome" else 2), g.explain()
 
 
 def test_errors_are_the_functions_own():

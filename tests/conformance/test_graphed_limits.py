@@ -95,6 +95,29 @@ def test_out_of_memory_in_a_capture(faults):
     assert g.stats()["replays"] >= 4
 
 
+def test_no_room_for_a_second_buffer():
+    """Where a capture's own buffers take what the function itself needs, they are given up and it runs."""
+    nbytes = 64 << 20
+
+    def step(x):
+        return (x + 1).sum() + (x * 2).max()
+
+    x = torch.ones(nbytes // 4, device="cuda")
+    g = gfxgraph.graphed(step)
+    gc.collect()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    room, held = torch.cuda.memory_reserved() + nbytes + (nbytes >> 3), torch.cuda.memory_allocated()
+    try:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, room / total))
+        for _ in range(6):
+            same(g, step, x)
+        assert g.stats()["replays"] == 0 and g.stats()["eager"]["out of memory in a capture"], g.explain()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.cuda.memory_allocated() < held + nbytes
+
+
 def test_the_limit_evicts_the_least_recently_used(arena):
     """Under a hard limit captures make room for each other, and every answer stays right."""
     g = gfxgraph.graphed(double)
@@ -431,21 +454,43 @@ def test_a_read_in_a_later_size():
     assert torch.equal(chain(filled(1)), chain(filled(1)))
 
 
-def test_the_pool_outlives_its_graphs(platform):
-    """torch refuses to capture into a pool whose graphs are all gone: the arena's own empty graph keeps it."""
-    x = torch.ones(4, device="cuda")
+def test_ranks_of_one_are_nobody_to_ask():
+    """Without torch.distributed ``ranks=True`` changes nothing; what ranks do not decide together is refused."""
+    g = gfxgraph.graphed(chain, ranks=True)
+    for i in range(4):
+        same(g, chain, filled(i))
+    assert g.stats()["replays"] == 3 and "3 replays" in g.explain()
+    with pytest.raises(ValueError, match="moved, strict cannot be chosen"):
+        gfxgraph.graphed(chain, ranks=True, moved="relocate", strict=True)
+    with pytest.raises(ValueError, match="list of sizes that every rank has"):
+        gfxgraph.graphed(chain, ranks=True, buckets="auto")
+
+
+def test_the_pool_outlives_its_graphs():
+    """torch refuses to capture into a pool whose graphs are all gone: evicted, a signature is captured again."""
+    x = filled(1)
     g = gfxgraph.graphed(lambda t: t + 1)
-    for _ in range(4):
-        kept = g(x)
-    arena = arena_of(process.require(), torch.cuda.current_device())
-    entries = [entry for entry in arena.entries if entry.is_captured]
-    assert entries
-    for entry in entries:
-        entry.evict("a test")
-    other = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(other, pool=arena.pool):
-        y = x + 2
-    other.replay()
-    assert torch.equal(y, x + 2) and torch.equal(kept, x + 1)
-    if platform != "gpu":
-        assert arena.holder.pool() == arena.pool
+    for _ in range(3):
+        for _ in range(3):
+            kept = g(x)
+        for entry in g._entries.values():
+            entry.evict("a test")
+    assert torch.equal(kept, x + 1)
+    assert g.stats()["captures"] == 3 and g.stats()["replays"] == 8, g.explain()
+
+
+def test_the_pool_goes_with_its_last_capture():
+    """When the last callable has gone, so has the memory that its captures took."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    g = gfxgraph.graphed(lambda t: chain(t))
+    for _ in range(3):
+        g(filled(1, 1 << 18))
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() > before
+    del g
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before

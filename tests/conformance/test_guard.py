@@ -327,3 +327,45 @@ def test_inputs_of_foreign_operations_are_repaired_inside_the_capture(safe):
     big.add_(1)
     graph.replay()
     assert out.tolist() == [[2.0, 10.0, 18.0], [4.0, 12.0, 20.0]]
+
+
+@pytest.mark.parametrize("tier", [1, 2, 3])
+def test_torch_is_asked_nothing_before_it_has_a_device(tier, tmp_path, monkeypatch):
+    """Its allocator reads through a null pointer then; what the tier needs is switched as the device comes."""
+    calls = []
+    with guarded("cuda", 0, tmp_path, monkeypatch):
+        for name in ("_cuda_isHistoryEnabled", "_cuda_record_memory_history", "_cuda_cudaCachingAllocator_enable"):
+            stock = getattr(torch._C, name)
+            monkeypatch.setattr(
+                torch._C, name, lambda *a, n=name, call=stock, **k: (calls.append((n, *a[:1])), call(*a, **k))[1]
+            )
+        queued = []
+        monkeypatch.setattr(torch.cuda, "_queued_calls", queued)
+        with monkeypatch.context() as uninitialized:
+            uninitialized.setattr(torch.cuda, "is_initialized", lambda: False)
+            gfxgraph.guard_level(tier)
+        assert calls == [] and queued
+        for call, _ in queued:
+            call()
+        history, cache = "_cuda_record_memory_history", "_cuda_cudaCachingAllocator_enable"
+        asked = [("_cuda_isHistoryEnabled",)]
+        assert calls == (asked + [(history, "all"), (cache, False)] if tier == 3 else asked + [(history, "state")])
+        calls.clear()
+    assert calls == ([(cache, True), (history, None)] if tier == 3 else [(history, None)])
+
+
+def test_the_guard_takes_no_reference_to_zero(safe, monkeypatch):
+    """``torch.cuda.memory_snapshot()`` gives some away with each call; before Python 3.12 the integer 0 goes, one day."""
+
+    def refused(*_):
+        raise AssertionError("asked by a tuple")
+
+    stock = torch._C._cuda_memorySnapshot
+    monkeypatch.setattr(
+        torch._C, "_cuda_memorySnapshot", lambda asked=None: stock(asked) if asked is None else refused()
+    )
+    x = torch.ones(4, device="cuda")
+    graph, y = graph_of(lambda: triton(lambda a: a.add_(1), x) or x * 2)
+    torch.cuda.empty_cache()
+    graph.replay()
+    assert y.tolist() == [4.0] * 4

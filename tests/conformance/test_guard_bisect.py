@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def five_ops():
 def test_the_first_operation_that_differs_is_named(profile, tmp_path, monkeypatch):
     """graph.bisect(): operation, line, how far; the smallest script that shows it is kept."""
     tried = []
-    monkeypatch.setattr(bisect, "_shows", lambda text: (tried.append(text), len(tried) == 3)[1])
+    monkeypatch.setattr(bisect, "_shows", lambda text, kind: (tried.append(text), len(tried) == 3)[1])
     with guarded(f"{profile}+wrong=aten::cumsum", 0, tmp_path, monkeypatch):
         graph, _, x, code = five_ops()
         before = x.tolist()
@@ -75,7 +76,7 @@ def test_a_graph_that_agrees_with_eager_gives_nothing(profile, tmp_path, monkeyp
 
 def test_what_no_script_shows_is_said(tmp_path, monkeypatch):
     """The operation is named all the same."""
-    monkeypatch.setattr(bisect, "_shows", lambda text: False)
+    monkeypatch.setattr(bisect, "_shows", lambda text, kind: False)
     with guarded("cuda+wrong=aten::sigmoid", 0, tmp_path, monkeypatch):
         graph, *_ = five_ops()
         found = graph.bisect()
@@ -140,3 +141,62 @@ def test_the_operation_that_fails_the_capture_is_found(tmp_path):
     assert third == f"  shown by {tmp_path / 'small.py'} (1 of 2 operations)"
     shown = run(tmp_path / "small.py", folder=tmp_path)
     assert shown.returncode == 1 and shown.stdout.startswith("REPRODUCED: the capture failed: CUDA error: operation")
+
+
+FAULTS = """
+import torch
+from gfxgraph.runtime import simulator
+
+x = torch.arange(8.0, device="cuda")
+index = torch.tensor([1, 2, 3], device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    a = x * 2
+    if OPAQUE:
+        simulator.launch_opaque("wild_kernel", lambda k: k[int(index[0]) + 4 :][0].add_(1), a)
+    b = a.gather(0, index)
+    c = b + 1
+graph.replay()
+print(c.tolist())
+index.fill_(100)
+graph.replay()
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "detail", "shown"),
+    [
+        ("cuda", "index 100 is out of bounds for dimension 0 with size 8", "REPRODUCED: the replay failed: CUDA error"),
+        ("hip+fault=aten::gather", "hipErrorIllegalAddress (700)", "REPRODUCED: the replay failed: HIP error"),
+        ("hip+abort=aten::gather", "SIGABRT", ""),
+    ],
+)
+def test_a_fault_is_bisected_to_the_operation_alone(profile, detail, shown, tmp_path):
+    """In eager as in the graph, in the graph alone, and where it ends the process: one operation of three."""
+    (tmp_path / "decode.py").write_text(FAULTS.replace("OPAQUE", "False"))
+    made = run("-m", "gfxgraph", "bisect", "--simulate", profile, "decode.py", folder=tmp_path)
+    target = tmp_path / "decode-reproducer.py"
+    assert made.returncode == 1, made.stderr
+    assert made.stdout.removeprefix("[3.0, 5.0, 7.0]\n") == (
+        "aten::gather at decode.py:12\n"
+        f"  this operation faults in the replay: {detail}\n"
+        f"  shown by {target} (1 of 3 operations)\n"
+    )
+    text = target.read_text()
+    calls = [line for line in text.splitlines() if "torch.ops." in line]
+    assert len(calls) == 1 and "aten.gather" in calls[0]
+    alone = run(target, folder=tmp_path)
+    assert alone.returncode == (1 if shown else -signal.SIGABRT)
+    assert alone.stdout.startswith(shown)
+
+
+def test_a_fault_of_a_launch_outside_torch_is_named(tmp_path):
+    """Its inputs cannot be made again, so there is no script."""
+    (tmp_path / "decode.py").write_text(FAULTS.replace("OPAQUE", "True"))
+    made = run("-m", "gfxgraph", "bisect", "--simulate", "cuda", "decode.py", folder=tmp_path)
+    assert made.returncode == 1, made.stderr
+    op, said, script = made.stdout.splitlines()[-3:]
+    assert op.startswith("wild_kernel at decode.py:9 to decode.py:12")
+    assert said == "  this operation faults in the replay: cudaErrorIllegalAddress (700)"
+    assert "no script of its operations alone" in script

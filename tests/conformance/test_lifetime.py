@@ -502,3 +502,53 @@ def test_no_wait_in_a_replay(surface, monkeypatch):
         graph.replay()
     monkeypatch.undo()
     assert not waits
+
+
+# -- results in page-locked memory ---------------------------------------------------------------------------
+
+
+def test_a_captured_copy_to_the_host_is_held_by_its_graph(platform):
+    """A graph does not keep the memory that it writes; a program that drops the result must not pay for it."""
+    x = arange(4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        host = (x * 2).to("cpu", non_blocking=True)
+        address = host.data_ptr()
+        assert host.is_pinned()
+        del host
+    gc.collect()
+    torch._C._host_emptyCache()
+    others = [torch.zeros(4).pin_memory() for _ in range(8)]
+    assert address not in [other.data_ptr() for other in others]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(other.tolist() == [0.0] * 4 for other in others)
+    if platform != "gpu":
+        from gfxgraph.runtime import simulator
+
+        assert simulator.active().crashes == []
+    assert graph.validate() and gfxgraph.stats()["validations"] == 1
+
+
+def test_a_captured_copy_to_the_host_is_copied_again_at_each_replay(platform):
+    """Back to the device within the graph; and by host work, which is work with a value from the device."""
+    x = arange(4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        host = (x * 2).to("cpu", non_blocking=True)
+        back = host.to("cuda", non_blocking=True) + 1
+        torch.cuda.synchronize()
+        more = host + 1
+        y = more.cuda() * 2
+    for n in range(1, 4):
+        x.add_(1)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert host.tolist() == [2.0 * (v + n) for v in range(4)]
+        assert back.tolist() == more.tolist() == [2.0 * (v + n) + 1 for v in range(4)]
+        assert y.tolist() == [4.0 * (v + n) + 2 for v in range(4)]
+    graph._retire()
+    x.add_(1)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (host.tolist()[0], back.tolist()[0], y.tolist()[0]) == (8.0, 9.0, 18.0)

@@ -71,7 +71,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 11
+    assert len(scenarios) == 12
     for name in scenarios:
         both(scenarios, name)
 
@@ -80,6 +80,14 @@ def test_a_collective_is_captured_and_replayed(scenarios):
     """Nothing planted: one graph on each rank, seven replays of eight calls."""
     for row in both(scenarios, "plain"):
         assert row["graphs"] == ["float32[4, 2]"] and row["replays"] == 7
+
+
+def test_graphed_lets_the_ranks_decide(scenarios):
+    """``graphed(ranks=True)``: both ranks in the same buckets; after a capture that failed on one, no graph on either."""
+    for row in both(scenarios, "graphed_by_ranks"):
+        assert row["kept"] == {"captures": 2, "replays": 4, "eager": {"warm-up": 2}, "signatures": 2, "graphs": 2}
+        assert row["failed"]["graphs"] == 0 and row["failed"]["replays"] == 0
+        assert f"rank {row['rank']} of 2" in row["why"] and "eager: " in row["why"]
 
 
 @pytest.mark.parametrize("name", ["capture_fails_on_one", "out_of_memory_on_one"])

@@ -167,6 +167,7 @@ def conditional(api: CApi, gpu: Machine) -> Facts:
     seen = [gpu.read(c)]
     for value in (1, 2, 77):  # a branch, one that was left out, none
         gpu.fill(flag, value)
+        gpu("hipDeviceSynchronize")  # a copy from pageable memory may still be on its way when the call returns
         api("conditional_read", o, flag, stream)
         api("conditional_launch_read", o, stream, byref(taken))
         gpu("hipStreamSynchronize", stream)

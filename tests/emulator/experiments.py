@@ -25,7 +25,12 @@ NEED_KERNELS = {
     "kernel_on_another_stream",
     "kernel_on_another_stream_and_wait",
     "another_thread_uses_the_null_stream",
+    "null_stream_beside_a_blocking_stream",
+    "refused_kernel",
+    "kernel_attributes",
 }
+JOINED_LAST = {"join_right_before_the_end"}
+BLOCKING = {"null_stream_beside_a_blocking_stream"}  # captured on a stream that waits for the null stream
 
 
 def experiment(function: Callable[[Bench], Seen]) -> Callable[[Bench], Seen]:
@@ -36,9 +41,9 @@ def experiment(function: Callable[[Bench], Seen]) -> Callable[[Bench], Seen]:
 class Bench:
     """One capture and what it needs, all made before it begins."""
 
-    def __init__(self, gpu: Machine) -> None:
+    def __init__(self, gpu: Machine, blocking: bool = False) -> None:
         self.gpu = gpu
-        self.stream, self.other = gpu.stream(), gpu.stream()
+        self.stream, self.other = gpu.stream(blocking), gpu.stream()
         self.a, self.b, self.c, self.spare = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.buffer()
         self.host: object = None
         self.event = gpu.event()
@@ -121,8 +126,17 @@ def wait_for_an_outside_event(bench: Bench) -> Seen:
 @experiment
 def fork_and_join(bench: Bench) -> Seen:
     fork_without_join(bench)
+    return {"status": join(bench)}
+
+
+def join(bench: Bench) -> int:
     bench.gpu("hipEventRecord", bench.event, bench.other)
-    return {"status": bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)}
+    return bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)
+
+
+@experiment
+def join_right_before_the_end(bench: Bench) -> Seen:
+    return fork_without_join(bench)  # main joins it, once the origin has gone on
 
 
 @experiment
@@ -294,15 +308,55 @@ def pageable_copy(bench: Bench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.host, c_size_t(NBYTES), 1, bench.stream)}
 
 
+@experiment
+def device_properties(bench: Bench) -> Seen:
+    return {"status": bench.gpu.status("hipGetDeviceProperties", ctypes.create_string_buffer(8192), 0)}
+
+
+@experiment
+def kernel_attributes(bench: Bench) -> Seen:
+    stub = c_void_p.in_dll(bench.gpu.stubs, "add_to")  # type: ignore[arg-type]
+    attributes = ctypes.create_string_buffer(256)
+    return {"status": bench.gpu.status("hipFuncGetAttributes", attributes, c_void_p(ctypes.addressof(stub)))}
+
+
+@experiment
+def refused_kernel(bench: Bench) -> Seen:
+    assert bench.gpu.stubs is not None
+    nothing_to_do = (c_void_p(bench.b), ctypes.c_int(0), c_void_p(bench.stream))  # makes a grid of no blocks
+    return {"status": int(bench.gpu.stubs.launch_times_two(*nothing_to_do))}
+
+
+@experiment
+def allocation_in_stream_order(bench: Bench) -> Seen:
+    made = c_void_p()
+    status = bench.gpu.status("hipMallocAsync", byref(made), c_size_t(NBYTES), bench.stream)
+    bench.gpu.memset(made.value or 0, 3, bench.stream)
+    return {"status": status, "free": bench.gpu.status("hipFreeAsync", made.value, bench.stream)}
+
+
+# Work on the null stream is neither refused nor recorded, and nothing is said.
+
+
+@experiment
+def null_stream_beside_a_blocking_stream(bench: Bench) -> Seen:
+    assert bench.gpu.stubs is not None
+    status = int(bench.gpu.stubs.launch_times_two(c_void_p(bench.b), ctypes.c_int(1), None))
+    copied = bench.gpu.status("hipMemcpyAsync", bench.spare, bench.b, c_size_t(NBYTES), 3, None)
+    return {"status": status, "copy": copied, "synchronize": bench.gpu.status("hipStreamSynchronize", None)}
+
+
 def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
     gpu = Machine(driver, kernels, code_object)
-    bench = Bench(gpu)
+    bench = Bench(gpu, name in BLOCKING)
     gpu("hipEventRecord", bench.event, bench.other)
     gpu("hipStreamBeginCapture", bench.stream, int(mode))
     gpu.memset(bench.a, 1, bench.stream)
     seen = EXPERIMENTS[name](bench)
     gpu.status("hipMemsetAsync", bench.a, 2, c_size_t(NBYTES), bench.stream)
+    if name in JOINED_LAST:
+        seen["join"] = join(bench)
     graph = c_void_p(0xDEAD)
     seen["end"] = gpu.status("hipStreamEndCapture", bench.stream, byref(graph))
     seen["graph"] = bool(graph.value)

@@ -48,9 +48,9 @@ class Machine:
         self.hip.hipGetLastError()
         return status
 
-    def stream(self) -> int:
+    def stream(self, blocking: bool = False) -> int:
         made = c_void_p()
-        self("hipStreamCreateWithFlags", byref(made), 1)
+        self("hipStreamCreateWithFlags", byref(made), 0 if blocking else 1)
         return made.value or 0
 
     def event(self) -> int:

@@ -388,6 +388,25 @@ def abandon_invalidated(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
+def read_a_dead_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Until its stream's capture is ended, the graph of a dead capture can be asked for its nodes."""
+    for mode in (0, 1, 2):
+        buffer, stream = gpu.buffer(0), gpu.stream()
+        driver.begin_capture(stream, mode)
+        graph = driver.capture_info(stream).graph
+        gpu.memset(buffer, 1, stream)
+        seen = driver.frontier_reader(stream)()
+        gpu.memset(buffer, 2, stream)
+        refusal(lambda s=stream: driver.synchronize_stream(s))
+        assert driver.capture_info(stream).status is CaptureStatus.INVALIDATED
+        nodes = driver.nodes(graph)
+        assert len(nodes) == 2 and driver.leaves(graph) == [node for node in nodes if node != seen]
+        driver.abandon_capture(stream)
+        works_again(driver, gpu, stream)
+    return {}
+
+
+@scenario()
 def abandon_unjoined_fork(driver: RuntimeDriver, gpu: Machine) -> Facts:
     """A side stream left open: both streams work afterwards, and nothing dangling is touched."""
     for mode in (0, 1, 2):

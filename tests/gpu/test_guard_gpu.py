@@ -1,7 +1,7 @@
 """The guard on a real GPU: each fault in a process of its own, since most of them end the device for it.
 
 Planted: an index out of range, a freed input, a Triton kernel writing past its buffer (far outside, and by one
-element into a red zone), a kernel that does not end. Under a minute together.
+byte or element into a red zone), a kernel that does not end. Two minutes together.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ def shifted_kernel(k, out, n, shift, block: tl.constexpr):
 
 def shifted(k, out, shift):
     shifted_kernel[(1,)](k, out, 8, shift, block=8)
+
+@triton.jit
+def poke_kernel(out, at):
+    tl.store(out + tl.load(at), 7)
 
 def graph_of(body, graph=None, **options):
     stream = torch.cuda.Stream()
@@ -243,6 +247,55 @@ def test_a_write_of_one_element_past_a_buffer_is_found_in_its_red_zone(tmp_path)
     assert len(re.findall(r"why:  node 1 \(shifted_kernel\), launched by a call outside torch", made.stdout)) == 2
 
 
+BYTES = """
+x = torch.arange(8.0, device="cuda")
+at = torch.zeros((), dtype=torch.int64, device="cuda")
+
+def body():
+    a = x * 2
+    poke_kernel[(1,)](a.view(torch.uint8), at)
+    return a + 1
+
+graph, result = graph_of(body)
+for offset in (31, 32, 0, -1):
+    at.fill_(offset)
+    try:
+        graph.replay()
+        torch.cuda.synchronize()
+        print("fine", offset)
+    except GfxGraphFault as error:
+        print(error)
+del graph, result
+gc.collect()
+"""
+
+
+def test_one_byte_past_a_buffer_is_found_on_either_side(tmp_path):
+    """The whole report, but for addresses and names of files."""
+    made = run(tmp_path, BYTES, 3)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("fine 31") == made.stdout.count("fine 0") == 1
+    reports = re.split(r"(?=red_zone_overwritten: )", made.stdout.replace("fine 31\n", "").replace("fine 0\n", ""))
+    reports = [re.sub(r"\S*program\.py:", "program.py:", report) for report in reports if report.strip()]
+    place = f"program.py:{line((BYTES, 'poke_kernel[(1,)]'))} to program.py:{line((BYTES, 'return a + 1'))}"
+    assert [report.rstrip("\n").replace("`a`", "output of aten::mul") for report in reports] == [
+        BYTE_REPORT.format(
+            offset=offset, replay=replay, place=place, made=f"program.py:{line((BYTES, 'a = x'))}"
+        )
+        for offset, replay in ((32, 2), (-1, 4))
+    ]
+
+
+BYTE_REPORT = """\
+red_zone_overwritten: a kernel wrote outside its buffer
+  what: 1 bytes changed around output of aten::mul, [8] float32, 32 bytes, allocated at {made}; the nearest at byte \
+{offset}, where 0 to 31 are its own; first seen after replay {replay}
+  why:  node 1 (poke_kernel), launched by a call outside torch at {place}, wrote them; without red zones it would \
+have overwritten another tensor
+  do:   check the sizes, offsets and masks of the stores in that kernel
+  more: gfxgraph explain red_zone_overwritten"""
+
+
 SLEEPS = """
 x = torch.ones(8, device="cuda")
 graph = torch.cuda.CUDAGraph()
@@ -325,3 +378,30 @@ def test_the_walk_is_exact_on_every_kind_of_node(tmp_path):
     kinds, *rest = made.stdout.splitlines()
     assert {"kernel", "host", "child_graph"} <= set(re.findall(r"\w+", kinds))
     assert rest == ["switching exact", "alone exact"]
+
+
+def test_an_index_out_of_range_is_bisected_to_a_script_of_its_own(tmp_path):
+    """The operation alone, of three; the script shows the fault in plain torch."""
+    (tmp_path / "program.py").write_text(HEAD + INDEX)
+    environment = dict(os.environ, PYTHONPATH=SOURCE, XDG_STATE_HOME=str(tmp_path / "state"), GFXGRAPH_LANG="en")
+    command = [sys.executable, "-m", "gfxgraph", "bisect", *([] if torch.version.hip else ["--allow-cuda"])]
+    made = subprocess.run(
+        [*command, "program.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    print(made.stdout, made.stderr, sep="\n")
+    assert made.returncode == 1
+    first, second, third = made.stdout.splitlines()[-3:]
+    assert re.fullmatch(rf"aten::gather at \S*program\.py:{line((INDEX, 'b = a.gather'))}", first)
+    assert second.startswith("  this operation faults in the replay: ")
+    target = tmp_path / "program-reproducer.py"
+    assert third == f"  shown by {target} (1 of 3 operations)"
+    assert "gfxgraph" not in target.read_text().replace("Written by gfxgraph bisect", "")
+    alone = subprocess.run([sys.executable, str(target)], capture_output=True, text=True, timeout=120, check=False)
+    assert alone.returncode in (1, -signal.SIGABRT)
+    assert alone.returncode < 0 or alone.stdout.startswith("REPRODUCED: the replay failed: ")

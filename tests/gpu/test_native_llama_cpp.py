@@ -18,11 +18,14 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "emulator"))
+import cuda_tools  # noqa: E402
 import tiny_gguf  # noqa: E402
 from test_native_preload import library  # noqa: E402, F401
 
 N_TOKENS = 64
-OPTIONS = ["-p", "the a of", "--temp", "0", "-no-cnv", "--no-warmup", "-t", "1", "-ngl", "99"]
+# A model of random weights may say at any time that it is done.
+OPTIONS = ["-p", "the a of", "--temp", "0", "--ignore-eos", "-no-cnv", "--no-warmup", "-t", "1", "-ngl", "99"]
+OPTIONS += ["-fa", "off"]
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "a refused launch": {"GFXGRAPH_PRELOAD_REFUSE_LAUNCH": "3"},
@@ -42,8 +45,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     if given:
         return given
     source = os.environ.get("GFXGRAPH_LLAMA_SOURCE")
-    if not source or shutil.which("cmake") is None or shutil.which("nvcc") is None:
+    if not source or shutil.which("cmake") is None:
         pytest.skip("needs GFXGRAPH_LLAMA_CPP, or GFXGRAPH_LLAMA_SOURCE with cmake and nvcc")
+    cuda_tools.nvcc()
     folder = tmp_path_factory.mktemp("llama_build")
     options = [
         "-DGGML_CUDA=ON",
@@ -88,6 +92,7 @@ def test_the_same_tokens(program: str, library: Path, tmp_path: Path, name: str)
     assert fallback["refused"] == 0
     assert fallback["launch"] == (name == "a refused launch")
     assert (fallback["instantiate"] > 0) == (name == "node by node")
+    assert (report["rebuilds"] > 0) == (name == "made anew")
     where = os.environ.get("GFXGRAPH_GPU_RESULTS")
     _outcomes[name] = {
         "captures": report["captures"],
@@ -97,5 +102,12 @@ def test_the_same_tokens(program: str, library: Path, tmp_path: Path, name: str)
         "fallback": fallback,
     }
     if where:
-        summary = {"what": "llama.cpp, CUDA backend, under libgfxgraph_preload.so", "runs": _outcomes}
+        summary = {
+            "what": "llama.cpp, CUDA backend, under libgfxgraph_preload.so",
+            "device": cuda_tools.device()[0],
+            "commit": cuda_tools.commit(),
+            "model": f"random weights, {len(tiny_gguf.model(1))} bytes (tests/emulator/tiny_gguf.py)",
+            "tokens": N_TOKENS,
+            "runs": _outcomes,
+        }
         (Path(where) / "native_llama_cpp_gpu.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -97,3 +97,32 @@ def test_an_nvidia_gpu_needs_permission(tmp_path):
     done = gfxgraph("run", str(script))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("not_rocm_cuda_torch: ")
+
+
+MANY_POOLS = """
+import sys, torch
+from gfxgraph.runtime.memory import pool_ranges
+x = torch.ones(4, device="cuda")
+kept = []
+for n in range(300):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + n
+    kept.append((graph, y))
+pool = kept[-1][0].pool()
+assert max(pool) > 256, "small integers are never freed"
+before = [sys.getrefcount(number) for number in pool]
+assert pool_ranges(pool)
+assert [sys.getrefcount(number) for number in pool] == before
+for n, (graph, y) in enumerate(kept):
+    graph.replay()
+    assert y.tolist() == [n + 1.0] * 4
+print("fine")
+"""
+
+
+def test_a_process_may_make_many_pools(tmp_path):
+    """torch 2.11 to 2.14 lose references to a pool's number when asked for the pool's memory."""
+    (tmp_path / "many.py").write_text(MANY_POOLS)
+    done = gfxgraph("run", *PERMISSION, str(tmp_path / "many.py"))
+    assert done.stdout == "fine\n", done.stderr

@@ -122,7 +122,7 @@ def test_a_worn_exec_is_replaced(run: Run, checked: Path, scenario: str) -> None
     assert ran.report["rebuilds"] == {"updates": 3, "params": 1}[scenario]
 
 
-@pytest.mark.parametrize("scenario", ["plain", "updates", "params", "children", "invalidated", "forked"])
+@pytest.mark.parametrize("scenario", ["plain", "updates", "params", "children", "invalidated", "forked", "ends"])
 def test_every_nth_call_may_fail(run: Run, checked: Path, scenario: str) -> None:
     """Whichever call is refused, our own included: no crash, and nothing of ours is left behind."""
     clean = run(checked, scenario)
@@ -187,6 +187,35 @@ def test_an_unjoined_capture_leaves_a_working_stream(run: Run, checked: Path, pr
     assert ran.seen["end"] == [904, 401]
     assert ran.seen["graph_is_null"] == [1, 1]
     assert (ran.last("stream_works"), ran.last("live_graphs")) == (1, 0)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_no_fork_is_not_refused(run: Run, checked: Path, profile: str) -> None:
+    """A side stream joined last, a node placed by hand, what a graph had before: the graphs are as without us."""
+    without = run(checked, "ends", preload=False, GFX_FAKE_PROFILE=profile)
+    assert (without.failed, without.seen["end"], without.seen["replayed"]) == ([], [0, 0, 0], [1, 1, 1])
+    ran = run(checked, "ends", GFX_FAKE_PROFILE=profile)
+    assert (ran.code, ran.failed, ran.seen) == (0, [], without.seen)
+    assert (ran.report["captures"], ran.report["captures_failed"]) == (3, 0)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_answers_are_the_runtimes_own(run: Run, checked: Path, profile: str) -> None:
+    """The last error though we called in between, a capture ended too early by another stream, an exec that is none."""
+    without = run(checked, "answers", preload=False, GFX_FAKE_PROFILE=profile)
+    ran = run(checked, "answers", GFX_FAKE_PROFILE=profile)
+    assert ran.seen == without.seen
+    assert (ran.last("invalidated"), ran.seen["peeked"], ran.seen["last"]) == (901, [901, 901], [901, 0])
+    assert (ran.last("wrong_stream"), ran.last("wrong_thread"), ran.last("end"), ran.last("nodes")) == (903, 908, 0, 2)
+    assert ran.last("no_exec") == INVALID
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_graph_that_was_captured_into_stays_the_programs(run: Run, checked: Path, profile: str) -> None:
+    """Also where the capture is refused for a fork that nobody joined."""
+    ran = run(checked, "unjoined_into", GFX_FAKE_PROFILE=profile)
+    assert (ran.code, ran.failed, ran.last("live_graphs")) == (0, [], 0)
+    assert (ran.last("end"), ran.last("graph_is_null"), ran.report["captures_failed"]) == (904, 1, 1)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

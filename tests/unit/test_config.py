@@ -41,6 +41,12 @@ def test_empty_environment_gives_the_defaults():
         ("GFXGRAPH_NO_WAVE", "1", "no_wave", True),
         ("GFXGRAPH_ENVIRONMENT", "env.json", "environment", "env.json"),
         ("SGLANG_DISABLE_GFXGRAPH", "1", "sglang_disabled", True),
+        ("SGLANG_RDNA2_KERNELS", "1", "activation", config.Activation.ON),
+        ("GFXGRAPH", "off", "is_refused", True),
+        ("MIGRAPHX_ENABLE_HIPGRAPH", "enable", "migraphx_graphs", True),
+        ("GFXGRAPH_METRICS", "metrics", "metrics", "metrics"),
+        ("GFXGRAPH_TRANSFORMERS", "compile", "transformers", config.Transformers.COMPILE),
+        ("GFXGRAPH_TRANSFORMERS", "1", "transformers", config.Transformers.ON),
     ],
 )
 def test_a_good_value_is_read(variable, value, field, expected):
@@ -113,3 +119,11 @@ def test_gpu_variables_are_picked_by_prefix():
     """Reports carry what changes GPU behaviour and nothing private."""
     picked = config.gpu_variables({"HSA_XNACK": "1", "AWS_SECRET": "x", "HIP_VISIBLE_DEVICES": "0"})
     assert picked == {"HIP_VISIBLE_DEVICES": "0", "HSA_XNACK": "1"}
+
+
+def test_sglangs_switch_asks_and_is_overruled():
+    """SGLANG_RDNA2_KERNELS=1 asks for the bridge; GFXGRAPH=0 and SGLANG_DISABLE_GFXGRAPH=1 are heard before it."""
+    assert config.load({"SGLANG_RDNA2_KERNELS": "1"}).is_on
+    for other in ({"GFXGRAPH": "0"}, {"SGLANG_DISABLE_GFXGRAPH": "1"}):
+        settings = config.load({"SGLANG_RDNA2_KERNELS": "1", **other})
+        assert not settings.is_on and settings.is_refused

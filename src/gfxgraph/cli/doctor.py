@@ -163,6 +163,13 @@ def _action(name: str, value: object, lang: str) -> str:
     if name == "env" and isinstance(value, dict):
         shown = " ".join(f"{key}={item}" for key, item in value.items())
         return f"{'worth setting' if lang == 'en' else '建议设置'}: export {shown}"
+    if name == "inductor" and isinstance(value, dict):
+        settings = ", ".join(f"torch._inductor.config.{key} = {item}" for key, item in value.items())
+        keep = f"GFXGRAPH_COMPILE_KEEP={','.join(value)}"
+        return f"{settings}  ({'left alone with' if lang == 'en' else '用以下变量保持原样：'} {keep})"
+    if name == "inductor_graphs":
+        keep = "GFXGRAPH_COMPILE=0"
+        return f"{name} = {value}  ({'left alone with' if lang == 'en' else '用以下变量保持原样：'} {keep})"
     return f"{name} = {value}"
 
 

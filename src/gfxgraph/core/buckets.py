@@ -256,6 +256,9 @@ class Plan:
         tail = f"{sources}; padding {self.n_elements_padded / total:.1%} of the work seen" if total else sources
         return "\n".join([*lines, tail])
 
+    def __str__(self) -> str:
+        return self.table()
+
     def to_json(self) -> str:
         """The plan as text that ``from_json`` reads."""
         dims = {n: {"sizes": b.sizes, "source": b.source, "above": b.above.value} for n, b in self.dims.items()}

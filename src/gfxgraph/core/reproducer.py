@@ -48,7 +48,7 @@ class Alias:
 
 _HEAD = '''"""{title}
 
-Written by gfxgraph bisect. Prints REPRODUCED and ends with status 1 where the fault shows, with 0 where not.
+Written by gfxgraph bisect. {ends}
 """
 
 import base64
@@ -91,6 +91,12 @@ def step({names}):
     return [{results}]
 
 '''
+
+_ENDS = "Prints REPRODUCED and ends with status 1 where the fault shows, with 0 where not."
+_ENDS_BY_SIGNAL = (
+    "Prints REPRODUCED and ends with status 1 where the fault shows, with 0 where not;\n"
+    "a runtime that ends the process at a fault ends it by SIGABRT instead."
+)
 
 _CAPTURE = '''
 def captured(step, given):
@@ -183,6 +189,7 @@ def script(
     shown = [names[value] for value in dict.fromkeys(results) if value in names]
     head = _HEAD.format(
         title=title,
+        ends=_ENDS_BY_SIGNAL if kind is FaultKind.FAULT else _ENDS,
         setup="\n".join(setup) + ("\n" if setup else ""),
         inputs="\n".join(f"        {one.source},  # {names[one.value]}" for one in given),
         names=", ".join(names[one.value] for one in given),

@@ -14,6 +14,18 @@ from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.types import CaptureInfo, NodeKind
 
 
+class Patcher(Protocol):
+    """One kernel node of a graph exec, ready to be given other words among its arguments."""
+
+    def put(self, argument: int, at: int, word: int) -> None:
+        """Note eight bytes for ``argument``, ``at`` bytes into it."""
+        ...
+
+    def apply(self) -> None:
+        """Let the exec launch it so from now on; raises DriverError where the runtime refuses."""
+        ...
+
+
 class GraphDriver(Protocol):
     """Graph calls of one GPU runtime. Missing features are named in ``missing``, never half done."""
 
@@ -55,6 +67,10 @@ class GraphDriver(Protocol):
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
         """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""
+        ...
+
+    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> Patcher:
+        """The kernel node ``node`` of ``graph_exec``, launched as ``params`` until it is given other words."""
         ...
 
     def edges(self, graph: int) -> list[tuple[int, int]]:

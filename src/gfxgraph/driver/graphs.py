@@ -264,6 +264,21 @@ class RuntimeDriver(ABC):
         self.set_kernel_params(graph_exec, node, wanted)
         return wanted
 
+    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> kernel_params.Prepared:
+        """The kernel node ``node`` of ``graph_exec`` with everything converted: a change costs one call.
+
+        Raises:
+            DriverError: `kernel_layout_unknown`.
+        """
+        call = self.table.raw("exec_kernel_params")
+
+        def apply(raw: Any) -> None:
+            status = call(graph_exec, node, byref(raw))
+            if status != SUCCESS:
+                self.table.check(status, "exec_kernel_params")
+
+        return kernel_params.Prepared(self.node_struct(), params, self.launch_end, apply)
+
     @contextmanager
     def single_node_exec(self, node: int, params: KernelParams | None = None) -> Iterator[int]:
         """Instantiate a graph of the kernel node ``node`` alone, and destroy it at the end.

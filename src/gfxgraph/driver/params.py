@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ctypes import POINTER, addressof, c_size_t, c_void_p, cast, create_string_buffer, string_at
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, addressof, c_size_t, c_ulonglong, c_void_p, cast, create_string_buffer, string_at
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,6 +120,29 @@ def write(raw: Any, wanted: KernelParams, launch_end: int) -> list[Any]:
     slots = (c_void_p * (len(buffers) + 1))(*(addressof(buffer) for buffer in buffers))
     raw.params = addressof(slots)
     return [*buffers, slots]
+
+
+class Prepared:
+    """A launch in the runtime's own form, with words that can be changed in place.
+
+    Args:
+        raw: an empty struct of the runtime's.
+        apply: gives it to the runtime.
+    """
+
+    def __init__(self, raw: Any, params: KernelParams, launch_end: int, apply: Callable[[Any], None]) -> None:
+        self._raw = raw
+        self._alive = write(raw, params, launch_end)
+        self._is_packed = params.packed is not None
+        self._offsets = params.offsets
+        self._apply = apply
+
+    def put(self, argument: int, at: int, word: int) -> None:
+        buffer, start = (self._alive[0], self._offsets[argument]) if self._is_packed else (self._alive[argument], 0)
+        c_ulonglong.from_buffer(buffer, start + at).value = word
+
+    def apply(self) -> None:
+        self._apply(self._raw)
 
 
 def _packed(extra: int) -> bytes | None:

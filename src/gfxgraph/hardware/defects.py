@@ -80,6 +80,8 @@ class Decisions:
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
         clean_after_failure: restore allocator routing and generators after a failed capture.
         child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
+        inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
+        inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
         env: variables worth setting before the process starts.
         advice: sentences for people.
         reasons: for each field that differs from its default, the rows behind it.
@@ -106,6 +108,8 @@ class Decisions:
     host_functions: bool = True
     conditional_nodes: bool = True
     node_walk: bool = True
+    inductor_graphs: str | None = None
+    inductor: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
@@ -124,6 +128,7 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "update_budget": _least,
     "update_headroom_mib": _most,
     "replay_timeout_s": _least,
+    "inductor": lambda old, new: old | new,
     "capture_error_mode": lambda old, new: new,  # rows only ever ask for thread_local
 }
 

@@ -111,8 +111,11 @@ def find_rocm(machine: Machine) -> list[Rocm]:
 
 
 def migraphx_available(machine: Machine | None = None, rocm: Sequence[Rocm] | None = None) -> bool:
-    """Whether AMD's MIGraphX is installed: its Python package, or its library in a ROCm tree."""
+    """Whether AMD's MIGraphX is installed: its Python module, or its library in a ROCm tree. Imports nothing."""
     if distribution_versions(["migraphx", "torch-migraphx"]):
+        return True
+    # ROCm's packages put the module beside the library, without package metadata.
+    if machine is None and importlib.machinery.PathFinder.find_spec("migraphx") is not None:
         return True
     machine = machine or Machine()
     trees = find_rocm(machine) if rocm is None else rocm

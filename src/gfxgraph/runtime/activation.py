@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
@@ -22,6 +23,9 @@ from gfxgraph.runtime.guard.level import asked_tier, guard_level
 from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
+COMPANIONS = ("gfxgraph.compile.takeover:install", "gfxgraph.adapters.transformers:beside_enable")
+"""What else is switched on, from rooms above this one: given torch and the process's state, each puts itself in
+place and returns what takes it back. Named, because imports point the other way; it must not be slow to import."""
 VALIDATE_REPLAYS = 3
 
 _lock = threading.RLock()
@@ -209,6 +213,11 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     watch_memory(settings.guard)
+    for companion in COMPANIONS:
+        module, name = companion.split(":")
+        undo = getattr(import_module(module), name)(torch, state)
+        if undo is not None:
+            _undo.append(undo)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,

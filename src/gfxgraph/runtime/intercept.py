@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gfxgraph.runtime import process
 from gfxgraph.runtime.numbers import TrackedNumber
+from gfxgraph.runtime.random_state import in_the_place_of
 
 _fake_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -366,20 +367,14 @@ def _reseed(name: str, short: str, seed: Any) -> Any:
     return session.host_call(name, lambda: call(seed))
 
 
-def _get_rng_state(*args: Any, **kwargs: Any) -> Any:
+def _read_rng_state(call: Callable[[], Any]) -> Any:
     session = _session()
-    call = _stock["get_rng_state"]
-    if session is None:
-        return call(*args, **kwargs)
-    return session.values.generator_state(lambda: call(*args, **kwargs))
+    return call() if session is None else session.values.generator_state(call)
 
 
-def _set_rng_state(new_state: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _write_rng_state(call: Callable[[], Any]) -> Any:
     session = _session()
-    call = _stock["set_rng_state"]
-    if session is None:
-        return call(new_state, *args, **kwargs)
-    return session.host_call("torch.cuda.set_rng_state", lambda: call(new_state, *args, **kwargs))
+    return call() if session is None else session.host_call("torch.cuda.set_rng_state", call)
 
 
 def _tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -478,8 +473,8 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "manual_seed": (torch, "manual_seed", _manual_seed),
         "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
-        "get_rng_state": (cuda, "get_rng_state", _get_rng_state),
-        "set_rng_state": (cuda, "set_rng_state", _set_rng_state),
+        "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
+        "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

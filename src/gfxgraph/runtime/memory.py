@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +77,41 @@ def pool_id(pool: Any) -> Any:
 def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     """Address ranges of a private pool's segments, sorted."""
     try:
-        segments = torch.cuda.memory_snapshot(pool)
+        segments = _snapshot(pool)
     except TypeError:  # before torch took a pool here
-        segments = [s for s in torch.cuda.memory_snapshot() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
+        segments = [s for s in all_segments() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
     return sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
+
+
+def all_segments() -> list[dict[str, Any]]:
+    """Every segment of the caching allocator, with its blocks.
+
+    Not by ``torch.cuda.memory_snapshot()``, which gives two references to the integer 0 away with each call (see
+    below): before Python 3.12 even that one is freed one day.
+    """
+    found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["segments"]
+    return found
 
 
 def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:
     return any(start <= address < end for start, end in ranges)
+
+
+def _snapshot(pool: tuple[int, int]) -> Any:
+    """``torch.cuda.memory_snapshot(pool)``, which up to 2.14 drops a reference too many to each number of ``pool``.
+
+    Small integers bear it, for they are never freed. From the 257th pool of a process on, a live integer was freed,
+    and the process died later, anywhere (THCPModule_memorySnapshot takes what PyTuple_GetItem lends for its own;
+    seen on torch 2.11 to 2.14, not on 2.15).
+    """
+    asked = tuple(pool)
+    spare = [*asked, *asked]
+    before = [sys.getrefcount(number) for number in asked]
+    try:
+        return torch.cuda.memory_snapshot(asked)
+    finally:
+        after = [sys.getrefcount(number) for number in asked]
+        for number, n_before, n_after in zip(asked, before, after):
+            for _ in range(n_before - n_after):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(number))
+        del spare

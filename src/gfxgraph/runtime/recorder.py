@@ -28,6 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import Opaque, Tape, Value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.runtime import process
+from gfxgraph.runtime.autocasting import as_outside
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -198,6 +200,30 @@ class Recorder(TorchDispatchMode):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
 
+    def note_opaque_of_the_dead(self, graph: int) -> None:
+        """Note what came since the last operation of a capture that has died: only its graph still tells.
+
+        Args:
+            graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
+                on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+        """
+        fresh = self._last_nodes_of_the_dead(graph)
+        if fresh:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+
+    def disown_nodes_of_the_dead(self, graph: int) -> None:
+        """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
+        self._last_nodes_of_the_dead(graph)
+
+    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
+        driver = process.require().driver
+        if driver is None or not graph:
+            return []
+        followed = {before for before, _ in driver.edges(graph)}
+        fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
+        self.frontiers.update(fresh)
+        return fresh
+
     def disown_new_nodes(self) -> None:
         """Know the nodes of an operation that was refused half-way as nobody's.
 
@@ -221,7 +247,7 @@ class Recorder(TorchDispatchMode):
             info = _OPS[func] = OpInfo(func)
         if info.is_watched or self.session.values.tainted:
             if info.is_composite:
-                with self:  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
@@ -301,9 +327,17 @@ class Recorder(TorchDispatchMode):
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             return info.unsafe
         session = self.session
-        if session.values.tainted and session.values.reads_tainted(args, kwargs):
+        if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
+            return None
+        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
             return _TAINTED
         return None
+
+    def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
+        """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
+        source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+        value = self.known.get(id(source))
+        return info.unsafe is not None and value is not None and value.ref() is source and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -355,6 +389,8 @@ class Recorder(TorchDispatchMode):
 
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
         segment = self.tape.segment
+        if not tensor.is_cuda:
+            return self._made_on_host(tensor, position)
         if not info.makes_memory:
             base = args[0] if args and type(args[0]) is Value else None
             root = (base.root or base) if base is not None else _EXTERNAL_ROOT
@@ -370,6 +406,17 @@ class Recorder(TorchDispatchMode):
             value.layout = Layout.of(tensor) if tensor.layout is torch.strided else None
             if self.holds is not None:
                 self.holds.append(tensor)
+        return value
+
+    def _made_on_host(self, tensor: Tensor, position: int) -> Value:
+        """A result in page-locked memory: each replay writes there, so the program holds it, as a graph does not.
+
+        Host work with it is work with a value from the device.
+        """
+        value = Value(position, self.tape.segment, 0, None, weakref.ref(tensor))
+        self.known[id(tensor)] = value
+        self.externals[value] = tensor
+        self.session.values.taint(tensor)
         return value
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:

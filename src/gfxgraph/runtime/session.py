@@ -29,12 +29,12 @@ from torch import Tensor
 
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, DriverError
-from gfxgraph.runtime import intercept, process, remedies
+from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.runtime import autocasting, intercept, process, remedies
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
-from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.runtime.memory import Layout, all_segments, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
@@ -54,6 +54,8 @@ _REFUSALS = (
 # A random operation with a generator that was not registered with the graph; asking beforehand is
 # not possible, since a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
+# Of status 901, which says that the capture was dead before the operation came.
+_WAS_DEAD = "due to a previous error during capture"
 
 
 class Session:
@@ -90,6 +92,8 @@ class Session:
         self.has_executed = False
         self.error: BaseException | None = None
         self.died_of: tuple[str, object] | None = None
+        self.graph_handle = 0
+        """The driver's own handle of the graph that is being captured."""
         self.is_open = False
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
@@ -120,6 +124,7 @@ class Session:
         process.sessions().append(self)
         self._saved_multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
+        autocasting.follow()
         enter_mode(self.recorder)
         self._has_entered = True
 
@@ -127,6 +132,7 @@ class Session:
         """End the last segment; undo what splits executed; give the program."""
         try:
             self._end_segment(final=True)
+            self._settle_random_states()
             self._close()
             self._finish_program()
         except BaseException as error:
@@ -134,6 +140,16 @@ class Session:
             raise
         program, self.program = self.program, Program(self.program.launch)
         return program
+
+    def _settle_random_states(self) -> None:
+        """Wait until torch has cleared the graph's seed and offset, which a begin does on the capture's stream.
+
+        A replay sets them on its own stream, which nothing orders after that: on a busy GPU a graph replayed
+        right after its capture could draw other numbers (torch's CUDAGeneratorState::capture_prologue).
+        """
+        if any(step.tape.generators or step.tape.opaque for step in self.program.segments):
+            with suppress(RuntimeError):  # another thread captures: it comes first
+                intercept.stock("stream_synchronize")(self.streams.own)
 
     @property
     def is_over(self) -> bool:
@@ -184,6 +200,7 @@ class Session:
         self.recorder.paused = True
         process.leftover_modes().append(self.recorder)
         leave_modes()
+        autocasting.leave()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
         self._give_turn()
@@ -227,6 +244,8 @@ class Session:
             raise
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
+        if self.state.driver is not None:
+            self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self.is_open = True
@@ -261,7 +280,9 @@ class Session:
         # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
         self.streams.join()
         recorder.note_opaque()  # after joining: the last launch of a side stream may be one
-        live = [(value, Layout.of(tensor)) for value, tensor in recorder.live_values()]
+        if self.streams.status() is CaptureStatus.INVALIDATED:
+            recorder.note_opaque_of_the_dead(self.graph_handle)
+        live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
         self._is_over()
         is_users = graph is self.graph_ref()
         try:
@@ -279,7 +300,7 @@ class Session:
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
-        self.program.layouts.update(live)
+        self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
         for opaque in tape.opaque:
             self.state.counters.add("opaque")
             process.log.debug("opaque launch before %s", opaque.where)
@@ -360,7 +381,7 @@ class Session:
         """The pool of the open capture; torch tells it only of captures that ended well."""
         if self.pool_id is not None:
             return tuple(self.pool_id)
-        for segment in torch.cuda.memory_snapshot():
+        for segment in all_segments():
             pool = tuple(segment.get("segment_pool_id", (0, 0)))
             inside = [(segment["address"], segment["address"] + segment["total_size"])]
             if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):
@@ -508,7 +529,10 @@ class Session:
         """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
         if isinstance(error, torch.OutOfMemoryError):
             self.state.counters.add("out_of_memory")
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
         status = self.streams.status()
         if status is CaptureStatus.ACTIVE:
             text = str(error)
@@ -548,6 +572,10 @@ class Session:
         """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
         tape = self.recorder.tape
         where = where_of(*place())
+        if _WAS_DEAD in str(error):
+            self.recorder.note_opaque_of_the_dead(self.graph_handle)
+        else:
+            self.recorder.disown_nodes_of_the_dead(self.graph_handle)
         if not tape.is_complete:
             failure = CaptureError(
                 "capture_failed",
@@ -679,7 +707,3 @@ _NO_NODE = frozenset(
 def shown(where: Any) -> str:
     """A place as ``place`` gives it, for people."""
     return str(where_of(*where))
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from gfxgraph.core.questions import Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
-from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError
+from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime import process
 from gfxgraph.runtime.execute import Env, run_tape, wait_for_collective
-from gfxgraph.runtime.memory import Layout, overwrite
+from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
@@ -56,7 +56,8 @@ class SegmentStep(Step):
     Args:
         owner: the torch graph object. The user's own is held weakly: it holds this step.
         is_users: whether ``owner`` is the user's.
-        live: values that outlive the segment, at the addresses where others will look for them.
+        live: values that outlive the segment, at the addresses where others will look for them; those in host
+            memory themselves, since nothing else may hold them.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SegmentStep(Step):
         owner: Any,
         is_users: bool,
         tape: Tape,
-        live: list[tuple[Value, Layout]],
+        live: list[tuple[Value, Layout | Tensor]],
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
@@ -138,17 +139,23 @@ class SegmentStep(Step):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        for _, layout in self.live:
-            yield layout
+        for _, place in self.live:
+            yield place
 
     def run_tape(self, program: Program) -> None:
         """Do the segment's work operation by operation, into the same addresses."""
         env = self.compute(program)
+        self.wait_for_host_results()
         with torch.inference_mode():
-            for value, layout in self.live:
-                made = env.get(value)
-                if made is not None and made.data_ptr() != layout.address:
-                    overwrite(layout.tensor(), made)
+            for value, place in self.live:
+                made, target = env.get(value), tensor_of(place)
+                if made is not None and made.data_ptr() != target.data_ptr():
+                    overwrite(target, made)
+
+    def wait_for_host_results(self) -> None:
+        """A copy to page-locked memory returns before it has happened."""
+        if any(isinstance(place, Tensor) for _, place in self.live):
+            torch.cuda.current_stream().synchronize()
 
     def __str__(self) -> str:
         how = "graph" if self.graph is not None else "tape"
@@ -299,4 +306,6 @@ def note_fallback(reason: str, op: str, where: object, error: BaseException | No
 
 
 def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
-    return ReplayError("no_fallback_left", tried=", ".join(tried), where=where, quote=str(error))
+    return ReplayError(
+        "no_fallback_left", tried=", ".join(tried), where=where, said=first_line(error), quote=str(error)
+    )

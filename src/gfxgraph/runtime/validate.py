@@ -24,13 +24,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph.core.tape import Entry, Value, leaves
-from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch
+from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.runtime import process
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
-from gfxgraph.runtime.memory import Layout, overwrite
+from gfxgraph.runtime.memory import Layout, overwrite, tensor_of
 from gfxgraph.runtime.program import Program
-from gfxgraph.runtime.session import first_line
 from gfxgraph.runtime.steps import SegmentStep, note_fallback
 from gfxgraph.runtime.walk import can_walk, raw_exec, raw_graph, walk
 
@@ -171,9 +170,9 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     before.put_back()
     culprit = _first_difference(program, step, worst)
     with torch.inference_mode():
-        for value, layout in step.live:
+        for value, place in step.live:
             if value in reference:
-                overwrite(layout.tensor(), reference[value])
+                overwrite(tensor_of(place), reference[value])
     eager.put_back()
     state.counters.add("validation_failed")
     mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
@@ -190,8 +189,9 @@ def _skipped(step: SegmentStep, error: Exception) -> None:
 def _compared(program: Program, step: SegmentStep, reference: Env, eager: Effects, before: Effects) -> Difference:
     """How far the replay's results and effects are from the reference's."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
+    step.wait_for_host_results()
     with torch.inference_mode():
-        live = [(value, layout.tensor()) for value, layout in step.live if value in reference]
+        live = [(value, tensor_of(place)) for value, place in step.live if value in reference]
         replayed = Effects(step.mutated, program.generators)
         pairs = [(tensor, reference[value]) for value, tensor in live]
         pairs += list(zip(replayed.contents, eager.contents))
@@ -243,7 +243,7 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
     """The segment node by node; its results copied out of the graph's memory."""
     walk(step, program)
     with torch.inference_mode():
-        return {value: layout.tensor().clone() for value, layout in step.live}
+        return {value: tensor_of(place).clone() for value, place in step.live}
 
 
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
@@ -354,10 +354,10 @@ def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     by_position: dict[int, Difference] = {}
     garbage = _never_written(step.tape.entries)
     with torch.inference_mode():
-        for value, layout in step.live:
+        for value, place in step.live:
             if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
                 difference = compare(
-                    layout.tensor(), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
+                    tensor_of(place), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
                 )
                 if not difference.is_match:
                     by_position[value.made_by] = difference

@@ -23,6 +23,9 @@ def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], confi
     if not config.load(environment).is_on:
         environment["GFXGRAPH"] = "1"
         environment.pop("SGLANG_DISABLE_GFXGRAPH", None)
+    # Activation looks for the GPU, which initializes its driver; vLLM forks its workers unless told otherwise, and
+    # no forked child survives that. It asks itself only whether torch has initialized the GPU.
+    environment.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     settings = config.load(environment)
     check_settings(settings)
     environment["PYTHONPATH"] = first_on_path(PATH, environment.get("PYTHONPATH", ""))

@@ -1,64 +1,25 @@
-"""Switch gfxgraph on right after a program has imported torch, and never before.
+"""Switch gfxgraph on right after a program has imported torch, and never before; adapters, after their engines.
 
-Importing torch takes seconds and memory, so a process that does not use it must not pay for it. The
-waiting is done by a finder on ``sys.meta_path``: asked for "torch", it lets the other finders answer, and
-has the loader they return call us once when it has run the module. The loader object stays torch's own,
-so that nothing that inspects ``torch.__spec__`` sees a difference.
+Importing torch takes seconds and memory, so a process that does not use it must not pay for it.
+runtime/imports.py says how the waiting is done.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
-
-class TorchWatcher:
-    """A meta path finder that finds nothing itself; it notices torch and steps aside."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Answer for "torch" with what the other finders say, prepared to call ``activate``."""
-        if name != "torch":
-            return None
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                self._call_back_after(spec)
-            if spec is not None:
-                return spec
-        return None
-
-    def _call_back_after(self, spec: ModuleSpec) -> None:
-        loader = spec.loader
-        original = getattr(loader, "exec_module", None)
-        if original is None:
-            return
-
-        def exec_module(module: ModuleType) -> None:
-            # Back to the class's own method first: importlib.reload(torch) must not activate again.
-            del loader.exec_module  # type: ignore[union-attr]
-            original(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            activate()
-
-        loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+from gfxgraph.runtime.imports import watch
 
 
 def install_if_asked() -> None:
     """Arrange activation where the environment asks for it: now if torch is loaded, else when it will be.
 
-    Costs a microsecond, and changes nothing, where ``GFXGRAPH`` is not set.
+    Costs a microsecond, and changes nothing, where neither ``GFXGRAPH`` nor SGLang's variable is set.
     """
     # Looked up here, and not through config, because importing that takes longer than all of
     # ``import gfxgraph`` should.
-    if not os.environ.get("GFXGRAPH"):  # noqa: TID251
+    if not (os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")):  # noqa: TID251
         return
     from gfxgraph import config
 
@@ -68,8 +29,7 @@ def install_if_asked() -> None:
         if not getattr(sys.modules["torch"].__spec__, "_initializing", False):
             activate()
         return
-    if not any(isinstance(finder, TorchWatcher) for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchWatcher())
+    watch("torch", activate)
 
 
 def activate() -> None:
@@ -92,6 +52,22 @@ def activate() -> None:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     report_at_exit()
+    watch_engines()
+
+
+def watch_engines() -> None:
+    """Have the adapters put in place that this process wants, each when its engine is imported; and its metrics."""
+    from gfxgraph import adapters, config
+
+    settings = config.load()
+    if settings.metrics:
+        from gfxgraph.adapters._metrics import publish
+
+        publish(settings.metrics)
+    for name in adapters.names():
+        adapter = adapters.get(name)
+        if adapter.wanted(settings):
+            adapter.install_when_imported()
 
 
 def report_at_exit() -> None:

@@ -43,8 +43,9 @@ def test_learning_from_nothing_is_refused():
 
 
 def test_the_table_shows_calls_sizes_and_padding():
-    """One row a bucket, largest first, and a line of totals."""
+    """One row a bucket, largest first, and a line of totals; printing the plan shows it."""
     plan = Plan({"batch": explicit([4, 8])}, {(3,): 2, (4,): 6, (8,): 1, (20,): 5})
+    assert str(plan) == plan.table()
     assert plan.table().splitlines() == [
         "        batch  calls  sizes served  padding",
         "            8      1          5..8     0.0%",

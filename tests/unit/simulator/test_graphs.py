@@ -90,6 +90,33 @@ def test_empty_capture_warns_and_does_not_raise(sim: simulator.Simulator) -> Non
     assert graph.pool() and sim.allocator.use_count(graph.pool()) == 1
 
 
+@pytest.mark.parametrize("empties", ["nothing", "device", "both"])
+def test_a_pool_whose_graphs_are_gone_is_refused(sim: simulator.Simulator, empties: str) -> None:
+    """By the device's allocator, once its cache is emptied by that of pinned memory, and then no more."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def capture() -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool)
+            torch.ones(3, device="cuda").add_(1)
+            graph.capture_end()
+        return graph
+
+    graph = capture()
+    del graph
+    if empties != "nothing":
+        torch.cuda.empty_cache()
+    if empties == "both":
+        torch._C._host_emptyCache()
+        again = capture()
+        assert again.pool() == pool and sim.allocator.use_count(pool) == 1
+    else:
+        place = {"nothing": "CUDACachingAllocator.cpp", "device": "CachingHostAllocator.h"}[empties]
+        with pytest.raises(RuntimeError, match=f"use_count > 0 INTERNAL ASSERT FAILED at .*{place}"):
+            capture()
+
+
 def test_capture_must_end_where_it_began(sim: simulator.Simulator) -> None:
     """Ending on another stream is refused by torch before the runtime is asked."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()

@@ -3,7 +3,9 @@
 Enters: functions, modules, their arguments.
 Stays out: engines, the command line.
 
-    graphed.py    Graphed: what users hold, the way of one call, and its fast path
+    public.py     graphed(): what users call; options.py: what they asked for
+    graphed.py    Graphed: what users hold, and the way of one call
+    capturing.py  its captures: warm-up, room, attempts
     fast.py       the fast path, written out for one signature
     call.py       one call's arguments, understood
     signature.py  arguments and results as trees; what makes two calls the same
@@ -11,13 +13,14 @@ Stays out: engines, the command line.
     entry.py      one captured signature: its graphs, its buffers, one replay
     inputs.py     static inputs, and how a call's tensors get into them
     outputs.py    whose memory a result is; buffers handed out and still in use
-    proof.py      whether padding changes what the caller sees
+    relocate.py   large arguments read where they lie
     ahead.py      every bucket before the first call
     engine.py     capture of one function on one set of static inputs
     memory.py     the arena: pool, capture stream, cap, eviction, report
     planned.py    sizes and choices of one callable: proofs, chunks, eager or graph
     plans.py      the sizes seen, the buckets they give, what is proved
-    padding.py    the proof; with witness.py, invent.py, nearness.py, outside.py, pystate.py
+    padding.py    the proof; attempt.py: its runs; compare.py: in what they must agree; proof.py: what comes out
+    witness.py    one run, watched; with invent.py, nearness.py, outside.py, pystate.py
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
     watch.py      what a function reads besides its arguments: parameters, flags
@@ -33,6 +36,6 @@ and what is built beside and from them:
     compose.py      captured graphs joined into one launch
     training.py     whole training steps; make_graphed_callables warmed up where it captures
     ranks.py        what several processes decide together
-    agreed.py       a function that is captured on every rank or on none
+    agreed.py       a function that is captured on every rank or on none; on_ranks.py: where there are several
     older.py        the names of gfxgraph 1.x
 """

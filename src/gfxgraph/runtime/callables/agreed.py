@@ -21,6 +21,7 @@ is for the function to guarantee, as everywhere where ranks are padded to each o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,11 +30,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import Piece, arena, beside, copy_in, key_of, tensors_of
 from gfxgraph.runtime.callables.ranks import Ranks
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import OnUnsafe
 
 
@@ -75,7 +75,7 @@ class Agreed:
     ) -> None:
         self.fn = fn
         self.name = getattr(fn, "__qualname__", type(fn).__name__)
-        self.ranks = ranks if ranks is not None else Ranks(name=self.name)
+        self._ranks = ranks
         self.buckets = sorted(int(b) for b in buckets) if buckets is not None else None
         self.warmup = max(1, warmup)
         self.check_every = max(1, check_every)
@@ -84,6 +84,8 @@ class Agreed:
         self._known: dict[Any, _Bucket] = {}
         self._n_calls = 0
         self._pool: Any = None
+        self._n_captures = self._n_replays = 0
+        self._eager: Counter[str] = Counter()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; every rank calls it equally often."""
@@ -106,6 +108,40 @@ class Agreed:
             return pytree.tree_map_only(
                 Tensor, lambda t: t[:rows].clone() if t.dim() and t.size(0) == size else t, made
             )
+
+    @property
+    def ranks(self) -> Ranks:
+        """Who decides; torch.distributed need not be initialized before the first call."""
+        if self._ranks is None:
+            self._ranks = Ranks(name=self.name)
+        return self._ranks
+
+    def stats(self) -> dict[str, Any]:
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``; as of ``graphed``."""
+        pieces = [b.piece for b in self._known.values() if b.piece is not None and b.piece.graph is not None]
+        return {
+            "captures": self._n_captures,
+            "replays": self._n_replays,
+            "eager": dict(self._eager),
+            "signatures": len(self._known),
+            "graphs": len(pieces),
+        }
+
+    def explain(self) -> str:
+        """Every kind of arguments: how it runs on this rank, and why."""
+        lines = [f"{self.name}: rank {self.ranks.rank} of {self.ranks.size}, {self._n_replays} replays"]
+        if self.ranks.is_broken:
+            lines.append("  the ranks no longer decide together: everything runs eagerly")
+        for bucket in self._known.values():
+            graph = bucket.piece.graph if bucket.piece is not None else None
+            how = "not captured yet" if graph is None else f"replays of {graph.explain()}"
+            lines.append(f"  {bucket.label}: {f'eager: {bucket.why_eager}' if bucket.why_eager else how}")
+        return "\n".join(lines)
+
+    def reset(self) -> None:
+        """Drop every capture; every rank does it at the same call."""
+        self._known.clear()
+        self._pool = None
 
     @property
     def graphs(self) -> list[str]:
@@ -137,11 +173,14 @@ class Agreed:
         bucket.n_calls += 1
         bucket.used_at = self._n_calls
         if bucket.why_eager or self.ranks.is_broken:
+            self._eager[bucket.why_eager or "the ranks no longer decide together"] += 1
             return self.fn(*args, **kwargs)
         if bucket.piece is None:
             if bucket.n_calls <= self.warmup:
+                self._eager["warm-up"] += 1
                 return beside(place, self.fn, args, kwargs)
             if not self._capture(place, bucket, tree):
+                self._eager[bucket.why_eager] += 1
                 return self.fn(*args, **kwargs)
         piece = bucket.piece
         assert piece is not None
@@ -151,8 +190,13 @@ class Agreed:
             well = piece.graph is not None
             if not self.ranks.all_agree(f"{self.name} {bucket.label}: go on with the graph", well, piece.why_eager):
                 self._drop(bucket, piece.why_eager or "the graph of another rank has failed")
+                self._eager[bucket.why_eager] += 1
                 return self.fn(*args, **kwargs)
         bucket.n_since_check += 1
+        if piece.graph is None:
+            self._eager[piece.why_eager] += 1
+        else:
+            self._n_replays += 1
         return pytree.tree_map_only(Tensor, torch.clone, piece.run())
 
     def _capture(self, place: Arena, bucket: _Bucket, tree: Any) -> bool:
@@ -184,6 +228,7 @@ class Agreed:
             self._drop(bucket, piece.why_eager or "its capture failed on another rank")
             return False
         bucket.piece = piece
+        self._n_captures += 1
         return True
 
     def _drop(self, bucket: _Bucket, why: str) -> None:

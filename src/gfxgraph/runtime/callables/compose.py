@@ -26,10 +26,9 @@ from typing import Any
 
 import torch
 
-from gfxgraph.errors import CaptureError, DriverError
+from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.runtime import intercept, process
 from gfxgraph.runtime.callables.facts import draws, is_opaque, launched, overlap, reads_of, span, writes_of
-from gfxgraph.runtime.session import first_line
 
 Edges = set[tuple[str, str]]
 

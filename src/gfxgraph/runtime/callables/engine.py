@@ -41,14 +41,30 @@ def graph_class(state: process.Process) -> Any:
     return found
 
 
-def hold_pool(state: process.Process, pool: Any, stream: Any) -> Any:
-    """An empty graph that keeps ``pool`` in being: torch refuses a pool whose graphs are all gone."""
-    graph = state.base()
-    with torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is empty
-        state.base.capture_begin(graph, pool, "thread_local")
-        state.base.capture_end(graph)
-    return graph
+class SharedPool:
+    """A memory pool for several captures. Whoever has captured into it, or means to, holds this object.
+
+    torch refuses an id whose graphs are all gone (``use_count > 0``), and gives a pool's memory back only
+    when they are. So an empty graph keeps the pool in being, and dies with the last holder.
+
+    Args:
+        pool_id: somebody else's pool; a new one where None.
+
+    Raises:
+        CaptureDied: not even the empty graph could be captured.
+    """
+
+    def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
+        self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
+        self._graph = state.base()
+        with torch.cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is empty
+            try:
+                state.base.capture_begin(self._graph, self.id, "thread_local")
+                state.base.capture_end(self._graph)
+            except RuntimeError as error:
+                _end_dead(state, self._graph, stream)
+                raise CaptureDied(kind_and_line(error)) from error
 
 
 class CaptureDied(RuntimeError):
@@ -62,6 +78,7 @@ class Capture:
     graph: Any
     result: Any
     is_recorded: bool
+    pool: SharedPool
 
     @property
     def program(self) -> Program:
@@ -79,7 +96,7 @@ def may_go_unrecorded(state: process.Process) -> bool:
     return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
-def capture(call: Callable[[], Any], stream: Any, pool: Any, *, recorded: bool) -> Capture:
+def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool) -> Capture:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
     Raises:
@@ -95,7 +112,7 @@ def capture(call: Callable[[], Any], stream: Any, pool: Any, *, recorded: bool) 
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(stream):
-            return Capture(graph, capturing(state, graph, pool, stream, call), recorded)
+            return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
     finally:
         torch.clear_autocast_cache()
 

@@ -29,6 +29,11 @@ from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.memory import Arena
+    from gfxgraph.runtime.callables.relocate import Moving
+
+
+class Steered(RunEagerly):
+    """A value read inside is not what the capture was steered by."""
 
 
 class Instance:
@@ -36,12 +41,15 @@ class Instance:
 
     def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
         self.graph = made.graph
+        self.pool = made.pool
         self.outputs = outputs
         self.is_recorded = made.is_recorded
         program = made.program
         self.has_guards = program.n_guards > 0
         self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
         self.generators = program.generators
+        self.moving: Moving | None = None
+        """Where arguments are read in place of buffers; None where all are copied."""
         self.n_trials = 0
         """Replays whose result nobody was given."""
         self.seen_on = -1
@@ -85,10 +93,16 @@ class Entry:
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
+        self.variants: list[Instance] = []
+        """Captures that other values have steered; the one that fitted last is ``first``."""
         self.result_nbytes = 0
         self.why_eager = ""
+        self.why_copied = ""
+        """Why large arguments are copied where they were to be read in place."""
         self.gradients: Any = None
         """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
+        self.accumulators: list[Any] = []
+        """What adds up the parameters' gradients, made on the capture's stream and kept there."""
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
@@ -128,7 +142,7 @@ class Entry:
         return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
 
     def instances(self) -> list[Instance]:
-        return [self.first, *self.ring] if self.first is not None else []
+        return [self.first, *self.ring, *self.variants] if self.first is not None else []
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -166,7 +180,11 @@ class Entry:
         return instance
 
     def capture(
-        self, *, recorded: bool, pool: Any = None, copy_results: Callable[[Any], None] | None = None
+        self,
+        *,
+        recorded: bool,
+        pool: engine.SharedPool | None = None,
+        copy_results: Callable[[Any], None] | None = None,
     ) -> Instance:
         """Capture the function once more on the static inputs.
 
@@ -204,6 +222,20 @@ class Entry:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The static arguments, with some tensors in place of others, by position."""
+        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
+        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
+
+    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
+        """One more capture, recorded, over other buffers; raises as ``capture``."""
+        args, kwargs = self.args, self.kwargs
+        self.args, self.kwargs = self.args_over(others)
+        try:
+            return self.capture(recorded=True)
+        finally:
+            self.args, self.kwargs = args, kwargs
+
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
         self.arena.wait_for_all()  # what is being dropped may still be running
@@ -211,6 +243,7 @@ class Entry:
         self.n_gone = self.n_replays()
         self.first = None
         self.ring.clear()
+        self.variants.clear()
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -239,11 +272,17 @@ class Entry:
             content: what the padding of each is to hold; None for zeros.
             filled_for: the call's route; where the padding is still that of the same route it is left.
         """
+        moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
         self.buffers.filled_for = filled_for
         targets, sources = [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
             size = given.size()
+            if moving is not None and i in moving.places:
+                if moving.move(i, given.data_ptr()):
+                    continue
+                if not moving.move(i, static.tensor.data_ptr()):
+                    raise RunEagerly("the address of an argument could not be changed")
             if size == static.tensor.size():
                 if given.data_ptr() == static.tensor.data_ptr():
                     continue
@@ -278,12 +317,34 @@ class Entry:
             before.put_back()
             instance.n_trials += 1
             question = error.fields.get("question", "")
-            raise RunEagerly(f"a value that steered the capture changed: {question}") from error
+            raise Steered(f"a value that steered the capture changed: {question}") from error
+
+    def replay_variant(self) -> Instance | None:
+        """Launch the captures that other values have steered until one fits; that one is ``first`` then."""
+        for k, variant in enumerate(self.variants):
+            try:
+                self.replay(variant)
+            except Steered:
+                continue
+            assert self.first is not None
+            self.first, self.variants[k] = variant, self.first
+            return variant
+        return None
+
+    def add_variant(self) -> None:
+        """Capture the function once more, steered by what the inputs hold now; raises as ``capture``."""
+        known = self.mutates
+        variant = self.capture(recorded=True)
+        self.mutates = tuple(sorted({*known, *self.mutates}))
+        self.variants.insert(0, variant)
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments to the caller's own."""
+        moving = self.first.moving if self.first is not None else None
         with torch.no_grad():
             for i in self.mutates:
+                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
+                    continue
                 target, source = self.statics[i].target(tensors[i])
                 if target.data_ptr() != source.data_ptr():
                     source.copy_(target)

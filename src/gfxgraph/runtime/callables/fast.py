@@ -109,6 +109,8 @@ class _Writer:
 
     def __init__(self, entry: Entry, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
+        moving = entry.first.moving if entry.first is not None else None
+        self._moving = moving.places if moving is not None else {}
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
         self.names: dict[str, Any] = {
@@ -203,17 +205,30 @@ class _Writer:
             self.indent = "    "
         else:
             self.line("buffers.filled_for = mark")
+        self._move_in()
         self._copies_in()
         self._repeat_last(content or ())
         self.indent = ""
 
+    def _move_in(self) -> None:
+        """Tell the graph where the arguments lie that it reads in place."""
+        for i in self._moving:
+            self.names[f"place{i}"], self.names["move"] = self._moving[i], self.entry.first.moving.move  # type: ignore
+            self.line(f"given = t{i}.data_ptr()")
+            self.line(f"if given != place{i}.address and not move({i}, given): return MISS")
+
     def _copies_in(self) -> None:
-        statics = [static.target(t)[0] for static, t in zip(self.entry.statics, self.tensors)]
+        pairs = list(zip(self.entry.statics, self.tensors))
+        copied = [i for i in range(len(pairs)) if i not in self._moving]
+        if not copied:
+            self.line("pass")
+            return
+        statics = [pairs[i][0].target(pairs[i][1])[0] for i in copied]
         one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES and all(map(is_dense, statics))
         self.names["statics"] = statics
         if not one_by_one:
-            self.line(f"foreach_copy(statics, {self.taken})")
-        for i, static in enumerate(statics if one_by_one else ()):
+            self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
+        for i, static in zip(copied, statics if one_by_one else ()):
             nbytes = static.numel() * static.element_size()
             if not nbytes:
                 self.line("pass")

@@ -25,19 +25,31 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime.callables.facts import draws, is_opaque, writes_of, written_inputs
 from gfxgraph.runtime.callables.memory import Arena
+from gfxgraph.runtime.callables.outside import reachable
 from gfxgraph.runtime.callables.piece import copy_in, like, record
 from gfxgraph.runtime.callables.signature import builder, flatten, replace
 from gfxgraph.runtime.effects import Effects
-from gfxgraph.runtime.session import first_line
 
 NEEDS_GRADIENTS = "its result needs gradients"
 
 
 class ForwardFailed(RuntimeError):
     """The forward graph did not run, and nothing of it is left: the call is for the function itself."""
+
+
+def accumulators_on(stream: Any, fn: Any) -> list[Any]:
+    """Have gradients of the function's parameters be added up on ``stream``; hold what is returned.
+
+    An accumulator lives as long as a graph of autograd that leads to it, and stays on the stream on which
+    it was made. One that the last eager call made on the default stream would draw that into the capture
+    of the backward: CUDA refuses (906, measured on an H200).
+    """
+    with torch.cuda.stream(stream), torch.enable_grad():
+        leaves = [t for t in reachable(fn) if t.is_leaf and t.requires_grad]
+        return [t.view_as(t).grad_fn.next_functions[0][0] for t in leaves]  # type: ignore[union-attr]
 
 
 def leaves_of(results: Sequence[Tensor]) -> list[Tensor]:

@@ -14,62 +14,40 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
-import inspect
-import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph import config
-from gfxgraph.core.buckets import Above, Budget
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.runtime import activation, process
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
+from gfxgraph.runtime.callables.capturing import Capturing
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.entry import Entry, Instance
+from gfxgraph.runtime.callables.entry import Entry, Instance, Steered
 from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
-from gfxgraph.runtime.callables.gradients import NEEDS_GRADIENTS, ForwardFailed, WithGradients, leaves_of
+from gfxgraph.runtime.callables.gradients import ForwardFailed, WithGradients
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.options import Options
 from gfxgraph.runtime.callables.outputs import RING
-from gfxgraph.runtime.callables.planned import Planned, Route, TooLarge
+from gfxgraph.runtime.callables.planned import Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
-TRY_AGAIN_AFTER = 64
-"""Eager calls after a capture found no memory, before the next attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What ``graphed`` was asked for."""
-
-    dynamic: Any = None
-    buckets: Any = None
-    above: Above = Above.EAGER
-    budget: Budget | None = None
-    pad: Any = None
-    mode: ReplayMode = ReplayMode.STANDARD
-    moved: MovedInput = MovedInput.COPY
-    warmup: int = 1
-    max_graphs: int = 64
-    strict: bool = False
-
-
-class Graphed(Planned):
+class Graphed(Capturing):
     """A captured callable; made by ``gfxgraph.graphed``."""
 
     def __init__(self, fn: Callable[..., Any], options: Options, *, owner: int = 0) -> None:
@@ -269,7 +247,12 @@ class Graphed(Planned):
         instance, own = self._instance(entry, stream)
         # What the function writes to its arguments it writes to their padding too.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
-        entry.replay(instance)
+        try:
+            entry.replay(instance)
+        except Steered:
+            if own is False or route.proof is not None:
+                raise
+            instance = self._variant(arena, entry)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
@@ -343,133 +326,6 @@ class Graphed(Planned):
         for route in self._routes.values():
             route.fast, route.fast_of = None, ()
 
-    def _warm_up(self, arena: Arena, entry: Entry, call: Call) -> Any:
-        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
-
-        A call that may be differentiated stays on its own: backward runs where forward ran.
-        """
-        current = torch.cuda.current_stream(arena.device_index)
-        differentiable = torch.is_grad_enabled() and (
-            self._watch.requires_grad or any(t.requires_grad for t in call.tensors)
-        )
-        stream = current if differentiable else arena.stream
-        stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(stream):
-                result = self._fn(*call.args, **call.kwargs)
-        finally:
-            current.wait_stream(stream)
-        self._eager["warm-up"] += 1
-        self._look_at(entry, result, current)
-        return result
-
-    def _look_at(self, entry: Entry, result: Any, current: Any) -> None:
-        """What an eager result, made on the capture's stream, says of captures to come."""
-        made: list[Tensor] = []
-        try:
-            entry.warm_structure = flatten(result, made)
-        except NotATree as error:
-            self._stay_eager(entry, f"its result cannot be taken apart: {error}")
-            return
-        entry.warm = [weakref.ref(t) for t in made]
-        entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
-        for tensor in made:
-            if tensor.is_cuda and tensor.layout is torch.strided:
-                tensor.record_stream(current)  # it was made on another stream than it will be used on
-        if torch.is_grad_enabled() and any(t.requires_grad for t in made):
-            entry.why_eager = NEEDS_GRADIENTS
-            entry.gradients = leaves_of(made)
-
-    def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
-        entry.why_eager = why
-        entry.error = error or CaptureError(
-            "graphed_not_captured", function=self._name, signature=entry.label, reason=why
-        )
-        entry.arena.state.report("fallback", why, self._name, entry.label)
-
-    def _capture(self, arena: Arena, entry: Entry, call: Call, bucketed: Bucketed | None) -> None:
-        """Capture the entry.
-
-        Raises:
-            RunEagerly: it stays eager, for now or for good.
-        """
-        captured = [e for e in self._entries.values() if e.is_captured]
-        if len(captured) >= self._options.max_graphs:
-            min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
-        # At least its arguments and results; what its like have taken says more.
-        needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
-        self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
-        current = torch.cuda.current_stream(arena.device_index)
-        sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        try:
-            instance = self._attempt(arena, entry, call, sizes)
-        except torch.OutOfMemoryError:
-            arena.drop_all()
-            try:
-                instance = self._attempt(arena, entry, call, sizes)
-            except torch.OutOfMemoryError as error:
-                arena.drop_all()
-                entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-                arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
-                raise RunEagerly("out of memory in a capture") from error
-        current.wait_stream(arena.stream)
-        if instance is None:
-            raise RunEagerly(entry.why_eager, entry.error)
-        if entry.warm_structure is not None and instance.outputs.structure != entry.warm_structure:
-            shown = [str(s)[:200] for s in (entry.warm_structure, instance.outputs.structure)]
-            self._stay_eager(
-                entry,
-                "its result has another structure each time",
-                CaptureError("graphed_result_changes", function=self._name, first=shown[0], second=shown[1]),
-            )
-            raise RunEagerly(entry.why_eager, entry.error)
-        if entry.mutates and call.aliases:
-            self._stay_eager(entry, "it writes to arguments that share memory")
-            raise RunEagerly(entry.why_eager, entry.error)
-        entry.first = instance
-        self._n_captures += 1
-        self._learn(call, entry, instance)
-        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
-            try:
-                self._make_room(arena, entry, 0)
-            except RunEagerly:
-                entry.evict("it takes more memory than the limit allows")
-                raise
-
-    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
-        if not arena.make_room(needed, keep=entry):
-            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
-            error = CaptureError("vram_cap_exceeded", **arena.account(needed))
-            raise RunEagerly("a capture would go over the memory limit", error)
-
-    def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
-        """One capture, recorded where need be; None where the entry is eager from now on."""
-        for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
-            entry.prepare(call.args, call.kwargs, call.tensors, sizes)
-            entry.fill(call.tensors)
-            arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
-            try:
-                return entry.capture(recorded=recorded)
-            except engine.CaptureDied as error:
-                if recorded:
-                    self._stay_eager(entry, f"it could not be captured: {error}")
-                self._is_clean[call.kind] = False  # the recorder can split there
-            except NotATree as error:
-                self._stay_eager(entry, f"its result cannot be taken apart: {error}")
-                break
-        return None
-
-    def _learn(self, call: Call, entry: Entry, instance: Instance) -> None:
-        """What the first recorded capture of a kind of call says of the others: only sizes differ."""
-        if instance.is_recorded and call.kind not in self._is_clean:
-            program = instance.graph._program
-            self._is_clean[call.kind] = program.is_plain and not instance.has_guards
-            self._is_transparent[call.kind] = all(step.tape.is_complete for step in program.segments)
-        entry.is_clean = self._may_go_unrecorded(call)
-
-    def _may_go_unrecorded(self, call: Call) -> bool:
-        return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
-
     # -- what users ask ---------------------------------------------------------------------------
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
@@ -503,6 +359,10 @@ class Graphed(Planned):
                 how = f"eager: {entry.why_eager}"
             elif entry.first is not None:
                 how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
+                if entry.first.moving is not None:
+                    how += f"; {entry.first.moving}"
+                elif entry.why_copied:
+                    how += f"; arguments are copied: {entry.why_copied}"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")
@@ -556,101 +416,3 @@ def _shield_from_dynamo(method: Any) -> None:
 
 
 _shield_from_dynamo(Graphed.__call__)
-
-
-class GraphedPerThread:
-    """A graphed callable whose every thread has captures, buffers and a pool of its own."""
-
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
-        self._fn = fn
-        self._options = options
-        self._local = threading.local()
-        if not isinstance(fn, torch.nn.Module):
-            functools.update_wrapper(self, fn, updated=())
-
-    @property
-    def mine(self) -> Graphed:
-        """This thread's."""
-        found: Graphed | None = getattr(self._local, "graphed", None)
-        if found is None:
-            found = self._local.graphed = Graphed(self._fn, self._options, owner=threading.get_ident())
-        return found
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.mine(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.mine, name)
-
-
-def graphed(
-    fn: Callable[..., Any] | None = None,
-    *,
-    dynamic: Mapping[str, Any] | str | None = None,
-    buckets: Any = None,
-    above: Above | str = Above.EAGER,
-    budget: Budget | None = None,
-    pad: Any = None,
-    mode: ReplayMode | str | None = None,
-    policy: ReplayMode | str | None = None,
-    moved: MovedInput | str = MovedInput.COPY,
-    threads: str = "serial",
-    warmup: int = 1,
-    max_graphs: int = 64,
-    strict: bool = False,
-) -> Any:
-    """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
-
-    Args:
-        fn: a function, method or module.
-        dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
-            calls (the default where ``buckets`` is given).
-        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen; the
-            default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
-            of these by dim name.
-        above: a call larger than every bucket runs "eager" or in "chunks".
-        budget: limits for learned buckets.
-        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores,
-            or one of these by argument; by default zero, or last where zero would be noticed.
-        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
-            for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
-            the graph's own buffers, handed out again only when nobody can see them any more.
-        moved: what is done about arguments at another address: "copy" them into buffers, or "recapture",
-            which reads and writes the caller's tensors in place.
-        threads: "serial", one call at a time, or "clones", captures for each thread.
-        warmup: eager calls of a signature before it is captured.
-        max_graphs: captured signatures of this callable; the least recently used goes first.
-        strict: raise instead of running eagerly where a call cannot be captured.
-
-    Raises (where strict):
-        CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
-            `graphed_unknown_object`, `vram_cap_exceeded`.
-    """
-    if fn is None:
-        return functools.partial(
-            graphed,
-            dynamic=dynamic,
-            buckets=buckets,
-            above=above,
-            budget=budget,
-            pad=pad,
-            mode=mode,
-            policy=policy,
-            moved=moved,
-            threads=threads,
-            warmup=warmup,
-            max_graphs=max_graphs,
-            strict=strict,
-        )
-    if inspect.isclass(fn) or not callable(fn):
-        raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
-    if threads not in ("serial", "clones"):
-        raise ValueError(f"threads is 'serial' or 'clones', not {threads!r}")
-    mode = mode if mode is not None else policy
-    chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
-    options = Options(
-        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
-    )
-    return Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)

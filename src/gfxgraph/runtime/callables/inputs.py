@@ -60,6 +60,11 @@ class Buffers:
             new = numel * flat.element_size()
         return flat[:numel], new
 
+    def clear(self) -> None:
+        """Give up all memory; graphs captured over it keep theirs."""
+        self._flat.clear()
+        self.filled_for = None
+
 
 @dataclass(slots=True)
 class StaticInput:

@@ -32,6 +32,9 @@ class Exchange(StrEnum):
     """Values between the smallest and the largest real one."""
     CONTRAST = "contrast"
     """For data: floats of both signs in no order."""
+    ABOVE = "above"
+    BELOW = "below"
+    """For data: floats all above zero, or all below: zeros beside them change a minimum, or a maximum."""
     NEGATIVE = "negative"
     COUNT = "count"
     """For data: integers below zero; small ones in turn. Only where every index is checked before it is used."""
@@ -114,11 +117,15 @@ def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
     if data.numel() == 0:
         return tensor
     if data.is_floating_point() or data.is_complex():
-        if exchange is Exchange.CONTRAST and not is_flat(tensor):
+        of_both_signs = exchange in (Exchange.CONTRAST, Exchange.ABOVE, Exchange.BELOW)
+        if of_both_signs and not is_flat(tensor):
             return tensor
         span = _span(data)
-        made = data.clone() if exchange is not Exchange.CONTRAST else _wave(data.size(), data, 1.0)
-        if exchange is not Exchange.CONTRAST:
+        made = _wave(data.size(), data, 1.0) if of_both_signs else data.clone()
+        if of_both_signs:
+            if exchange is not Exchange.CONTRAST:
+                made = made.abs() + 0.5 if exchange is Exchange.ABOVE else -made.abs() - 0.5
+        else:
             if is_flat(tensor):
                 made = _wave(data.size(), data, max(span, 1.0))
             for dim in dims:

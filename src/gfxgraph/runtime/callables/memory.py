@@ -56,9 +56,7 @@ class Arena:
         self.entries: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None
-        self.pool: Any = None
-        self.holder: Any = None
-        """Keeps the pool in being while no other graph does."""
+        self._pool: weakref.ref[engine.SharedPool] | None = None
         self.last_stream: Any = None
         self.last_raw = -1
         """Handle of the stream that the arena's last work went to."""
@@ -69,9 +67,22 @@ class Arena:
     def renew(self) -> None:
         """Another pool and stream for captures to come; graphs made so far keep theirs."""
         with torch.cuda.device(self.device_index):
-            self.pool = torch.cuda.graph_pool_handle()
+            self._pool = None
             self.stream = torch.cuda.Stream()
-            self.holder = engine.hold_pool(self.state, self.pool, self.stream)
+
+    @property
+    def pool(self) -> engine.SharedPool:
+        """Where captures go. Held by them: when the last has gone its memory goes back, and the next gets another."""
+        pool = self._pool() if self._pool is not None else None
+        if pool is None:
+            pool = self.new_pool()
+            self._pool = weakref.ref(pool)
+        return pool
+
+    def new_pool(self) -> engine.SharedPool:
+        """A pool that nothing else shares."""
+        with torch.cuda.device(self.device_index):
+            return engine.SharedPool(self.state, self.stream)
 
     # -- order of work ----------------------------------------------------------------------------
 
@@ -131,8 +142,7 @@ class Arena:
         for key in to_evict(held, needed, cap - used):
             entries[key].evict("to make room under the memory limit")
         if not any(entry.is_captured for entry in list(self.entries)):
-            self.renew()  # nothing is left in the pool: its memory goes back to the device
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # nothing is left in the pool: its memory goes back to the device
         return True
 
     def account(self, needed: int) -> dict[str, str]:
@@ -152,7 +162,7 @@ class Arena:
         Args:
             captures: largest first; each takes a pool, captures into it and returns what holds the graph.
         """
-        pool = torch.cuda.graph_pool_handle()
+        pool = self.new_pool()
         made, grown = [], []
         for make in captures[:2]:
             before = self.reserved()

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.runtime.callables.conditional import Conditional
-from gfxgraph.runtime.callables.graphed import Graphed, graphed
+from gfxgraph.runtime.callables.graphed import Graphed
 from gfxgraph.runtime.callables.piece import Piece, arena, copy_in, tensors_of
+from gfxgraph.runtime.callables.public import graphed
 from gfxgraph.runtime.callables.rehearse import rehearsal
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import shown
@@ -237,7 +238,7 @@ class CUDAGraphWrapper:
     @property
     def pool(self) -> Any:
         """The graph's memory pool."""
-        return self._piece.pool if self._piece is not None else None
+        return self.graph.pool() if self.graph is not None else None
 
 
 class OlderCapture:

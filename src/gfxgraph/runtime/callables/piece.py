@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime import activation
 from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.effects import Effects
-from gfxgraph.runtime.session import first_line
 from gfxgraph.types import OnUnsafe
 
 
@@ -47,7 +46,7 @@ def record(
     place.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(place.stream):
         try:
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
             result = call()
             graph.capture_end()
         except BaseException:
@@ -128,7 +127,7 @@ class Piece:
         place: the arena whose stream captures; its lock is held by whoever calls.
         fn: what is captured.
         args, kwargs: its arguments; their tensors are the static inputs.
-        pool: memory shared with other captures, as ``graph_pool_handle()`` gives it.
+        pool: memory shared with other captures, another piece's or as ``graph_pool_handle()`` gives it.
         into: buffers for the tensors among the results, in order; None leaves them in the pool.
         name: what messages call it.
         on_unsafe: what its capture does with operations that no graph records; None as everywhere.
@@ -166,13 +165,13 @@ class Piece:
                 return self._store(self.fn(*self.args, **self.kwargs))
 
         try:
+            if self.pool is None:
+                self.pool = self.place.new_pool()
             self.graph, self.outputs = record(self.place, self.pool, call, self.on_unsafe)
         except RuntimeError as error:  # out of memory too
             self.pool = None
             self._give_up("its capture failed", error)
             return False
-        if self.pool is None:
-            self.pool = self.graph.pool()
         return True
 
     def run(self) -> Any:

@@ -299,7 +299,7 @@ class Planned:
     # -- what users ask ---------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """The buckets in force and the sizes seen; ``print(f.plan().table())`` shows them."""
+        """The buckets in force and the sizes seen; printed, a table."""
         self._count_fast_calls()
         return self._sizes.plan()
 

@@ -37,13 +37,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.errors import GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime.callables.facts import overlap, span, writes_of
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.graph import TORCH_VERSION
-from gfxgraph.runtime.session import first_line
 
 _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
 
@@ -187,6 +186,8 @@ class TrainingStep:
         # Weights that an autocast around the step has cast and kept belong to no graph.
         torch.clear_autocast_cache()
         try:
+            if self._pool is None:
+                self._pool = self._arena.new_pool()
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
@@ -202,8 +203,6 @@ class TrainingStep:
             return None
         known.graph = graph
         known.grads = [(p, p.grad) for p in self._parameters()]
-        if self._pool is None:
-            self._pool = graph.pool()
         self._captured[key] = known
         return known
 

@@ -43,7 +43,10 @@ _is_listening = False
 
 
 def _changed(*args: Any) -> None:
-    _epoch[0] += 1
+    # While Dynamo traces, a ModuleList made for a moment (self.layers[:n]) is not worth a word; and traced, the
+    # number would be guarded: compiled code would be compiled again at every call.
+    if not torch.compiler.is_compiling():
+        _epoch[0] += 1
 
 
 def _listen() -> None:
@@ -66,7 +69,7 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **kwargs)
         finally:
-            _epoch[0] += 1
+            _changed()
 
     return told
 

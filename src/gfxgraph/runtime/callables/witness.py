@@ -15,10 +15,11 @@ the other is compared with it as it goes (``Comparison``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,11 +27,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import Kind, When
+from gfxgraph.runtime import autocasting
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.memory import overwrite
 from gfxgraph.runtime.recorder import OpInfo, place, storage_address
 from gfxgraph.types import Where
 
+T = TypeVar("T")
+_LOOK_AHEAD = 8
+"""Operations that one run may have more than the other, at one place."""
 _OPS: dict[Any, OpInfo] = {}
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
@@ -83,6 +88,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.checks_values = checks_values
         self.each = each
+        self._depth = 0
         self.ops: list[Op] = []
         self.writes: dict[tuple[Any, ...], Write] = {}
         self.first_draw: Op | None = None
@@ -90,10 +96,24 @@ class Watch(TorchDispatchMode):
         """An operation whose result's size depends on values."""
         # Where this run put what it made. External memory lives all the while, so it lies elsewhere.
         self._own: set[int] = set()
+        self.own: dict[int, Write] = {}
+        """Writes left out, by the storage's address; held, so that no later run gets the same memory."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+    def __enter__(self) -> Watch:
+        if not self._depth:  # else from the handler
+            autocasting.follow()
+        self._depth += 1
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._depth -= 1
+        if not self._depth:
+            autocasting.leave()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -103,7 +123,7 @@ class Watch(TorchDispatchMode):
         if info is None:
             info = _OPS[func] = OpInfo(func)
         if info.is_composite:
-            with self:
+            with self, autocasting.as_outside():
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         op = Op(info.name, *place(), torch.Tag.pointwise in func.tags or (info.is_view and info.name not in PICKS))
         self.ops.append(op)
@@ -145,6 +165,26 @@ class Watch(TorchDispatchMode):
 
     # -- after the run ----------------------------------------------------------------------------
 
+    def leave_out_own(self, results: Sequence[Tensor], known: Collection[int]) -> None:
+        """Forget writes to memory that the run itself made without torch's dispatcher, as compiled code does.
+
+        Nobody has it but the results and the notes made here; what was there before has another holder,
+        unless that holds the very tensor that is a result.
+
+        Args:
+            known: addresses of storages that were there before the run.
+        """
+        if not self.writes:
+            return
+        held: dict[int, set[int]] = {}
+        for tensor in (*[write.tensor for write in self.writes.values()], *results):
+            if tensor.layout is torch.strided:
+                held.setdefault(storage_address(tensor), set()).add(id(tensor))
+        for key, write in list(self.writes.items()):
+            address = storage_address(write.tensor)
+            if address not in known and n_holders(write.tensor) <= len(held[address]):
+                self.own[address] = self.writes.pop(key)
+
     def take(self) -> None:
         """Copy what the run wrote, so that it can be compared after it is undone."""
         with torch.inference_mode():
@@ -165,6 +205,43 @@ class Watch(TorchDispatchMode):
                     overwrite(write.tensor, write.after)
 
 
+def n_holders(tensor: Tensor) -> int:
+    """How many tensors lie over this one's storage, itself included."""
+    return _counted(tensor) - _beyond()
+
+
+@functools.cache
+def _beyond() -> int:
+    """What torch counts beyond the tensors themselves."""
+    with torch._C._DisableTorchDispatch():
+        return _counted(torch.empty(1, device="cpu")) - 1
+
+
+def _counted(tensor: Tensor) -> int:
+    storage = tensor.untyped_storage()  # held: its handle is valid no longer than it
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count
+
+
+class Paired(Generic[T]):
+    """What another run noted of its operations, found again by name in the order of this run's."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[str, T]] = []
+        self._at = 0
+
+    def add(self, name: str, noted: T) -> None:
+        self._noted.append((name, noted))
+
+    def partner(self, name: str) -> T | None:
+        """What was noted of the next operation of that name; None where none of the next few has it."""
+        for at in range(self._at, min(self._at + _LOOK_AHEAD, len(self._noted))):
+            if self._noted[at][0] == name:
+                self._at = at + 1
+                return self._noted[at][1]
+        return None
+
+
 class Comparison:
     """Finds the first operation that mixes padding into real values, side by side with another run.
 
@@ -173,13 +250,15 @@ class Comparison:
     may put real values elsewhere though nothing is wrong, so they, and what works element by element
     on what they gave, are only suspects. The one to blame differs while what it was given does not,
     and is none of these; where there is no such operation, the first suspect is named.
+
+    The runs need not be the same program: torch pads an attention mask to eight columns where it has five.
+    Operations are paired by name, in order; one without a partner is a suspect, too.
     """
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
-        self.names: list[str] = []
-        self.reference: list[list[Tensor]] = []
-        self.sizes: list[list[tuple[int, ...]]] = []
+        self.kept = Paired[list[Tensor]]()
+        self.sizes = Paired[list[tuple[int, ...]]]()
         self._moved: list[Tensor] = []
         self._culprit: Op | None = None
         self._suspect: Op | None = None
@@ -190,22 +269,22 @@ class Comparison:
 
     def keep(self, position: int, op: Op, given: Any, out: Any) -> None:
         """For the run compared with."""
-        self.names.append(op.name)
-        self.reference.append([t.detach().clone() for t in _tensors(out) if t.layout is torch.strided])
+        self.kept.add(op.name, [t.detach().clone() for t in _tensors(out) if t.layout is torch.strided])
 
     def measure(self, position: int, op: Op, given: Any, out: Any) -> None:
         """For the un-padded run: where the real part of each result ends."""
-        self.sizes.append([tuple(t.size()) for t in _tensors(out) if t.layout is torch.strided])
+        self.sizes.add(op.name, [tuple(t.size()) for t in _tensors(out) if t.layout is torch.strided])
 
     def compare(self, position: int, op: Op, given: Any, out: Any) -> None:
         """For the padded run."""
-        if self._culprit is not None or position >= len(self.names):
-            return
-        if op.name != self.names[position]:
-            self._culprit = self._suspect or op  # from here on it ran another program
+        if self._culprit is not None:
             return
         tensors = [t for t in _tensors(out) if t.layout is torch.strided]
-        if self._is_clean(position, tensors):
+        reference, sizes = self.kept.partner(op.name), self.sizes.partner(op.name)
+        if reference is None or sizes is None:
+            self._suspect = self._suspect or op
+            return
+        if self._is_clean(tensors, reference, sizes):
             return
         given_moved = any(t is u for t in _tensors(given) for u in self._moved)
         is_suspect = op.name in MOVES or (op.passes_on and given_moved)
@@ -216,9 +295,8 @@ class Comparison:
         else:
             self._culprit = op
 
-    def _is_clean(self, position: int, tensors: list[Tensor]) -> bool:
-        sizes = self.sizes[position] if position < len(self.sizes) else []
-        for tensor, other, size in zip(tensors, self.reference[position], sizes):
+    def _is_clean(self, tensors: list[Tensor], reference: list[Tensor], sizes: list[tuple[int, ...]]) -> bool:
+        for tensor, other, size in zip(tensors, reference, sizes):
             mine, real = front(tensor.detach(), size), front(other, size)
             if mine is None or real is None or not is_near(mine, real, self.exact):
                 return False

@@ -8,11 +8,13 @@ before it with the very values, each in a process of its own; the first that sho
 from __future__ import annotations
 
 import base64
+import signal
 import subprocess
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +30,12 @@ from gfxgraph.runtime.effects import Effects
 from gfxgraph.runtime.execute import Env, run_tape
 from gfxgraph.runtime.guard.localize import is_fault, status_of
 from gfxgraph.runtime.guard.names import layout_text
+from gfxgraph.runtime.guard.nodes import SegmentNode, nodes_of
+from gfxgraph.runtime.steps import SegmentStep
+from gfxgraph.runtime.walk import can_walk, walk
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.program import Program
-    from gfxgraph.runtime.steps import SegmentStep
 
 # More than this is not embedded as text.
 _EMBED_NBYTES = 8 << 20
@@ -77,16 +81,32 @@ class Bisection:
 Snapshot = Callable[[int, Sequence[Value]], dict[Value, Tensor]]
 
 
-def bisect_program(program: Program, target: Path | None = None) -> Bisection | None:
+class Progress:
+    """Told what is about to run, so that a fault has a place; this one tells nobody."""
+
+    def at(self, stage: str, segment: int, position: int = -1, entry: Entry | None = None) -> None:
+        """An operation runs eagerly ("eager") or as a node ("walk"), or a segment as a graph ("launch")."""
+
+    def outside(self, segment: int, node: SegmentNode) -> None:
+        """A node runs that torch did not launch."""
+
+
+def bisect_program(
+    program: Program, target: Path | None = None, progress: Progress | None = None
+) -> Bisection | None:
     """Look for the first operation whose graphed result differs; None where graph and eager agree.
 
     The state that the program changes is as after one eager run.
     """
-    for step in program.segments:
+    for number, step in enumerate(program.segments):
         if step.graph is None or not step.tape.is_complete:
+            if progress is not None:
+                progress.at("launch", number)
             step.run(program)
+            if progress is not None:
+                torch.cuda.synchronize()
             continue
-        culprit = _differs(program, step)
+        culprit = _differs(program, step, number, progress)
         if culprit is not None:
             position = int(culprit.get("position", len(step.tape.entries) - 1))
             entry = step.tape.entries[position]
@@ -105,13 +125,29 @@ def bisect_program(program: Program, target: Path | None = None) -> Bisection | 
     return None
 
 
-def _differs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
+def _differs(
+    program: Program, step: SegmentStep, number: int, progress: Progress | None
+) -> dict[str, Any] | None:
     """What validation says of the first difference; the segment's eager results stand afterwards."""
     before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
-    reference = run_tape(step.tape, program.lookup, {value for value, _ in step.live})
+    entries = step.tape.entries
+
+    def after(position: int, entry: Entry, env: Env) -> None:
+        if progress is not None:
+            torch.cuda.synchronize()  # a fault is to be seen before the next operation
+            if position + 1 < len(entries):
+                progress.at("eager", number, position + 1, entries[position + 1])
+
+    if progress is not None and entries:
+        progress.at("eager", number, 0, entries[0])
+    reference = run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after)
     eager = Effects(step.mutated, program.generators)
     before.put_back()
+    if progress is not None:
+        progress.at("launch", number)
     step.launch(program)
+    if progress is not None:
+        torch.cuda.synchronize()
     worst = validate._compared(program, step, reference, eager, before)
     if worst.is_match:
         return None
@@ -119,6 +155,45 @@ def _differs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     culprit = validate._first_difference(program, step, worst)
     before.put_back()
     return culprit
+
+
+def walk_program(program: Program, progress: Progress) -> None:
+    """Run the program with its graphs node by node, telling before each whose it is."""
+    for step in program.steps:
+        if not isinstance(step, SegmentStep) or step.graph is None or not can_walk(step):
+            step.run(program)
+            continue
+        number = program.segments.index(step)
+        nodes = nodes_of(step, program)
+        position_of = {id(entry): position for position, entry in enumerate(step.tape.entries)}
+
+        def before(
+            at: int, node: int, nodes: Any = nodes, number: int = number, position_of: Any = position_of
+        ) -> None:
+            entry = nodes[at].entry if at < len(nodes) else None
+            if entry is not None:
+                progress.at("walk", number, position_of[id(entry)], entry)
+            elif at < len(nodes):
+                progress.outside(number, nodes[at])
+
+        walk(step, program, before=before)
+
+
+def script_of_fault(
+    program: Program, segment: int, position: int, target: Path
+) -> tuple[Entry, tuple[Path, int] | None, int]:
+    """Run up to an operation that is known to fault: (it, its script and its length, the segment's length)."""
+    at = program.segments[segment]
+    for step in program.steps:
+        if step is at:
+            break
+        step.run(program)
+    entries = at.tape.entries
+    found = None
+    if at.tape.is_complete:  # what launches outside torch did is not known
+        reference = _Recorded(program, at.tape)
+        found = write_script(FaultKind.FAULT, at.tape, position, reference.values_before, target)
+    return entries[position], found, len(entries)
 
 
 class _Recorded:
@@ -143,6 +218,7 @@ class _Recorded:
         def after(at: int, entry: Entry, env: Env) -> None:
             if at == position - 1:
                 take(env)
+                raise _Taken  # the next operation may be the one that faults
 
         state = [t for t in self.program.externals.values() if isinstance(t, Tensor)]
         before = Effects(state, self.program.generators)
@@ -150,7 +226,8 @@ class _Recorded:
             if position == 0:
                 take({})
             else:
-                run_tape(self.tape, self.program.lookup, set(wanted), after)
+                with suppress(_Taken):
+                    run_tape(self.tape, self.program.lookup, set(wanted), after)
         finally:
             before.put_back()
         return taken
@@ -201,7 +278,7 @@ def write_script(
         title = f"{culprit.name}: {_TITLES[kind]} ({culprit.where})."
         for setup in _setups(kind):
             text = script(kind, title, setup, given, window, aliases, results, _tolerance(values, culprit))
-            if _shows(text):
+            if _shows(text, kind):
                 target.write_text(text, encoding="utf-8")
                 return target, len(window)
     return None
@@ -243,6 +320,10 @@ def _setups(kind: FaultKind) -> Iterator[list[str]]:
         yield ["import gfxgraph", "", f'gfxgraph.enable({how}, on_unsafe="raise", validate=False)']
 
 
+class _Taken(Exception):
+    """The values are there; the rest of the tape need not run."""
+
+
 class _TooLarge(Exception):
     """The values do not fit into a script."""
 
@@ -277,7 +358,7 @@ def _tolerance(values: dict[Value, Tensor], entry: Entry) -> float:
     return max((validate.RELATIVE[dtype] for dtype in dtypes), default=0.0)
 
 
-def _shows(text: str) -> bool:
+def _shows(text: str, kind: FaultKind) -> bool:
     """Run a script in a process of its own; True where the fault shows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trial.py"
@@ -294,6 +375,8 @@ def _shows(text: str) -> bool:
         except subprocess.TimeoutExpired:
             return False
     process.log.debug("trial ended with %d: %s%s", run.returncode, run.stdout[-2000:], run.stderr[-2000:])
+    if kind is FaultKind.FAULT and run.returncode == -signal.SIGABRT:
+        return True
     return run.returncode != 0 and "REPRODUCED" in run.stdout
 
 

@@ -1,8 +1,10 @@
 """Run a script so that the first capture or replay that goes wrong is bisected; for ``gfxgraph bisect``.
 
-    python -m gfxgraph.runtime.guard.bisect_run RESULT.json TARGET.py SCRIPT.py ARGS...
+    python -m gfxgraph.runtime.guard.bisect_run RESULT.json TARGET.py AGAIN SCRIPT.py ARGS...
 
-A process for nothing else: it replaces the class of captures and what validates replays.
+A process for nothing else: it replaces the class of captures and what validates replays. A fault ends
+it, and with it all values: then it is run AGAIN, told where (a JSON object, or ``-`` the first time), to
+walk through the graph that faulted or to stop before the operation that did.
 """
 
 from __future__ import annotations
@@ -21,9 +23,19 @@ from torch import Tensor
 
 from gfxgraph.core.reproducer import FaultKind
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
-from gfxgraph.errors import CaptureError, GfxGraphFault
+from gfxgraph.errors import CaptureError
 from gfxgraph.runtime import activation, graph, process, validate
-from gfxgraph.runtime.guard.bisect import Bisection, bisect_program, explained, write_script
+from gfxgraph.runtime.guard.bisect import (
+    Bisection,
+    Progress,
+    bisect_program,
+    explained,
+    script_of_fault,
+    walk_program,
+    write_script,
+)
+from gfxgraph.runtime.guard.localize import is_fault
+from gfxgraph.runtime.guard.nodes import SegmentNode
 from gfxgraph.runtime.host_values import HostValues
 from gfxgraph.runtime.recorder import place
 from gfxgraph.runtime.session import Session
@@ -40,11 +52,41 @@ class Watch:
 
     def found(self, bisection: Bisection) -> None:
         """Write the result and end the process: what comes after the first fault is not to be trusted."""
-        table = asdict(bisection) | {"script": str(bisection.script) if bisection.script else None}
+        self.end(asdict(bisection) | {"script": str(bisection.script) if bisection.script else None})
+
+    def end(self, table: dict[str, Any]) -> None:
         self.result.write_text(json.dumps(table), encoding="utf-8")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(STATUS_FOUND)
+
+
+class NotedProgress(Progress):
+    """Progress in a file beside the result, which tells after any death what was running."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY)
+        self.call = 0
+        self.last: dict[str, Any] = {}
+
+    def at(self, stage: str, segment: int, position: int = -1, entry: Entry | None = None) -> None:
+        op, where = (entry.name, str(entry.where)) if entry is not None else ("the graph", "")
+        self._note(stage, segment, position, op, where)
+
+    def outside(self, segment: int, node: SegmentNode) -> None:
+        self._note("outside", segment, -1, node.kernel or str(node.kind), node.where)
+
+    def idle(self) -> None:
+        """Nothing of ours is running."""
+        os.ftruncate(self._file, 0)
+
+    def _note(self, stage: str, segment: int, position: int, op: str, where: str) -> None:
+        self.last = {
+            "call": self.call, "stage": stage, "segment": segment, "position": position, "op": op, "where": where
+        }  # fmt: skip
+        text = json.dumps(self.last).encode()
+        os.pwrite(self._file, text, 0)
+        os.ftruncate(self._file, len(text))
 
 
 class WatchedValues(HostValues):
@@ -122,27 +164,60 @@ class WatchedSession(Session):
         )
 
 
+class Replays:
+    """Stands where replays are validated.
+
+    Args:
+        again: where an earlier run faulted; empty in the first.
+    """
+
+    def __init__(self, watch: Watch, progress: NotedProgress, again: dict[str, Any]) -> None:
+        self.watch = watch
+        self.progress = progress
+        self.again = again
+
+    def __call__(self, program: Any, retire: Any) -> bool:
+        self.progress.call += 1
+        is_the_one = self.progress.call == self.again.get("call")
+        try:
+            if is_the_one and self.again["stage"] == "launch":
+                walk_program(program, self.progress)
+                found = None
+            elif is_the_one:
+                self._stop_before_fault(program)
+            else:
+                found = bisect_program(program, self.watch.target, self.progress)
+        except (RuntimeError, IndexError) as error:
+            if not (is_fault(error) or "out of bounds" in str(error)):
+                raise
+            self.watch.end({"kind": FaultKind.FAULT, "detail": explained(error), "at": self.progress.last})
+            raise
+        self.progress.idle()
+        if found is not None:
+            self.watch.found(found)
+        return True
+
+    def _stop_before_fault(self, program: Any) -> None:
+        entry, script, n_before = script_of_fault(
+            program, self.again["segment"], self.again["position"], self.watch.target
+        )
+        detail = str(self.again["detail"])
+        shown, n_ops = script if script is not None else (None, 0)
+        self.watch.found(
+            Bisection(FaultKind.FAULT, entry.name, str(entry.where), detail, shown, n_ops, n_before)
+        )
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run the script; does not return where something was found."""
-    result, target, *program = arguments
+    result, target, again, *program = arguments
     watch = Watch(Path(result), Path(target))
     WatchedSession.watch = watch
     activation.enable(on_unsafe="raise", validate=True)
     vars(graph)["Session"] = WatchedSession
     process.require().validate_replays = 1 << 30
-
-    def bisected(program: Any, retire: Any) -> bool:
-        try:
-            found = bisect_program(program, watch.target)
-        except GfxGraphFault as fault:
-            op, where = str(fault.fields.get("op")), str(fault.fields.get("where"))
-            watch.found(Bisection(FaultKind.FAULT, op, where, explained(fault), None, 0, 0))
-            raise
-        if found is not None:
-            watch.found(found)
-        return True
-
-    validate.replay_validated = bisected
+    progress = NotedProgress(Path(result).with_suffix(".progress"))
+    validate.replay_validated = Replays(watch, progress, {} if again == "-" else json.loads(again))
     sys.argv = list(program)
     sys.path.insert(0, str(Path(program[0]).resolve().parent))
     runpy.run_path(program[0], run_name="__main__")

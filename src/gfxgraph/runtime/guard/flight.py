@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -84,8 +85,8 @@ class FlightRecorder:
         self._map[: len(data)] = data
 
     def _save(self, name: str, table: object) -> None:
-        # Written beside and renamed: a reader never sees half a file.
-        temporary = self.folder / f".{name}"
+        # Written beside and renamed: a reader never sees half a file. Threads replay graphs at the same time.
+        temporary = self.folder / f".{name}.{threading.get_ident():x}"
         temporary.write_text(json.dumps(table), encoding="utf-8")
         temporary.replace(self.folder / name)
 

@@ -14,7 +14,7 @@ from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
 from gfxgraph.runtime import process
 from gfxgraph.runtime.guard import flight, zoned_pool
-from gfxgraph.runtime.guard.live_memory import LiveMemory, allocations, forget_lines, remember_lines
+from gfxgraph.runtime.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
 from gfxgraph.runtime.guard.localize import fault_at, is_fault
 from gfxgraph.runtime.guard.names import Names, device_tensors
 from gfxgraph.runtime.guard.nodes import SegmentNode, nodes_of
@@ -230,11 +230,10 @@ def prepare_process(
         replace(torch._C, "_cuda_clearCublasWorkspaces", _noticing(torch._C._cuda_clearCublasWorkspaces))
         undo.append(_prepared.clear)
     if not _prepared or tier > max(_prepared):
-        if remember_lines(every_event=tier >= GuardTier.DEEP):
-            undo.append(forget_lines)
+        undo.append(Lines(every_event=tier >= GuardTier.DEEP).forget)
         if tier >= GuardTier.DEEP:
-            use_cache(False)
-            undo.append(lambda: use_cache(True))
+            when_there_is_a_device(lambda: use_cache(not _is_deep()))
+            undo.append(lambda: when_there_is_a_device(lambda: use_cache(True)))
         _prepared.append(tier)
 
 
@@ -275,4 +274,10 @@ class DeepCapture:
 
 def use_cache(on: bool) -> None:
     """Have the caching allocator keep what is given back, or not."""
-    torch.cuda.memory.caching_allocator_enable(on)
+    # Not torch.cuda.memory.caching_allocator_enable, which does nothing while the device is being initialized.
+    torch._C._cuda_cudaCachingAllocator_enable(on)  # type: ignore[attr-defined]
+
+
+def _is_deep() -> bool:
+    state = process.current()
+    return state is not None and state.settings.guard >= GuardTier.DEEP

@@ -6,7 +6,6 @@ mapped. Read when a runtime without ``hipKernelGetParamInfo`` (before ROCm 7.11)
 
 from __future__ import annotations
 
-import gc
 import mmap
 import sys
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import Any
 
 from gfxgraph.driver.code_objects import CodeObjectError, fat_binary, kernels_in
 from gfxgraph.driver.params import Layout
+from gfxgraph.runtime.guard.names import objects_of
 
 _TORCHS = ("/torch/lib/", "/librocblas", "/libhipblaslt", "/libMIOpen", "/librccl", "/libhipsparse", "/libhipfft")
 
@@ -31,11 +31,12 @@ def _from_triton() -> dict[str, Layout]:
     if "triton" not in sys.modules:
         return {}
     found: dict[str, Layout] = {}
-    for item in gc.get_objects():
-        if type(item).__name__ == "CompiledKernel":
-            code = (getattr(item, "asm", None) or {}).get("hsaco")
-            if code:
-                found |= _read(bytes(code))
+    compiler = sys.modules.get("triton.compiler.compiler")
+    kind = getattr(compiler, "CompiledKernel", None)
+    for item in objects_of([kind]) if kind is not None else ():
+        code = (getattr(item, "asm", None) or {}).get("hsaco")
+        if code:
+            found |= _read(bytes(code))
     return found
 
 

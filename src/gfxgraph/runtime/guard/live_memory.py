@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.runtime.guard.names import Names, describe
+from gfxgraph.runtime.memory import all_segments
 from gfxgraph.runtime.recorder import is_library_file
 
 PoolId = tuple[int, int]
@@ -40,7 +41,7 @@ class LiveMemory:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.segments: list[tuple[int, int, PoolId]] = []
-        for segment in torch.cuda.memory_snapshot():
+        for segment in all_segments():
             pool = tuple(segment.get("segment_pool_id", DEFAULT_POOL))
             self.segments.append((segment["address"], segment["address"] + segment["total_size"], pool))
             at = segment["address"]
@@ -78,26 +79,46 @@ def user_line(frames: Iterable[Any]) -> str:
     return ""
 
 
-def remember_lines(*, every_event: bool = False) -> bool:
-    """Have the allocator note the Python line of each allocation from now on; False where somebody else does.
+class Lines:
+    """Has the allocator note the Python line of each allocation, from when there is a device to allocate on.
+
+    torch must not be asked before: ``_cuda_isHistoryEnabled`` reads through a null pointer while CUDA is not
+    initialized (torch 2.11, H100), and ``_record_memory_history`` would initialize it.
 
     Args:
         every_event: also sizes and lines of what has been given back since.
     """
-    asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if asked is not None and asked() and not every_event:
-        return False
-    record = torch.cuda.memory._record_memory_history
-    if every_event:
-        record("all", context="alloc", stacks="python", max_entries=20_000)
-    else:
-        record("state", context="state", stacks="python")
-    return True
+
+    def __init__(self, *, every_event: bool = False) -> None:
+        self._every_event = every_event
+        self._is_wanted = True
+        self._is_ours = False
+        when_there_is_a_device(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_wanted:
+            return
+        asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if asked is not None and asked() and not self._every_event:
+            return  # somebody else has it noted
+        self._is_ours = True
+        record = torch.cuda.memory._record_memory_history
+        if self._every_event:
+            record("all", context="alloc", stacks="python", max_entries=20_000)
+        else:
+            record("state", context="state", stacks="python")
+
+    def forget(self) -> None:
+        """Take it back."""
+        self._is_wanted = False
+        if self._is_ours:
+            self._is_ours = False
+            torch.cuda.memory._record_memory_history(None)
 
 
-def forget_lines() -> None:
-    """Take back ``remember_lines``."""
-    torch.cuda.memory._record_memory_history(None)
+def when_there_is_a_device(call: Callable[[], None]) -> None:
+    """Call now where torch has initialized the device, else as it does."""
+    torch.cuda._lazy_call(call)  # type: ignore[no-untyped-call]
 
 
 def n_frees() -> tuple[int, int]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gfxgraph.core.faults import NodeInfo, TensorUse
 from gfxgraph.core.tape import Entry, Opaque, Tape, Value, leaves
+from gfxgraph.driver.params import KernelParams
 from gfxgraph.errors import DriverError
 from gfxgraph.runtime import process
 from gfxgraph.runtime.guard.names import Names, describe, layout_text
@@ -163,8 +164,8 @@ def _kernel_name(node: int) -> str:
         return ""
 
 
-def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
-    """The words of a kernel's arguments, and why they are not known where they are not."""
+def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
+    """How a kernel is launched, its arguments included; None and the reason where they are not known."""
     from gfxgraph.runtime.guard.layouts_of_kernels import layout_of
 
     driver = process.require().driver
@@ -172,16 +173,24 @@ def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
     if "param_layout" in driver.missing:
         layout = layout_of(kernel)
         if layout is None:
-            return (), "neither the runtime nor a code object tells its argument layout"
+            return None, "neither the runtime nor a code object tells its argument layout"
         params = driver.node_params(node, layout)
     else:
         params = driver.node_params(node)
         if params.params is None and (layout := layout_of(kernel)) is not None:
             params = driver.node_params(node, layout)
     if params.params is None:
-        return (), params.why_unknown or "the runtime does not tell its argument layout"
+        return None, params.why_unknown or "the runtime does not tell its argument layout"
+    return params, ""
+
+
+def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
+    """The words of a kernel's arguments, and why they are not known where they are not."""
+    params, why = known_params(node, kernel)
+    if params is None:
+        return (), why
     found = []
-    for index, value in enumerate(params.params):
+    for index, value in enumerate(params.params or ()):
         for at in range(0, len(value) - 7, 8):
             word = int.from_bytes(value[at : at + 8], "little")
             if word >= _LOWEST_ADDRESS:

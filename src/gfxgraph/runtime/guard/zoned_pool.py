@@ -23,6 +23,7 @@ import torch
 from gfxgraph import config
 from gfxgraph.errors import CaptureError
 from gfxgraph.runtime import process
+from gfxgraph.runtime.memory import all_segments
 
 SOURCE = Path(__file__).with_name("redzone_allocator.cpp")
 ZONE_NBYTES = 65536
@@ -49,13 +50,14 @@ class ZonedPool:
         self.pool: Any = torch.cuda.MemPool(_allocator(), no_split=True)
         self.zone_nbytes = SimulatedFences.fence_nbytes if process.require().platform == "simulator" else ZONE_NBYTES
         self.id: tuple[int, int] = tuple(self.pool.id)
+        self.made_under = process.require()
         # Never by the interpreter's teardown: graphs may go after it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool))
         _pools.append(self)
 
     def segments(self) -> list[tuple[int, int]]:
         """(address, nbytes) of each segment."""
-        found = torch.cuda.memory_snapshot()
+        found = all_segments()
         own = [s for s in found if tuple(s.get("segment_pool_id", (0, 0))) == self.id]
         return sorted((s["address"], s["total_size"]) for s in own)
 
@@ -66,10 +68,10 @@ _pools: list[ZonedPool] = []
 def let_go_of_unused() -> None:
     """Give back the pools whose graphs are gone."""
     for zoned in list(_pools):
-        n_users = zoned.pool.use_count()
-        if n_users <= 1:
+        if zoned.made_under.platform == "simulator" and zoned.made_under is not process.current():
+            _pools.remove(zoned)  # that device is gone, and there is nothing to give back to
+        elif zoned.pool.use_count() == 1:
             _pools.remove(zoned)
-        if n_users == 1:  # 0: of a simulator that is gone, and nothing to give back to
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(zoned.pool))
             del zoned.pool
 

@@ -31,6 +31,9 @@ _SMALL_SEGMENT = 2 << 20
 _LARGE = 10 << 20
 _LARGE_SEGMENT = 20 << 20
 _GRANULE = 2 << 20
+_NO_USERS = (
+    'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{place}, please report a bug to PyTorch. '
+)
 
 
 class OutOfDeviceMemory(Exception):
@@ -119,6 +122,8 @@ class Allocator:
         self.total_nbytes = total_nbytes
         self.fraction = 1.0
         self.pools: dict[PoolId, Pool] = {DEFAULT_POOL: Pool(DEFAULT_POOL, use_count=1)}
+        # Users of each private pool of pinned memory; nothing else of those pools is simulated.
+        self.host_pools: dict[PoolId, int] = {}
         self.routes: list[tuple[PoolId, Callable[[int], bool]]] = []
         self.live: dict[int, Block] = {}
         self.stats: dict[str, dict[str, Stat]] = {
@@ -356,8 +361,35 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
+        """Count a user of a pool, a new one where the id is.
+
+        Raises:
+            RuntimeError: the pool is still there and its users are all gone, as torch asserts.
+        """
         with self._use_lock:
-            self.pools.setdefault(pool_id, Pool(pool_id)).use_count += 1
+            pool = self.pools.get(pool_id)
+            if pool is None:
+                pool = self.pools[pool_id] = Pool(pool_id)
+            elif pool.use_count == 0:
+                raise RuntimeError(_NO_USERS.format(place='c10/cuda/CUDACachingAllocator.cpp":2799'))
+            pool.use_count += 1
+
+    def retain_host_pool(self, pool_id: PoolId) -> None:
+        """The same of pinned memory, which torch keeps by the same ids; emptying the device's cache leaves it."""
+        with self._use_lock:
+            if self.host_pools.get(pool_id) == 0:
+                raise RuntimeError(_NO_USERS.format(place='aten/src/ATen/core/CachingHostAllocator.h":773'))
+            self.host_pools[pool_id] = self.host_pools.get(pool_id, 0) + 1
+
+    def release_host_pool(self, pool_id: PoolId) -> None:
+        with self._use_lock:
+            self.host_pools[pool_id] -= 1
+
+    def empty_host_cache(self) -> None:
+        """Forget pools of pinned memory that nobody uses; ``torch.cuda.graph`` asks for it at each begin."""
+        with self._use_lock:
+            for pool_id in [pool_id for pool_id, users in self.host_pools.items() if not users]:
+                del self.host_pools[pool_id]
 
     def release_pool(self, pool_id: PoolId) -> None:
         with self._use_lock:

@@ -114,13 +114,15 @@ class Simulator:
                 raise OutOfDeviceMemory(nbytes)
             block = self.allocator.allocate(nbytes, stream)
         except OutOfDeviceMemory as full:
-            failure: RuntimeError = torch.OutOfMemoryError(self._oom_text(full.requested))
+            text, code = self._oom_text(full.requested), 0
         except Refused as refused:
-            failure = self.error(refused)
+            text, code = "", refused.code
         else:
             free = partial(self.allocator.free, block)
             return self.arena.tensor_at(block.address, size, stride, dtype, free)
-        raise failure
+        # No local may hold what is raised: with its traceback, which holds this frame, it would be a cycle, and what
+        # the frames had allocated stayed until a collection. Exceptions from C++ make none.
+        raise torch.OutOfMemoryError(text) if text else self.error(Refused(code))
 
     def _before_malloc(self) -> None:
         """A segment is about to be mapped: cudaMalloc, which captures may forbid."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,7 @@ from gfxgraph.runtime.simulator import codes
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
 from gfxgraph.runtime.simulator.graphs import ChildNode, Graph, GraphExec, Node
-from gfxgraph.types import CaptureInfo, NodeKind
+from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.core import Simulator
@@ -53,7 +53,7 @@ class SimDriver:
         found = self._stream(stream)
 
         def frontier() -> int | tuple[int, ...]:
-            last = found.frontier
+            last = found.frontier if found.status is CaptureStatus.ACTIVE else ()
             if not last:
                 return 0
             return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)
@@ -91,11 +91,17 @@ class SimDriver:
         yield made.handle, {node.handle: node.handle for node in part.nodes}
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
-        """Each operand's address as one argument, outputs last."""
+        """The address of each operand on the card as one argument, outputs last."""
         found = self._node(node)
-        reads, writes = self.node_operands(node)
-        params = tuple(address.to_bytes(8, "little") for address in (*reads, *writes))
+        addresses = [container[key].data_ptr() for container, key in _on_card(self._sim, found)]
+        params = tuple(address.to_bytes(8, "little") for address in addresses)
         return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
+
+    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> _Patcher:
+        made, found = self._exec(graph_exec), self._node(node)
+        if found not in made.nodes or found.kind is not NodeKind.KERNEL:
+            raise self._error("hipGraphExecKernelNodeSetParams", codes.INVALID_VALUE)
+        return _Patcher(self, found)
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
         return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
@@ -237,6 +243,39 @@ class SimDriver:
             number=code,
             detail=codes.status_text(code),
         )
+
+
+class _Patcher:
+    """Operands of one node, to be moved together; a graph exec made later finds them where they were captured."""
+
+    def __init__(self, driver: SimDriver, node: Node) -> None:
+        self._driver, self._node = driver, node
+        self._slots = _on_card(driver._sim, node)
+        self._words: dict[int, tuple[Any, Any, int]] = {}
+
+    def put(self, argument: int, at: int, word: int) -> None:
+        self._words[argument] = (*self._slots[argument], word)
+
+    def apply(self) -> None:
+        try:
+            self._driver._device.check("exec_params")
+        except Refused as refused:
+            raise self._driver._error("hipGraphExecKernelNodeSetParams", refused.code) from None
+        with below_the_dispatcher():
+            for container, key, word in self._words.values():
+                here = container[key]
+                self._node.moved.append((container, key, here))
+                container[key] = self._driver._sim.arena.twin_at(word, here.size(), here.stride(), here.dtype)
+        self._words.clear()
+
+
+def _on_card(sim: Simulator, node: Node) -> list[tuple[Any, Any]]:
+    """Slots of a node's operands, without host scalars, whose values a launch carries."""
+    return [
+        (container, key)
+        for container, key in node.slots()
+        if not container[key].numel() or container[key].data_ptr() in sim.arena
+    ]
 
 
 def _shape(nodes: Sequence[Node]) -> list[tuple[NodeKind, int]]:

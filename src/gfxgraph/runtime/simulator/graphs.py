@@ -53,6 +53,18 @@ class Node:
     offset: int = 0
     parents: tuple[Node, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))
+    moved: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
+    """Operands that a graph exec was told to look for elsewhere: (container, key, the twin captured)."""
+
+    def slots(self) -> list[tuple[Any, Any]]:
+        """Where the twins that it reads and writes stand, as (container, key); what it writes comes last."""
+        return [*self.input_slots, *((self.outputs, i) for i in range(len(self.outputs))), *self.target_slots]
+
+    def as_captured(self) -> None:
+        """Look for every operand where it was captured."""
+        for container, key, twin in reversed(self.moved):
+            container[key] = twin
+        self.moved.clear()
 
     @property
     def inputs(self) -> list[torch.Tensor]:
@@ -120,6 +132,8 @@ class GraphExec:
     def __init__(self, graph: Graph, index: int) -> None:
         self.handle = next(_handles)
         self.nodes: Sequence[Node] = graph.order()
+        for node in self.nodes:
+            node.as_captured()
         # An update replaces what a child-graph node runs in this exec, and nowhere else.
         self.inner = {node.handle: node.inner for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index

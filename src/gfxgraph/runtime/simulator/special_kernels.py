@@ -6,6 +6,7 @@ Stays out: everything that kernels.py does by schema.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.simulator.kernels import Kernels
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeExplicitAutograd
 _UNPINNED: Final = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
     "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -35,6 +37,7 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
         "empty.memory_format": _empty(sim),
         "empty_strided": _empty_strided(sim),
         "copy_": _copy(sim),
+        "_to_copy": _to_copy(sim),
         "_foreach_copy_": _foreach_copy(kernels),
         "resize_": _resize(sim),
         "set_.source_Storage": _set_storage(sim),
@@ -141,13 +144,47 @@ def _copy(sim: Simulator) -> Callable[..., Tensor]:
     return copy_
 
 
+def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
+    def _to_copy(self: Tensor, **kwargs: Any) -> Tensor:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
+            return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
+        # torch takes pinned memory for it, of which a CPU build has none.
+        like = torch.empty_like(
+            sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
+        )
+        return sim.pin(like).copy_(self, non_blocking=True)
+
+    return _to_copy
+
+
 def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
     def make() -> Node:
         operands: list[Any] = [ours, theirs]
         slots = [(operands, 0), (operands, 1)]
+        if sim.is_pinned(ours):
+            operands[0] = _Place(sim, ours)  # a graph keeps no host memory alive
+            slots = slots[1:]
         return Node(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
 
     sim.call(sim.device.submit, sim.device.current(), make, call)
+
+
+class _Place:
+    """Where a tensor in page-locked memory lies, without holding it."""
+
+    def __init__(self, sim: Simulator, tensor: Tensor) -> None:
+        self._sim = weakref.ref(sim)
+        self._storage = weakref.ref(tensor.untyped_storage())
+        self._layout = tensor.storage_offset(), tuple(tensor.size()), tuple(tensor.stride())
+        self._dtype = tensor.dtype
+
+    def copy_(self, source: Tensor) -> None:
+        storage = self._storage()
+        if storage is not None:
+            torch.empty(0, dtype=self._dtype).set_(storage, *self._layout).copy_(source)  # type: ignore[call-overload]
+        elif (sim := self._sim()) is not None:
+            sim.crashes.append("a graph wrote into page-locked memory that was given back")
 
 
 def _run_copy(node: Node, generator: torch.Generator | None) -> None:

@@ -157,7 +157,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
 
     return {
         "_cuda_emptyCache": empty_cache,
-        "_host_emptyCache": lambda: None,
+        "_host_emptyCache": memory.empty_host_cache,
         "_cuda_memoryStats": lambda index: memory_stats(sim),
         "_cuda_resetPeakMemoryStats": lambda index: memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: memory.reset_accumulated(),
@@ -175,6 +175,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_record_memory_history": record_history,
         "_cuda_isHistoryEnabled": lambda: memory.history is not None,
         "_cuda_cudaCachingAllocator_enable": lambda value: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_accelerator_setAllocatorSettings": lambda text: None,
         "_accelerator_emptyCache": empty_cache,
         "_accelerator_emptyHostCache": lambda: None,

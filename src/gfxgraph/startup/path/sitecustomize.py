@@ -29,7 +29,8 @@ class _GfxgraphFinder:
 
 
 def _wait_for_torch() -> None:
-    if not os.environ.get("GFXGRAPH"):  # noqa: TID251  (before anything else is imported)
+    asked = os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")  # noqa: TID251  (before any import)
+    if not asked:
         return
     if sys.version_info < (3, 11):  # noqa: UP036  (any Python may be started below us)
         sys.stderr.write("gfxgraph: not active in this process: it needs Python 3.11 or newer\n")

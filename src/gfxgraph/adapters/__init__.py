@@ -1,0 +1,63 @@
+"""adapters: engines that bring their own graphs, one file per engine.
+
+Enters: the engine's own classes, tensors, streams.
+Stays out: the command line; engines that are not asked for.
+
+    base.py          what an adapter is: version check, install, uninstall
+    _downgrade.py    one of an engine's graphs that could not be captured, run eagerly into the same memory
+    _metrics.py      counters as text for Prometheus
+
+Every other file is an engine's, and holds ``ADAPTER``. Nothing else needs editing for a new one.
+
+    import gfxgraph.adapters as adapters
+    adapters.install("vllm")       # raises, with the supported range, where the version is not one of them
+    adapters.uninstall("vllm")     # everything as it was
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from gfxgraph.adapters.base import Adapter
+from gfxgraph.errors import ActivationError
+
+_NOT_ENGINES = frozenset({"base"})
+
+
+def names() -> list[str]:
+    """The engines there are adapters for, sorted; installed or not."""
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in found if not name.startswith("_") and name not in _NOT_ENGINES)
+
+
+def get(name: str) -> Adapter:
+    """The adapter of an engine.
+
+    Raises:
+        ActivationError: `engine_unknown`.
+    """
+    if name not in names():
+        raise ActivationError("engine_unknown", engine=name, known=", ".join(names()))
+    adapter: Adapter = import_module(f"gfxgraph.adapters.{name}").ADAPTER
+    return adapter
+
+
+def install(name: str) -> None:
+    """Put gfxgraph under an engine in this process; once more does nothing.
+
+    Raises:
+        ActivationError: `engine_unknown`, `engine_missing`, `engine_version`, `engine_layout`; nothing is
+            changed then.
+    """
+    get(name).install()
+
+
+def uninstall(name: str) -> None:
+    """Put back every object that ``install`` replaced."""
+    get(name).uninstall()
+
+
+def installed() -> list[str]:
+    """The engines whose adapters are in place in this process."""
+    return [name for name in names() if get(name).is_installed]

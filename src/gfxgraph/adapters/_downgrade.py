@@ -1,0 +1,123 @@
+"""One of an engine's graphs that could not be captured: it runs eagerly, into the same memory each time.
+
+Problem: an engine cuts a model into pieces and captures each; what one piece leaves in memory the next
+piece's graph reads at the address it saw when it was captured. A piece that runs eagerly leaves its
+results at a new address every time, and the graph after it would go on reading the old one, without an
+error. Idea: the tensors of its first eager run stay, and those of later runs are copied there.
+
+Invariant: the tensors that a caller gets have the same addresses at every call, as a graph's have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Downgraded:
+    """A callable whose results keep their addresses.
+
+    Args:
+        fn: what the graph would have been captured from.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self._kept: list[Any] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        made = self.fn(*args, **kwargs)
+        tensors = list(tensors_of(made))
+        if [(t.shape, t.dtype) for t in self._kept] != [(t.shape, t.dtype) for t in tensors]:
+            self._kept = tensors
+            return made
+        for kept, new in zip(self._kept, tensors):
+            if kept.data_ptr() != new.data_ptr():
+                kept.copy_(new)
+        return _with(made, iter(self._kept))
+
+
+def hold_pool(pool: Any) -> Any:
+    """What keeps a pool in being while a capture into it is tried; drop it once a graph of the pool is there.
+
+    A pool whose only graphs failed is refused by torch from then on, and engines have one for all their graphs.
+
+    Returns:
+        None where there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
+    """
+    from gfxgraph.runtime import process
+
+    state = process.current()
+    if pool is None or state is None or tuple(pool) == (0, 0):
+        return None
+    import torch
+
+    from gfxgraph.runtime.callables import engine
+
+    for _ in range(2):
+        try:
+            return engine.SharedPool(state, torch.cuda.Stream(), pool)
+        except engine.CaptureDied:
+            torch.cuda.empty_cache()  # where its graphs were cleared a moment ago, the pool goes and is new again
+    return None
+
+
+def report(engine: str, graph: str, error: BaseException) -> None:
+    """Count and, the first time, log that one of an engine's graphs became eager."""
+    from gfxgraph.errors import first_line
+    from gfxgraph.runtime import process
+
+    state = process.current()
+    reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"
+    if state is not None:
+        state.report("fallback", reason, graph)
+    else:
+        process.log.warning("%s (%s)", reason, graph)
+
+
+def any_rank_failed(group: Any, failed: bool) -> bool:
+    """What the ranks of one of an engine's groups say together; a graph on one and eager on another may hang.
+
+    Args:
+        group: has ``world_size`` and ``cpu_group``, as vLLM's and SGLang's coordinators do; None: one rank.
+    """
+    if getattr(group, "cpu_group", None) is None or group.world_size == 1:
+        return failed
+    import torch
+
+    flag = torch.tensor(int(failed))
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, group=group.cpu_group)
+    return bool(flag.item())
+
+
+def tensors_of(tree: Any) -> Iterator[Any]:
+    """The tensors of a result: containers, and the engines' own objects, attribute by attribute."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from tensors_of(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from tensors_of(value)
+    elif hasattr(tree, "__dict__") and not isinstance(tree, (type, torch.nn.Module)):
+        yield from tensors_of(vars(tree))
+
+
+def _with(tree: Any, tensors: Iterator[Any]) -> Any:
+    """The same result with ``tensors`` in place of its own, in the order of ``tensors_of``."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return next(tensors)
+    if isinstance(tree, dict):
+        return type(tree)({name: _with(value, tensors) for name, value in tree.items()})
+    if isinstance(tree, (list, tuple)):
+        values = [_with(value, tensors) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+    if hasattr(tree, "__dict__") and not isinstance(tree, (type, torch.nn.Module)):
+        for name, value in list(vars(tree).items()):
+            setattr(tree, name, _with(value, tensors))
+    return tree

@@ -1,0 +1,110 @@
+"""Counters where an engine's ``/metrics`` answers: through prometheus-client, where the engine uses it.
+
+With ``GFXGRAPH_METRICS=FOLDER`` each process keeps its counters there, and in every process that imports
+prometheus-client those of all of them are added to what it answers: to its default registry, and to what it
+collects from several processes (``PROMETHEUS_MULTIPROC_DIR``, as SGLang's server and vLLM's with several
+front ends). The library is the engine's; gfxgraph does not need it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from gfxgraph.runtime import metrics
+from gfxgraph.runtime.imports import watch
+
+PERIOD_S = 5.0
+_publishing: set[int] = set()
+
+
+def publish(folder: str) -> None:
+    """Keep this process's counters in ``folder``, and answer with everybody's; once more does nothing."""
+    if os.getpid() in _publishing:
+        return
+    _publishing.add(os.getpid())
+    _keep_writing(folder)
+    os.register_at_fork(after_in_child=functools.partial(publish, folder))
+    for module, then in (("prometheus_client", _register), ("prometheus_client.multiprocess", _add_to_collection)):
+        if module in sys.modules:
+            then(folder)
+        else:
+            watch(module, functools.partial(then, folder))
+
+
+def _keep_writing(folder: str) -> None:
+    owner, ended = os.getpid(), threading.Event()
+
+    def write() -> None:
+        if os.getpid() == owner:
+            try:
+                metrics.write(folder)
+            except OSError as error:
+                from gfxgraph.runtime.process import log
+
+                log.warning("counters were not written to %s: %s", folder, error.strerror)
+                ended.set()
+
+    def run() -> None:
+        while not ended.wait(PERIOD_S):
+            write()
+
+    def end() -> None:
+        if os.getpid() == owner:
+            ended.set()
+            metrics.file_in(folder).unlink(missing_ok=True)  # its counters ended with it
+
+    write()
+    threading.Thread(target=run, name="gfxgraph-metrics", daemon=True).start()
+    atexit.register(end)
+
+
+def collect(folder: str) -> Iterator[Any]:
+    """Every process's metrics, as prometheus-client's own objects; this one's as they are now."""
+    core = import_module("prometheus_client.core")
+    metrics.write(folder)
+    kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
+    for family in metrics.collect(folder):
+        names = list(family.samples[0][0])
+        made = kinds[family.kind](family.name, family.help, labels=names)
+        for labels, value in family.samples:
+            made.add_metric([labels[name] for name in names], value)
+        yield made
+
+
+class _Collector:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def collect(self) -> Iterator[Any]:
+        return collect(self.folder)
+
+    def describe(self) -> list[Any]:
+        return []  # asked at registration, when nobody has counted anything
+
+
+def _register(folder: str) -> None:
+    registry = sys.modules["prometheus_client"].REGISTRY
+    if not getattr(registry, "_gfxgraph", False):
+        registry._gfxgraph = True
+        registry.register(_Collector(folder))
+
+
+def _add_to_collection(folder: str) -> None:
+    owner = sys.modules["prometheus_client.multiprocess"].MultiProcessCollector
+    original = owner.collect
+    if getattr(original, "_gfxgraph", False):
+        return
+
+    @functools.wraps(original)
+    def with_ours(self: Any) -> Any:
+        return [*original(self), *collect(folder)]
+
+    with_ours._gfxgraph = True  # type: ignore[attr-defined]
+    owner.collect = with_ours

@@ -1,0 +1,43 @@
+"""What an engine's plugin entry point does in each of the engine's processes.
+
+An installed package's entry points are called without anybody having asked for gfxgraph, so nothing
+happens unless somebody did: by ``GFXGRAPH``, by the engine's own variable, or by naming it in the engine's
+list of plugins.
+
+An engine's first process often forks the others and never touches the GPU itself. Looking for a GPU
+initializes the driver, which no forked child survives. So the bridge is switched on when torch
+initializes the GPU, in whichever process does.
+"""
+
+from __future__ import annotations
+
+from gfxgraph import config
+from gfxgraph.adapters.base import Adapter
+
+
+def activate(adapter: Adapter, list_variable: str) -> None:
+    """Install ``adapter`` and switch the bridge on in this process, where that was asked for.
+
+    Args:
+        list_variable: where the engine keeps the names of the plugins that it may load.
+
+    Raises:
+        ActivationError: once the GPU is initialized, as ``gfxgraph.enable``.
+    """
+    settings = config.load()
+    is_named = "gfxgraph" in config.variables([list_variable]).get(list_variable, "").split(",")
+    if not settings.is_on and (not is_named or settings.is_refused):
+        return
+    adapter.install_when_imported()
+    if settings.metrics:
+        from gfxgraph.adapters._metrics import publish
+
+        publish(settings.metrics)
+    from gfxgraph.runtime import activation
+
+    if settings.simulate or activation.is_enabled():
+        activation.enable()
+        return
+    import torch
+
+    torch.cuda._lazy_call(activation.enable)

@@ -1,0 +1,160 @@
+"""Keys and values at fixed addresses: transformers' static cache, made to be written by a graph.
+
+Problem: transformers' static cache keeps Python numbers that steer it (how much of a sliding window is
+filled) and a length tensor for every layer, so that a captured step would hold the numbers for good and
+spends three small kernels a layer on its lengths. Idea: its layers, in a subclass that, while a graph
+decodes, takes the place to write from one tensor that the whole model shares. The prompt goes through
+transformers' own code, and a step writes the same numbers to the same places: not a bit differs.
+
+A sliding window is in one of two states: filling, written like any other layer, or full, where each step
+moves it by one. Which one is known on the host; a decoder keeps a graph for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer, StaticSlidingWindowLayer
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the next token goes; shared by all layers of a cache."""
+
+    position: Tensor
+    """[1] int64, device: the index of the token that a step reads."""
+    n_cached: int = 0
+    """Tokens in the cache."""
+    is_full: bool = False
+    """True where the next token pushes the oldest out of the windows; a compiled step is guarded on it."""
+    is_decoding: bool = False
+    """True inside a step of one token, False while the prompt is read."""
+
+
+class FixedLayer(StaticLayer):  # type: ignore[misc]
+    """A layer that attends to everything."""
+
+    def __init__(self, max_cache_len: int, place: Place) -> None:
+        super().__init__(max_cache_len)
+        self.place = place
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store keys and values; return all there are."""
+        if not self.place.is_decoding:
+            return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
+        self.keys.index_copy_(2, self.place.position, key_states)
+        self.values.index_copy_(2, self.place.position, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> Any:
+        """Tokens seen: a number while the prompt is read, the device's own tensor in a step."""
+        return self.place.position if self.place.is_decoding else self.place.n_cached
+
+
+class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
+    """A layer that attends to a sliding window."""
+
+    def __init__(self, max_cache_len: int, sliding_window: int, place: Place) -> None:
+        super().__init__(max_cache_len, sliding_window)
+        self.place = place
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store keys and values; return those in the window."""
+        if not self.place.is_decoding:
+            return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
+        if self.place.is_full:
+            self.keys.copy_(torch.cat((self.keys[:, :, 1:], key_states), dim=2))
+            self.values.copy_(torch.cat((self.values[:, :, 1:], value_states), dim=2))
+        else:
+            self.keys.index_copy_(2, self.place.position, key_states)
+            self.values.index_copy_(2, self.place.position, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Width and start of the mask; in a step the window is all there is."""
+        if not self.place.is_decoding:
+            return super().get_mask_sizes(query_length)  # type: ignore[no-any-return]
+        return self.max_cache_len, 0
+
+    def get_seq_length(self) -> Any:
+        """Tokens seen; in a full window the query stands at its end."""
+        if not self.place.is_decoding:
+            return self.place.n_cached
+        return self.max_cache_len - 1 if self.place.is_full else self.place.position
+
+
+class FixedCache(StaticCache):  # type: ignore[misc]
+    """A static cache over one `Place`."""
+
+    def __init__(self, config: Any, max_cache_len: int, place: Place) -> None:
+        super().__init__(config=config, max_cache_len=max_cache_len)
+        self.place = place
+        self.layers: list[Any] = [self._fixed(layer, config, place) for layer in self.layers]
+
+    @staticmethod
+    def _fixed(layer: Any, config: Any, place: Place) -> Any:
+        if type(layer) is StaticSlidingWindowLayer:
+            return FixedSlidingLayer(layer.max_cache_len, config.sliding_window, place)
+        return FixedLayer(layer.max_cache_len, place)
+
+    @property
+    def full_windows(self) -> bool:
+        """True where the next token pushes the oldest out of the sliding windows."""
+        return 0 < self.window <= self.place.n_cached
+
+    @property
+    def window(self) -> int:
+        """Width of the sliding windows; 0 where no layer has one."""
+        return max((layer.max_cache_len for layer in self.layers if layer.is_sliding), default=0)
+
+    def reset(self) -> None:
+        """Empty it; what it held is overwritten, so that nothing of it can come through a mask."""
+        self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
+        held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+        lengths = [layer.cumulative_length for layer in self.layers]
+        for group in (held, [length for length in lengths if length.device == self.place.position.device]):
+            if group:
+                torch._foreach_zero_(group)
+        for layer in self.layers:
+            if layer.is_sliding:
+                layer.cumulative_length_int = 0
+
+    def handed_out(self, config: Any, as_static: bool) -> Any:
+        """A copy for the caller to keep: of the kind that transformers would have returned."""
+        n_cached = self.place.n_cached
+        if not as_static:
+            copy = DynamicCache(config=config)
+            for index, layer in enumerate(self.layers):
+                held = min(n_cached, layer.max_cache_len)
+                copy.update(layer.keys[:, :, :held].clone(), layer.values[:, :, :held].clone(), index)
+                if layer.is_sliding:
+                    copy.layers[index].cumulative_length = n_cached
+            return copy
+        copy = StaticCache(config=config, max_cache_len=max(layer.max_cache_len for layer in self.layers))
+        for layer, mine in zip(copy.layers, self.layers):
+            layer.lazy_initialization(mine.keys[:, :, :0], mine.values[:, :, :0])
+            layer.keys.copy_(mine.keys)
+            layer.values.copy_(mine.values)
+            layer.cumulative_length.fill_(min(n_cached, layer.max_cache_len))
+            if layer.is_sliding:
+                layer.cumulative_length_int = n_cached
+        return copy
+
+
+def why_not(config: Any) -> str:
+    """Why a model of this configuration has no fixed cache; "" where it has one."""
+    try:
+        layers = StaticCache(config=config, max_cache_len=1).layers
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        return f"no static cache can be made for it ({type(error).__name__}: {error})"
+    kinds = {type(layer).__name__ for layer in layers if type(layer) not in (StaticLayer, StaticSlidingWindowLayer)}
+    if kinds:
+        return f"its cache has layers of the kind {', '.join(sorted(kinds))}"
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        return "it attends in chunks"
+    if getattr(config, "sliding_window", None) is None and getattr(config, "attention_chunk_size", None):
+        return "it attends in chunks"
+    return ""

@@ -1,0 +1,126 @@
+"""How the next token is chosen: which logits processors and stopping criteria a graph can hold.
+
+A processor that looks at nothing but the scores can be captured with its numbers. One that looks at the
+tokens so far sees a tensor that grows, which no graph can hold; where the processor does not mind a
+token twice, it is given the whole buffer, its unused tail filled with the first token. The rest, and
+whatever is not transformers' own, runs between the graphs as it would without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as processors
+from transformers.generation import stopping_criteria as criteria
+
+_SCORES_ONLY = (
+    processors.TemperatureLogitsWarper,
+    processors.TopKLogitsWarper,
+    processors.TopPLogitsWarper,
+    processors.MinPLogitsWarper,
+    processors.TypicalLogitsWarper,
+    processors.EpsilonLogitsWarper,
+    processors.SuppressTokensLogitsProcessor,
+    processors.InfNanRemoveLogitsProcessor,
+    processors.LogitNormalization,
+)
+_LENGTH_ONLY = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one call of generate asks for, as far as the next token is concerned."""
+
+    processors: Any
+    """transformers' LogitsProcessorList."""
+    do_sample: bool
+    eos: Any
+    """The EosTokenCriteria that a step itself looks at; None where there is none."""
+    pad: Tensor | None
+    """Token for rows that are finished; None where rows are not padded."""
+    keeps_scores: bool
+    outside: tuple[str, ...]
+    """Processors that no graph can hold; where there are any, the token is chosen between graphs."""
+    parts: tuple[Any, ...]
+    """What a captured choice holds for, whatever the length."""
+    thresholds: tuple[int, ...]
+    """Lengths from which on processors act otherwise."""
+
+    def key(self, length: int) -> tuple[Any, ...]:
+        """What a captured choice holds for, for rows of ``length`` tokens."""
+        return self.parts, tuple(length < threshold for threshold in self.thresholds)
+
+    def scores(self, history: Tensor, length: int, logits: Tensor) -> Tensor:
+        """What the processors make of ``logits`` in a graph.
+
+        Args:
+            history: [batch, capacity] int64, device: the tokens so far, the rest any of these.
+            length: how many tokens there are; only compared with numbers.
+            logits: [batch, vocabulary] float32, device.
+        """
+        for processor in self.processors:
+            seen = history[:, :length] if type(processor) in _LENGTH_ONLY else history
+            logits = processor(seen, logits)
+        return logits
+
+
+def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> Choice:
+    """What a call asks for; reads small tensors, so it belongs before the prompt is queued."""
+    pad = pad if stops.pads_finished else None
+    parts = tuple((type(processor), _numbers(processor)) for processor in listed)
+    eos = () if stops.eos is None else _plain(stops.eos.eos_token_id)
+    key = (parts, do_sample, eos, None if pad is None else int(pad), keeps_scores)
+    outside = tuple(type(processor).__name__ for processor in listed if not _fits(processor))
+    thresholds = tuple(_threshold(processor) for processor in listed if type(processor) in _LENGTH_ONLY)
+    return Choice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds)
+
+
+def _fits(processor: Any) -> bool:
+    if type(processor) is processors.RepetitionPenaltyLogitsProcessor:
+        return not processor.prompt_ignore_length and processor.logits_indices is None
+    return type(processor) in _SCORES_ONLY or type(processor) in _LENGTH_ONLY
+
+
+def _threshold(processor: Any) -> int:
+    if type(processor) is processors.MinLengthLogitsProcessor:
+        return int(processor.min_length)
+    return int(processor.prompt_length_to_skip + processor.min_new_tokens)
+
+
+def _numbers(processor: Any) -> Any:
+    if not _fits(processor):
+        return id(processor)
+    if type(processor) in _LENGTH_ONLY:  # its length is in the thresholds
+        return _plain(processor.eos_token_id)
+    return tuple((name, _plain(value)) for name, value in sorted(vars(processor).items()))
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value.flatten().tolist()) if isinstance(value, torch.Tensor) else value
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The stopping criteria of one call, by who looks at them."""
+
+    max_length: int | None
+    eos: Any
+    """Looked at by the device in every step."""
+    on_host: tuple[Any, ...]
+    """Called after every step, as transformers calls them."""
+    pads_finished: bool
+    """transformers pads finished rows where any criterion has an ``eos_token_id``."""
+
+
+def stops_of(listed: Sequence[Any]) -> Stops:
+    """Divide a StoppingCriteriaList."""
+    lengths = [c.max_length for c in listed if type(c) is criteria.MaxLengthCriteria]
+    ends = [c for c in listed if type(c) is criteria.EosTokenCriteria]
+    in_graph = ends[0] if len(ends) == 1 else None
+    others = tuple(c for c in listed if type(c) is not criteria.MaxLengthCriteria and c is not in_graph)
+    pads = any(hasattr(c, "eos_token_id") for c in listed)
+    return Stops(min(lengths) if lengths else None, in_graph, others, pads)

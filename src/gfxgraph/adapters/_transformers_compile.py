@@ -1,0 +1,258 @@
+"""A compiled step that changes no bit.
+
+Problem: the graph of a step of Llama holds eight hundred kernels, most of them tiny; Inductor fuses them,
+but its kernels round differently, and in half precision another last bit soon is another token. Idea: let
+Inductor fuse only what cannot round differently (additions, products, casts, copies, each rounded as if it
+stood alone), and keep torch's own kernels for the rest: reductions, exponentials, matrix products,
+attention. Then compare: the compiled step is used only where its scores and what it writes into the cache
+are, bit for bit, what the model's own step gives.
+
+It is compiled in a thread, on a decoder of its own, while generation goes on with the model's own kernels.
+Tokens do not change when it takes over, because no bit does.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import GenerationConfig
+
+from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_loop import Request
+from gfxgraph.errors import first_line
+from gfxgraph.runtime import process
+
+if TYPE_CHECKING:
+    from gfxgraph.adapters._transformers_decode import Decoder
+
+N_COMPARED = 6
+"""Steps that are compared before a compiled one is used."""
+
+EXACT = {
+    "emulate_precision_casts": True,  # also keeps products and sums apart
+    "eager_numerics.division_rounding": True,
+    "pattern_matcher": False,
+    "shape_padding": False,
+    "triton.cudagraphs": False,
+    "max_autotune": False,
+    "coordinate_descent_tuning": False,
+}
+"""Inductor's settings for a compiled step, those of them that this torch has."""
+
+_compiling = threading.Lock()
+"""One at a time: Inductor's settings and torch's stance on recompiling are the process's."""
+
+
+def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callable[[Decoder, str], None]) -> Any:
+    """Compile a decoder's step in a thread.
+
+    Args:
+        decoder: the one at work; it says what the model is called with.
+        make: makes another one like it.
+        mode: True, or "any" for Inductor's own kernels without comparison.
+        done: gets the new decoder and "", or the one at work and why it stays.
+    """
+    model, extras, has_positions = decoder.model, dict(decoder.extras), decoder.has_positions
+    n_threads = torch.get_num_threads()
+
+    def work() -> None:
+        torch.set_num_threads(n_threads)  # a compiled function is guarded on it, and it is the thread's own
+        try:
+            with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    twin = make()
+                    why = _compile(twin, model, extras, has_positions, mode)
+                    torch.cuda.current_stream().synchronize()
+        except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
+            twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
+        if why:
+            process.log.info("the step of %s keeps the model's own kernels: %s", type(model).__name__, why)
+        done(decoder if why else twin, why)
+
+    thread = threading.Thread(target=work, name="gfxgraph compile")
+    thread.start()
+    return thread
+
+
+def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool, mode: Any) -> str:
+    """Give ``twin`` a compiled step; returns why not, where it must not have one."""
+    _read_some_prompt(twin, model, extras, has_positions)
+    compiled = compiled_step(model, exact=mode != "any")
+    greedy = Choice((), False, None, None, False, (), (), ())
+    for step in range(N_COMPARED):
+        if twin.cache.full_windows or twin.cache.place.n_cached >= twin.capacity - 1:
+            break
+        twin.forward(twin.model_step)
+        expected, written = twin.logits.clone(), _written(twin)
+        twin.forward(compiled)
+        if mode != "any" and not (_same(twin.logits, expected) and all(map(_same, _written(twin), written))):
+            return f"compiled, its step {step} gives other bits"
+        twin.choose(greedy, twin.logits)
+        twin.cache.place.n_cached += 1
+    twin.compiled = compiled
+    return ""
+
+
+def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool) -> None:
+    length = max(1, min(8, twin.capacity // 2, twin.cache.window - N_COMPARED if twin.cache.window else 8))
+    generator = torch.Generator().manual_seed(1)
+    n_words = model.config.get_text_config(decoder=True).vocab_size
+    ids = torch.randint(n_words, (twin.batch, length), generator=generator)
+    kwargs: dict[str, Any] = extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
+    if has_positions:
+        kwargs["position_ids"] = torch.arange(length, device=model.device).expand(twin.batch, -1)
+    choice = Choice((), False, None, None, False, (), (), ())
+    stops = Stops(None, None, (), False)
+    config = GenerationConfig()
+    request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
+    # The stream that captures may be capturing, for the decoder at work.
+    twin.read_prompt(request, as_graph=False)
+    twin.choose(choice, twin.logits)
+
+
+def _written(decoder: Decoder) -> list[Tensor]:
+    """What a step has written into the cache."""
+    at = decoder.position
+    return [
+        held.index_select(2, at).clone() for layer in decoder.cache.layers for held in (layer.keys, layer.values)
+    ]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal bit for bit; numbers that are none count as equal to themselves."""
+    size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return bool((one.view(size) == other.view(size)).all())
+
+
+def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
+    """The model's call, compiled for the shapes that it is first called with."""
+
+    def step(**inputs: Any) -> Any:
+        return model(**inputs, return_dict=True).logits
+
+    # A code object of its own: torch counts compilations, and gives up, by code object.
+    own = types.FunctionType(
+        step.__code__.replace(co_name=f"step_{id(step):x}"), step.__globals__, "step", None, step.__closure__
+    )
+    own.__kwdefaults__ = step.__kwdefaults__
+    if not exact:
+        return torch.compile(own, dynamic=False, options={"triton.cudagraphs": False})
+    _define_ops()
+    return torch.compile(own, dynamic=False, backend=_exact_backend)
+
+
+def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    keep_own_kernels(module)
+    return compile_fx(module, example_inputs, config_patches=known_settings())
+
+
+def known_settings() -> dict[str, Any]:
+    """`EXACT`, without what this torch's Inductor does not have."""
+    from torch._inductor import config
+
+    known = config.get_config_copy()
+    return {name: value for name, value in EXACT.items() if name in known}
+
+
+# -- operations that keep torch's own kernels ----------------------------------------------------------
+
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "cos": torch.cos,
+    "sin": torch.sin,
+    "sqrt": torch.sqrt,
+    "softplus": F.softplus,
+}
+_FUNCTIONS: dict[Any, str] = {
+    F.silu: "silu",
+    torch.sigmoid: "sigmoid",
+    torch.nn.functional.sigmoid: "sigmoid",
+    torch.tanh: "tanh",
+    torch.nn.functional.tanh: "tanh",
+    torch.exp: "exp",
+    torch.cos: "cos",
+    torch.sin: "sin",
+    torch.sqrt: "sqrt",
+}
+_library: Any = None
+
+
+def _define_ops() -> None:
+    """Register the operations, once in a process."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("gfxgraph", "FRAGMENT")
+    _library.define("unary(Tensor x, str name) -> Tensor")
+    _library.define("mean(Tensor x, int[] dim, bool keepdim) -> Tensor")
+    _library.define("softmax(Tensor x, int dim, ScalarType? dtype) -> Tensor")
+    _library.impl("unary", lambda x, name: _UNARY[name](x), "CompositeExplicitAutograd")
+    _library.impl("mean", lambda x, dim, keepdim: x.mean(dim, keepdim), "CompositeExplicitAutograd")
+    _library.impl("softmax", lambda x, dim, dtype: torch.softmax(x, dim, dtype=dtype), "CompositeExplicitAutograd")
+    torch.library.register_fake("gfxgraph::unary", lambda x, name: torch.empty_like(x), lib=_library)
+    torch.library.register_fake("gfxgraph::mean", lambda x, dim, keepdim: x.mean(dim, keepdim), lib=_library)
+    torch.library.register_fake(
+        "gfxgraph::softmax", lambda x, dim, dtype: torch.empty_like(x, dtype=dtype or x.dtype), lib=_library
+    )
+
+
+def keep_own_kernels(module: Any) -> int:
+    """Have a captured module's reductions and exponentials stay torch's own; returns how many there are."""
+    _define_ops()
+    n = 0
+    for node in list(module.graph.nodes):
+        replacement = _replacement(node)
+        if replacement is None:
+            continue
+        op, args = replacement
+        with module.graph.inserting_before(node):
+            new = module.graph.call_function(op, args)
+        new.meta = dict(node.meta)
+        node.replace_all_uses_with(new)
+        module.graph.erase_node(node)
+        n += 1
+    module.recompile()
+    return n
+
+
+def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The operation that stands for a node, with its arguments; None where the node stays."""
+    ops = torch.ops.gfxgraph
+    if node.op == "call_method":
+        name = node.target
+    elif node.op == "call_function":
+        name = _FUNCTIONS.get(node.target, getattr(node.target, "__name__", ""))
+    else:
+        return None
+    args, kwargs = node.args, dict(node.kwargs)
+    if name == "gelu":
+        how = kwargs.get("approximate", "none")
+        return ops.unary, (args[0], "gelu_tanh" if how == "tanh" else "gelu")
+    if name == "silu" and not kwargs.get("inplace") and len(args) == 1:
+        return ops.unary, (args[0], "silu")
+    if name in _UNARY and len(args) == 1 and not kwargs:
+        return ops.unary, (args[0], name)
+    if name == "mean":
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        keepdim = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
+        if dim is None or kwargs.keys() - {"dim", "keepdim"}:
+            return None
+        return ops.mean, (args[0], [dim] if isinstance(dim, int) else list(dim), keepdim)
+    if name == "softmax" and not kwargs.keys() - {"dim", "dtype", "_stacklevel"}:
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if isinstance(dim, int) and len(args) <= 2:
+            return ops.softmax, (args[0], dim, kwargs.get("dtype"))
+    return None

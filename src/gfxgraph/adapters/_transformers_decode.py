@@ -1,0 +1,376 @@
+"""Generation with a fixed cache: the step is two graphs, the model's and the choice of a token.
+
+Problem: a step of transformers' loop is a thousand small launches and grows its tensors by one token.
+Idea: everything a step touches has a fixed place, and a step is two launches: *forward* reads the token
+and leaves scores, *choose* picks the next token from them. They are apart because a program changes its
+sampling settings often and its model never: another temperature costs a capture of ten nodes.
+
+The first time, each part runs eagerly, as a real step, so that the first token waits for no capture;
+the second time it is captured, which computes nothing, and replayed. The host waits for the device only
+to learn that all rows are finished: for a group of steps while the next group is already queued. What
+was computed past the end is cut off, and the random generator put back to where it would have been.
+
+Invariants:
+  - a step runs the operations that transformers' own step runs, on the same values, in the same order;
+  - nothing that a graph reads or writes is freed or moved while the graph lives;
+  - the state of a decoder belongs to one call at a time (the caller holds the model's lock).
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.masking_utils import create_masks_for_generate
+
+from gfxgraph.adapters._transformers_cache import FixedCache, Place
+from gfxgraph.adapters._transformers_choice import Choice
+from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
+from gfxgraph.errors import first_line
+from gfxgraph.runtime.callables.memory import Arena
+from gfxgraph.runtime.callables.piece import Piece, beside, copy_in
+
+MAX_CHOICES = 16
+"""Captured ways of choosing that a decoder keeps."""
+MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
+"""Captured shapes of prompts that a decoder keeps, and how large they may be: a long one gains nothing."""
+_OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
+
+
+@dataclass(slots=True)
+class Part:
+    """A function of no arguments that runs eagerly at first, and from then on as a graph."""
+
+    piece: Piece
+    n_runs: int = 0
+    n_eager: int = 1
+    """Runs before it is captured."""
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of its graph; 0 where it has none, or they cannot be counted."""
+        program = getattr(self.piece.graph, "_program", None)
+        return 0 if program is None else sum(segment.n_nodes or 0 for segment in program.segments)
+
+    @property
+    def is_captured(self) -> bool:
+        """True where it runs as a graph."""
+        return self.piece.graph is not None
+
+    def run(self) -> None:
+        """Run once; when it has run eagerly often enough it is captured first."""
+        self.n_runs += 1
+        if self.n_runs <= self.n_eager:
+            # On the stream that captures, where libraries make themselves a handle before the capture.
+            beside(self.piece.place, self.piece.fn, (), {})
+            return
+        if self.n_runs == self.n_eager + 1:
+            self.piece.pool = self.piece.place.pool
+            if not self.piece.capture():
+                self.piece.place.renew()  # nothing is captured into the pool of a failed capture
+        self.piece.run()
+
+
+class Decoder:
+    """Decodes batches of one size with a cache of one length.
+
+    Args:
+        model: a causal language model of transformers, on a GPU.
+        place: where its graphs keep their memory.
+        batch: rows.
+        cache_len: tokens that the cache holds; one fewer than a result may have.
+    """
+
+    def __init__(self, model: Any, place: Arena, batch: int, cache_len: int) -> None:
+        self._model = weakref.ref(model)
+        self.arena = place
+        self.batch, self.capacity = batch, cache_len + 1
+        device = model.device
+        config = model.config.get_text_config(decoder=True)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.position = zeros(1)
+        self.cache = FixedCache(config, cache_len, Place(self.position))
+        self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
+        self.history = zeros(batch, self.capacity)
+        self.mask = zeros(batch, self.capacity, dtype=torch.bool)
+        self.unfinished = zeros(batch)
+        self.alive = zeros(self.capacity)
+        """By token index: 0 where all rows were finished with that token."""
+        self.logits = self.scores = zeros(0)
+        """[batch, vocabulary] float32; the vocabulary is as large as the prompt's scores say."""
+        self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
+        self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
+        self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
+        self.prompts: OrderedDict[Any, tuple[list[Tensor], Part]] = OrderedDict()
+        self.forwards: dict[bool, Part] = {}
+        self.choices: OrderedDict[Any, Part] = OrderedDict()
+        self.compiled: Callable[..., Tensor] | None = None
+        """What gives the scores in place of the model's own call, while no window is full."""
+        self.extras: dict[str, Any] = {}
+        """Plain arguments that the model gets in every step."""
+        self.has_positions = True
+        self.tally = Tally()
+
+    @property
+    def model(self) -> Any:
+        """The model; whoever called its generate holds it."""
+        return self._model()
+
+    # -- the two parts of a step --------------------------------------------------------------------
+
+    def _masks(self) -> Any:
+        """The attention masks of a step, as ``prepare_inputs_for_generation`` makes them."""
+        made = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)
+        like = torch.empty((self.batch, 1, 0), dtype=self.model.dtype, device=self.mask.device)
+
+        def masks(mask: Tensor) -> Any:
+            return made(
+                config=self.model.config,
+                inputs_embeds=like,
+                attention_mask=mask,
+                past_key_values=self.cache,
+                position_ids=self.position_ids,
+                block_sequence_ids=None,
+                token_type_ids=None,
+                mm_token_type_ids=None,
+                is_first_iteration=False,
+            )
+
+        if not self.cache.place.is_full:
+            return masks(self.mask)
+        # A full window ends at the query: it sees the same columns each step, of a mask that moves along.
+        seen = masks(self.mask.index_select(1, self.in_window + self.position))
+        if not isinstance(seen, dict):
+            return seen
+        everything = masks(self.mask)
+        return {kind: seen[kind] if kind == "sliding_attention" else everything[kind] for kind in seen}
+
+    def _added_masks(self) -> Any:
+        """The masks as numbers to add, made once instead of by torch's attention in every layer."""
+        masks = self._masks()
+        dtypes = {layer.keys.dtype for layer in self.cache.layers}
+        if self.model.config._attn_implementation != "sdpa" or len(dtypes) > 1:
+            return masks
+        like = {"dtype": dtypes.pop(), "device": self.mask.device}
+        nothing, everything = torch.full((), 0.0, **like), torch.full((), -math.inf, **like)
+        return pytree.tree_map_only(
+            Tensor, lambda mask: torch.where(mask, nothing, everything) if mask.dtype is torch.bool else mask, masks
+        )
+
+    def model_step(self, **inputs: Any) -> Tensor:
+        """Scores by the model's own kernels."""
+        scores: Tensor = self.model(**inputs, return_dict=True).logits
+        return scores
+
+    def forward(self, step: Callable[..., Tensor]) -> None:
+        """Read the token; leave the scores of the next."""
+        self.cache.place.is_decoding = True
+        try:
+            masks = self._added_masks()
+            inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=masks)
+            if self.has_positions:
+                inputs["position_ids"] = self.position_ids
+            scores = step(**inputs)
+        finally:
+            self.cache.place.is_decoding = False
+        self.logits.copy_(scores[:, -1])
+
+    def choose(self, choice: Choice, scores: Tensor) -> None:
+        """Pick the next token and put it everywhere."""
+        self.position.add_(1)
+        self.position_ids.add_(1)
+        if choice.keeps_scores:
+            self.scores.copy_(scores)
+        if choice.do_sample:
+            tokens = torch.multinomial(torch.nn.functional.softmax(scores, dim=-1), num_samples=1).squeeze(1)
+        else:
+            tokens = torch.argmax(scores, dim=-1)
+        if choice.pad is not None:
+            tokens = tokens * self.unfinished + choice.pad * (1 - self.unfinished)
+        self.token.copy_(tokens[:, None])
+        self.history.index_copy_(1, self.position, self.token)
+        if choice.eos is not None:
+            self.unfinished.copy_(self.unfinished & ~choice.eos(self.token, None))
+            self.alive.index_copy_(0, self.position, self.unfinished.max()[None])
+
+    # -- a call -------------------------------------------------------------------------------------
+
+    def generate(self, request: Request) -> Any:
+        """Answer one call of generate.
+
+        Returns:
+            What transformers' loop would have returned.
+        """
+        self.read_prompt(request)
+        loop = Loop(self, request)
+        length = request.input_ids.shape[1]
+        self.tally.n_calls += 1
+        with self.model._optimize_model_for_decode():
+            while True:
+                length += 1
+                self._next_token(request, loop, length)
+                if loop.is_over(length) or length >= request.max_length:
+                    break
+                self._step_forward()
+        length = loop.finish(length)
+        if request.streamer is not None:
+            request.streamer.end()
+        return self._result(request, loop, length)
+
+    def read_prompt(self, request: Request, *, as_graph: bool = True) -> None:
+        """Fill the cache from the prompt, leave the scores of the first token, and begin with the rest."""
+        ids, kwargs = request.input_ids, request.model_kwargs
+        n_prompt = ids.shape[1]
+        self.cache.reset()
+        inputs = self.model.prepare_inputs_for_generation(
+            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {"past_key_values": self.cache}
+        )
+        self._run_prompt(inputs, ids.numel() if as_graph else None)
+        self.cache.place.n_cached = n_prompt
+        self.history.copy_(ids[:, :1].expand_as(self.history))
+        self.history[:, :n_prompt] = ids
+        self.mask.fill_(True)
+        self.mask[:, :n_prompt] = kwargs["attention_mask"]
+        self.position.fill_(n_prompt - 1)
+        self.unfinished.fill_(1)
+        given = kwargs.get("position_ids")
+        if given is not None:
+            self.position_ids.copy_(given[:, -1:].expand_as(self.position_ids))
+        extras = {name: value for name, value in kwargs.items() if name not in _OURS}
+        has_positions = given is not None
+        if (extras, has_positions) != (self.extras, self.has_positions):
+            self.forwards.clear()
+            self.extras, self.has_positions = extras, has_positions
+
+    def _run_prompt(self, inputs: dict[str, Any], n_tokens: int | None) -> None:
+        """Read the whole prompt; one whose shape has come back often enough as a graph.
+
+        Args:
+            inputs: what the model is called with.
+            n_tokens: in all rows; None where it is not to be a graph.
+        """
+
+        def read(given: dict[str, Any]) -> None:
+            scores = self.model(**given, return_dict=True).logits[:, -1]
+            if self.logits.shape != scores.shape:
+                self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+                self.scores = torch.empty_like(self.logits)
+            self.logits.copy_(scores)
+
+        if n_tokens is None or n_tokens > MAX_PROMPT_TOKENS:
+            read(inputs)
+            return
+        leaves, spec = pytree.tree_flatten({k: v for k, v in inputs.items() if k != "past_key_values"})
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        key = str(spec), *((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if key not in self.prompts:
+            buffers = [tensor.clone() for tensor in given]
+            held = iter(buffers)
+            leaves = [next(held) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            static = pytree.tree_unflatten(leaves, spec)
+            static["past_key_values"] = self.cache
+            part = self._part(partial(read, static), f"{type(self.model).__name__}, a prompt of {n_tokens} tokens")
+            part.n_eager = 2
+            self.prompts[key] = buffers, part
+            while len(self.prompts) > MAX_PROMPTS:
+                self.prompts.popitem(last=False)
+        self.prompts.move_to_end(key)
+        buffers, part = self.prompts[key]
+        copy_in(buffers, given)
+        part.run()
+
+    def _step_forward(self) -> None:
+        is_full = self.cache.place.is_full = self.cache.full_windows
+        part = self.forwards.get(is_full)
+        if part is None:
+            step = self.model_step if is_full or self.compiled is None else self.compiled
+            name = f"{type(self.model).__name__}, one token of {self.batch} rows"
+            part = self.forwards[is_full] = self._part(partial(self.forward, step), name)
+        if self.compiled is None or is_full or part.is_captured:
+            part.run()
+        else:
+            self._run_compiled(part)
+        self.cache.place.n_cached += 1
+
+    def _run_compiled(self, part: Part) -> None:
+        """Run a compiled step that is not a graph yet; where it cannot be one, the model's own takes over."""
+        try:
+            with torch.compiler.set_stance("fail_on_recompile"):
+                part.run()
+        except RuntimeError as error:
+            why = first_line(error)
+        else:
+            if part.n_runs < 2 or part.is_captured:
+                return
+            why = part.piece.why_eager
+        self.arena.state.report("fallback", f"the compiled step is not used: {why}", part.piece.name)
+        self.compiled, self.forwards = None, {}
+        self.forward(self.model_step)
+
+    def _next_token(self, request: Request, loop: Loop, length: int) -> None:
+        """Choose the token that makes the rows ``length`` long."""
+        choice, n_seen = request.choice, length - 1
+        if choice.outside:
+            self.choose(choice, choice.processors(self.history[:, :n_seen].clone(), self.logits.clone()))
+            return
+        if loop.part is None or n_seen in loop.key_changes_at:
+            key = choice.key(n_seen)
+            loop.part = self.choices.get(key)
+            if loop.part is None:
+                loop.part = self.choices[key] = self._part(
+                    lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits)),
+                    f"{type(self.model).__name__}, the choice of a token",
+                )
+            self.choices.move_to_end(key)
+            while len(self.choices) > MAX_CHOICES:
+                self.choices.popitem(last=False)
+        loop.part.run()
+
+    def _part(self, fn: Callable[[], None], name: str) -> Part:
+        return Part(Piece(self.arena, fn, name=name))
+
+    @property
+    def is_warm(self) -> bool:
+        """True where the next step of the model needs no capture first."""
+        part = self.forwards.get(self.cache.full_windows)
+        return part is not None and part.n_runs > part.n_eager
+
+    def report(self) -> dict[str, Any]:
+        """Sizes, what is captured, and why what is not."""
+        parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
+        held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+        return {
+            "batch": self.batch,
+            "cache_len": self.capacity - 1,
+            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+            "forwards": sum(part.is_captured for part in self.forwards.values()),
+            "is_compiled": self.compiled is not None,
+            "nodes": [part.n_nodes for part in self.forwards.values()],
+            "prompts": sum(part.is_captured for _, part in self.prompts.values()),
+            "choices": sum(part.is_captured for part in self.choices.values()),
+            "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
+        }
+
+    def _result(self, request: Request, loop: Loop, length: int) -> Any:
+        sequences = self.history[:, :length].clone()
+        if not request.generation_config.return_dict_in_generate:
+            return sequences
+        cache = None
+        if request.wants_cache:
+            config = self.model.config.get_text_config(decoder=True)
+            cache = self.cache.handed_out(config, request.wants_static_cache)
+        return GenerateDecoderOnlyOutput(
+            sequences=sequences, scores=loop.scores, logits=loop.logits, past_key_values=cache
+        )

@@ -1,0 +1,160 @@
+"""What one call of generate knows beside the numbers: when to stop, what a streamer gets, what is kept of a step.
+
+The host asks the device in groups of steps whether all rows are finished, and takes the answer when the next
+group is queued already, so that the device never waits for the host. What was computed past the end is cut
+off, and the random generator put back to where it was after the last token that is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+from gfxgraph.adapters._transformers_choice import Choice, Stops
+
+if TYPE_CHECKING:
+    from gfxgraph.adapters._transformers_decode import Decoder, Part
+
+GROUP = 4
+"""Steps between two looks at whether all rows are finished."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One call of generate, after transformers has prepared it."""
+
+    input_ids: Tensor
+    """[batch, prompt] int64, device."""
+    model_kwargs: dict[str, Any]
+    generation_config: Any
+    choice: Choice
+    stops: Stops
+    max_length: int
+    streamer: Any = None
+    wants_cache: bool = False
+    wants_static_cache: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a decoder has done; for reports and tests."""
+
+    n_calls: int = 0
+    n_tokens: int = 0
+    """Steps that are in results."""
+    n_past_end: int = 0
+    """Steps that were cut off."""
+    n_waits: int = 0
+    """Times that the host waited for the device."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """A group of steps whose outcome is on its way to the host."""
+
+    first: int
+    end: int
+    """Token indices, as in a range."""
+    arrived: Any
+    """torch.cuda.Event."""
+
+
+@dataclass
+class Loop:
+    """What one call's loop knows: when to stop, what to hand to a streamer, what to keep of each step."""
+
+    decoder: Decoder
+    request: Request
+    part: Part | None = None
+    looks: deque[_Look] = field(default_factory=deque)
+    offsets: list[int] = field(default_factory=list)
+    stopped_at: int = 0
+    """Length at which all rows were finished; 0 while unknown."""
+
+    def __post_init__(self) -> None:
+        request, config = self.request, self.request.generation_config
+        self.first = self.unseen = request.input_ids.shape[1]
+        self.key_changes_at = frozenset(request.choice.thresholds)
+        self.looks_at_rows = request.choice.eos is not None or bool(request.stops.on_host)
+        keeps = config.return_dict_in_generate
+        self.scores: Any = () if keeps and config.output_scores else None
+        self.logits: Any = () if keeps and config.output_logits else None
+        # Nothing may be computed past the end where a criterion is the caller's own code, or where
+        # the caller gets the cache.
+        self.is_exact = bool(request.stops.on_host) or request.wants_cache
+        self.group = 1 if self.is_exact or request.streamer is not None else GROUP
+        self.generator = torch.cuda.default_generators[self.decoder.logits.device.index or 0]
+
+    def is_over(self, length: int) -> bool:
+        """Look at the step that made rows ``length`` long; True where generation has ended by what is known."""
+        request, decoder = self.request, self.decoder
+        if request.choice.do_sample:
+            self.offsets.append(self.generator.get_offset())
+        if self.scores is not None:
+            self.scores += (decoder.scores.clone(),)
+        if self.logits is not None:
+            self.logits += (decoder.logits.clone(),)
+        if request.stops.on_host:
+            self._ask_on_host(length)
+        if not self.looks_at_rows and request.streamer is None:
+            return False
+        if length - self.unseen >= self.group:
+            self._look(length)
+        # The next step is no matter of microseconds before it is a graph: a streamer need not wait for it.
+        is_last = self.is_exact or (request.streamer is not None and not decoder.is_warm)
+        while len(self.looks) > (0 if is_last else 1) and not self.stopped_at:
+            self._take(self.looks.popleft())
+        return self.stopped_at > 0
+
+    def finish(self, length: int) -> int:
+        """Take in what is still on its way; returns the length of the result."""
+        if self.looks_at_rows or self.request.streamer is not None:
+            if length > self.unseen:
+                self._look(length)
+            while self.looks and not self.stopped_at:
+                self._take(self.looks.popleft())
+        kept = self.stopped_at or length
+        tally = self.decoder.tally
+        tally.n_tokens += kept - self.first
+        tally.n_past_end += length - kept
+        if kept < length:
+            if self.offsets:
+                self.generator.set_offset(self.offsets[kept - self.first - 1])
+            self.scores = self.scores[: kept - self.first] if self.scores else self.scores
+            self.logits = self.logits[: kept - self.first] if self.logits else self.logits
+        return kept
+
+    def _ask_on_host(self, length: int) -> None:
+        decoder = self.decoder
+        rows = decoder.history[:, :length].clone()  # they may keep it
+        done = StoppingCriteriaList(self.request.stops.on_host)(rows, self.scores)
+        decoder.unfinished.copy_(decoder.unfinished & ~done)
+        decoder.alive[length - 1] = decoder.unfinished.max()
+
+    def _look(self, end: int) -> None:
+        """Send the outcome of the steps since the last look to the host."""
+        decoder, first = self.decoder, self.unseen
+        if self.looks_at_rows:
+            decoder.alive_seen[first:end].copy_(decoder.alive[first:end], non_blocking=True)
+        if self.request.streamer is not None:
+            decoder.tokens_seen[first].copy_(decoder.token[:, 0], non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self.looks.append(_Look(first, end, arrived))
+        self.unseen = end
+
+    def _take(self, look: _Look) -> None:
+        """Wait for a look and act on it."""
+        look.arrived.synchronize()
+        self.decoder.tally.n_waits += 1
+        for index in range(look.first, look.end):
+            if self.request.streamer is not None:
+                self.request.streamer.put(self.decoder.tokens_seen[index].clone())
+            if self.looks_at_rows and not int(self.decoder.alive_seen[index]):
+                self.stopped_at = index + 1
+                return

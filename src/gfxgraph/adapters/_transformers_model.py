@@ -1,0 +1,328 @@
+"""One accelerated model: which calls its decoders take, which decoder takes a call, and what becomes of them.
+
+Nothing here imports torch or transformers before a model generates.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gfxgraph.adapters._transformers_decode import Decoder
+
+MAX_DECODERS = 4
+"""Pairs of batch size and cache length that a model keeps graphs and a cache for."""
+MIN_TOKENS = 16
+"""Steps of a decoder after which it is worth compiling."""
+_GRANULE = 64
+_IDLE_HOOKS = "transformers.utils.output_capturing"
+"""transformers' own hooks, which stay once a call has asked for hidden states, and do nothing in others."""
+
+
+class Accelerated:
+    """One model: its decoders, and the decision which calls they take."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        self.lock = threading.Lock()
+        self.arena: Any = None
+        self.decoders: OrderedDict[tuple[int, int], Decoder] = OrderedDict()
+        self.seen: tuple[Any, ...] = ()
+        """The modules and where their weights are, at this call."""
+        self.captured: tuple[Any, ...] = ()
+        """The same when the first of the present graphs was captured."""
+        self.left_alone: dict[str, int] = {}
+        self.past: list[int] = [0, 0, 0, 0]
+        self.compile: bool | str = False
+        self.compiling: dict[tuple[int, int], Any] = {}
+        """Threads by the decoder they work for; None where one is done."""
+        self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
+        """Decoders to take over, each with the one that it takes over from."""
+        self.why_not_compiled: list[str] = []
+
+    @property
+    def model(self) -> Any:
+        """The model; whoever called its generate holds it."""
+        return self._model()
+
+    def leave_alone(self, reason: str) -> None:
+        """Count a call that transformers' own loop answers."""
+        from gfxgraph.runtime import process
+
+        self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
+        state = process.current()
+        if state is not None:
+            state.report("fallback", f"generate runs without graphs: {reason}", type(self.model).__name__)
+        elif self.left_alone[reason] == 1:
+            process.log.warning("generate runs without graphs: %s (%s)", reason, type(self.model).__name__)
+
+    def sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer one call of the loop, by a decoder or by transformers."""
+        given = inspect.signature(original).bind(self.model, *args, **kwargs)
+        given.apply_defaults()
+        call = given.arguments
+        call["model_kwargs"] = dict(call["model_kwargs"])
+        reason = self.why_not(call)
+        if not reason and not self.lock.acquire(blocking=False):
+            reason = "the model is generating in another thread"
+        if reason:
+            self.leave_alone(reason)
+            return original(*given.args, **given.kwargs)
+        import torch
+
+        try:
+            # Memory that graphs write must not be inference tensors, which nothing else may write then.
+            with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.model.device):
+                return self._generate(call)
+        except _OutOfMemory as error:
+            self.free()
+            self.leave_alone(f"a cache at fixed addresses does not fit in memory ({error})")
+        finally:
+            self.lock.release()
+        return original(*given.args, **given.kwargs)
+
+    def _generate(self, call: dict[str, Any]) -> Any:
+        import torch
+
+        from gfxgraph.adapters import _transformers_choice as choices
+        from gfxgraph.adapters._transformers_loop import Request
+
+        config, kwargs = call["generation_config"], call["model_kwargs"]
+        stops = choices.stops_of(call["stopping_criteria"])
+        returns = config.return_dict_in_generate
+        choice = choices.choice_of(
+            call["logits_processor"], stops, config.do_sample, config._pad_token_tensor,
+            keeps_scores=bool(returns and config.output_scores),
+        )  # fmt: skip
+        assert stops.max_length is not None
+        request = Request(
+            input_ids=call["input_ids"],
+            model_kwargs=kwargs,
+            generation_config=config,
+            choice=choice,
+            stops=stops,
+            max_length=stops.max_length,
+            streamer=call["streamer"],
+            wants_cache=bool(returns),
+            wants_static_cache=_is_static(config),
+        )
+        try:
+            decoder = self._decoder(request.input_ids.shape[0], self._cache_len(call, stops.max_length))
+        except torch.OutOfMemoryError as error:
+            raise _OutOfMemory(str(error).splitlines()[0]) from error
+        if choice.outside:
+            self._note_outside(choice.outside)
+        self.arena.follow(torch.cuda.current_stream())
+        with self.arena.lock:
+            result = decoder.generate(request)
+        if self.compile and not config.disable_compile:
+            self._compile(decoder)
+        return result
+
+    def _compile(self, decoder: Decoder) -> None:
+        """Begin to compile the decoder's step, once, after a call that was long enough to show it is used."""
+        key = (decoder.batch, decoder.capacity - 1)
+        if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
+            return
+        from gfxgraph.adapters import _transformers_compile as compiling
+        from gfxgraph.adapters._transformers_decode import Decoder
+
+        self.compiling[key] = None
+        why = ""
+        if self.arena.state.platform == "simulator":
+            why = "the simulator compiles nothing"
+        elif "grouped_mm" in self.model.get_experts_implementation().values():
+            why = "its experts work differently in a prompt and in a step"  # the thread would switch them too
+        if why:
+            self.why_not_compiled.append(why)
+            return
+        arena, model = self.arena, self.model
+
+        def done(made: Decoder, why: str) -> None:
+            if why:
+                self.why_not_compiled.append(why)
+                arena.state.report("fallback", f"the step is not compiled: {why}", type(made.model).__name__)
+            else:
+                self.compiled[key] = (decoder, made)
+
+        self.compiling[key] = compiling.start(
+            decoder, lambda: Decoder(model, arena, *key), self.compile, done
+        )
+
+    def wait(self) -> None:
+        """Wait until nothing is being compiled."""
+        for thread in list(self.compiling.values()):
+            if thread is not None:
+                thread.join()
+
+    def _note_outside(self, names: tuple[str, ...]) -> None:
+        self.arena.state.report(
+            "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
+        )
+
+    def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
+        """Length of the cache: what transformers would have made it where it was asked for a static one."""
+        needed = max_length - 1
+        if _is_static(call["generation_config"]):
+            return int(max(needed, self.model._previous_max_cache_length))
+        granule = max(_GRANULE, 1 << max(0, needed.bit_length() - 3))
+        return -(-needed // granule) * granule
+
+    def _decoder(self, batch: int, cache_len: int) -> Decoder:
+        from gfxgraph.adapters._transformers_decode import Decoder
+        from gfxgraph.adapters._transformers_loop import Tally
+        from gfxgraph.runtime import activation
+        from gfxgraph.runtime.callables.memory import Arena
+
+        model, state = self.model, activation.process_for_callables()
+        if self.arena is None or self.arena.state is not state or self.seen != self.captured:
+            self.free()  # graphs hold the addresses of weights that have moved
+            self.captured = self.seen
+        if self.arena is None:
+            self.arena = Arena(state, model.device.index or 0)
+        key = (batch, cache_len)
+        found = self.decoders.get(key)
+        before, compiled = self.compiled.pop(key, (None, None))
+        if compiled is not None and before is found:
+            self._drop(key)
+            compiled.tally = Tally()
+            found = self.decoders[key] = compiled
+        if found is None:
+            while len(self.decoders) >= MAX_DECODERS:
+                self._drop(next(iter(self.decoders)))
+            found = self.decoders[key] = Decoder(model, self.arena, batch, cache_len)
+        self.decoders.move_to_end(key)
+        return found
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.arena.device_index)  # a stream may still be reading its memory
+        tally = self.decoders.pop(key).tally
+        for index, n in enumerate((tally.n_calls, tally.n_tokens, tally.n_past_end, tally.n_waits)):
+            self.past[index] += n
+
+    def free(self) -> None:
+        """Let go of all graphs and caches."""
+        for key in list(self.decoders):
+            self._drop(key)
+        self.compiling.clear()
+        self.compiled.clear()
+        self.arena = None
+
+    def report(self) -> dict[str, Any]:
+        """What `report` returns."""
+        decoders = list(self.decoders.values())
+        tallies = [(d.tally.n_calls, d.tally.n_tokens, d.tally.n_past_end, d.tally.n_waits) for d in decoders]
+        calls, tokens, past_end, waits = (sum(column) for column in zip(self.past, *tallies))
+        return {
+            "calls": calls,
+            "tokens": tokens,
+            "tokens_past_end": past_end,
+            "waits": waits,
+            "decoders": [decoder.report() for decoder in decoders],
+            "left_alone": dict(self.left_alone),
+            "why_not_compiled": list(self.why_not_compiled),
+        }
+
+    # -- which calls -----------------------------------------------------------------------------------
+
+    def why_not(self, call: dict[str, Any]) -> str:
+        """Why a call is left to transformers; "" where a decoder takes it."""
+        return self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
+
+    def _model_says(self) -> str:
+        import torch
+        from transformers import GenerationMixin
+
+        from gfxgraph.adapters import _transformers_cache as caches
+
+        model = self.model
+        if model.device.type != "cuda":
+            return "the model is not on a GPU"
+        if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+            return "the model is spread over several devices"
+        if model.config.is_encoder_decoder:
+            return "the model has an encoder"
+        if model.training:
+            return "the model is in training mode"
+        if type(model).prepare_inputs_for_generation is not GenerationMixin.prepare_inputs_for_generation:
+            return "the model prepares its inputs in its own way"
+        if model.config._attn_implementation not in ("sdpa", "eager"):
+            return f"attention by {model.config._attn_implementation}"
+        if torch.is_autocast_enabled("cuda"):
+            return "it is called under autocast"
+        return caches.why_not(model.config.get_text_config(decoder=True))
+
+    def _modules_say(self) -> str:
+        """Look at every module: what a graph would not call or could not follow, and where the weights are."""
+        from torch.nn.modules import module as globally
+
+        found: list[Any] = [self.model.config._attn_implementation]
+        if globally._global_forward_hooks or globally._global_forward_pre_hooks:
+            return "there are forward hooks on all modules, which a graph would not call"
+        for module in self.model.modules():
+            hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            if any(getattr(hook, "__module__", "") != _IDLE_HOOKS for hook in hooks):
+                return "a module has forward hooks, which a graph would not call"
+            if type(module).__module__.startswith("peft."):
+                return "the model has PEFT's layers, which are switched without a trace"
+            found += (id(type(module)), module.training)
+            found += [tensor.data_ptr() for tensor in module._parameters.values() if tensor is not None]
+            found += [tensor.data_ptr() for tensor in module._buffers.values() if tensor is not None]
+        self.seen = tuple(found)
+        return ""
+
+    def _call_says(self, call: dict[str, Any]) -> str:
+        config = call["generation_config"]
+        if call["synced_gpus"]:
+            return "several ranks generate in step"
+        if config.is_assistant:
+            return "the model assists another one"
+        if config.prefill_chunk_size is not None:
+            return "the prompt is read in chunks"
+        if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
+            return "attentions or hidden states are asked for"
+        if config.cache_implementation not in (None, "static"):
+            return f"the cache asked for is {config.cache_implementation!r}"
+        if call["stopping_criteria"].max_length is None:
+            return "nothing limits the length"
+        return ""
+
+    def _inputs_say(self, call: dict[str, Any]) -> str:
+        from transformers.cache_utils import DynamicCache, StaticCache
+
+        ids, kwargs = call["input_ids"], call["model_kwargs"]
+        cache = kwargs.get("past_key_values")
+        if getattr(cache, "_is_user_defined", False):
+            return "the cache is the caller's own"
+        if type(cache) not in (DynamicCache, StaticCache) or not kwargs.get("use_cache"):
+            return "there is no cache" if cache is None else f"the cache is a {type(cache).__name__}"
+        if getattr(cache, "offloading", False):
+            return "the cache is kept in host memory"
+        if ids.device != self.model.device:
+            return f"the tokens are on {ids.device}"
+        if ids.ndim != 2 or not ids.shape[1]:
+            return "the prompt is not made of tokens"
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        if mask is None or mask.shape != ids.shape:
+            return "the attention mask is not one number a token"
+        if positions is not None and positions.ndim != 2:
+            return "positions have more than one number a token"
+        given = ("attention_mask", "position_ids", "past_key_values")
+        others = [name for name, value in kwargs.items() if name not in given
+                  and not isinstance(value, (bool, int, float, str, type(None)))]  # fmt: skip
+        return f"the model takes {', '.join(sorted(others))}" if others else ""
+
+
+class _OutOfMemory(Exception):
+    """There is no room for a decoder; nothing has been computed yet."""
+
+
+def _is_static(config: Any) -> bool:
+    return bool(config.cache_implementation == "static")

@@ -1,0 +1,495 @@
+"""MIGraphX: a compiled program captured whole at its first run, and launched as one graph from then on.
+
+``program.eval`` enqueues one launch an instruction, fifty and more for a step of a decoder. Its launches
+go to the stream that ``run_async`` is given, so they can be captured from outside, whole: which library
+launched them, and what they compute, plays no part.
+
+    off ─── MIGRAPHX_ENABLE_HIPGRAPH not set: ``run`` is the program's own bound method
+    first run ──captured──> launched, because a capture computes nothing ──> its results are kept
+        └── refused: the program runs as ever, once more is tried at the next run, then no more
+    later run, same addresses ──> one launch, or eagerly where that was measured to be faster
+    later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
+
+Invariant: a graph is launched only if every argument lies where it lay when the graph was captured.
+
+Source: src/py/migraphx_py.cpp and src/program.cpp of ROCm/AMDMIGraphX f729a52f (2.16). MIGraphX exists on
+ROCm only and none was at hand: the tests run a stand-in with that interface whose programs launch real work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gfxgraph import config
+from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.config import Config
+from gfxgraph.hardware.software import migraphx_available
+
+__all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
+
+MOST_GRAPHS = 4
+"""Sets of addresses that have a graph each; an argument that takes more addresses is copied."""
+MOST_TRIES = 2
+STREAM = "ihipStream_t"
+_DTYPES = {
+    "float_type": "float32", "half_type": "float16", "bf16_type": "bfloat16", "double_type": "float64",
+    "int8_type": "int8", "int16_type": "int16", "int32_type": "int32", "int64_type": "int64",
+    "uint8_type": "uint8", "bool_type": "bool",
+}  # fmt: skip
+
+Params = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Captured:
+    """The graph for one set of addresses, and what the program returned while it was captured."""
+
+    graph: Any
+    results: list[Any]
+    pool: Any
+    n_unchecked: int = 0
+    """Launches still to be compared with eager execution."""
+
+
+@dataclass(slots=True)
+class _Fixed:
+    """Memory of ours for arguments that keep moving; those of one address share it."""
+
+    names: tuple[str, ...]
+    memory: Any
+    arguments: dict[str, Any]
+    is_written: bool
+
+
+class GraphedProgram:
+    """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` go by graph.
+
+    Args:
+        program: compiled for the GPU with ``offload_copy=False``; with host copies inside it runs as ever.
+        enabled: None asks ``MIGRAPHX_ENABLE_HIPGRAPH``. Off, it is the program and nothing else.
+        policy: "adaptive" times both ways and keeps the faster; "graph" always launches the graph.
+    """
+
+    def __init__(self, program: Any, *, enabled: bool | None = None, policy: str = "adaptive") -> None:
+        if policy not in ("adaptive", "graph"):
+            raise ValueError(f"policy is {policy!r}; it is 'adaptive' or 'graph'")
+        self.program = program
+        self.policy = policy
+        self.enabled = config.load().migraphx_graphs if enabled is None else enabled
+        self.why_eager = ""
+        """Why no graph is tried any more; "" while one is."""
+        self.n_captures = 0
+        self._graphs: dict[tuple[Any, ...], _Captured] = {}
+        self._fixed: list[_Fixed] = []
+        self._streams: dict[int, Any] = {}
+        self._choices: Any = None
+        self._n_failed = 0
+        self._is_looked_at = False
+        self._lock = threading.RLock()
+        if not self.enabled:
+            vars(self).update(run=program.run, run_async=program.run_async)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "program":  # not set yet, as while unpickling
+            raise AttributeError(name)
+        return getattr(self.program, name)
+
+    def run(self, params: Params) -> list[Any]:
+        """As ``program.run``: results are complete after ``migraphx.gpu_sync()``; here on torch's current stream."""
+        torch = _torch()
+        if torch is None or not torch.cuda.is_available():
+            return self._as_ever("torch sees no GPU", lambda: self.program.run(params))
+        return self._run(params, torch.cuda.current_stream(), lambda: self.program.run(params))
+
+    def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
+        """As ``program.run_async``: in order on ``stream``, a handle."""
+        torch = _torch()
+        plain: Callable[[], list[Any]] = lambda: self.program.run_async(params, stream, stream_name)  # noqa: E731
+        if torch is None or not torch.cuda.is_available():
+            return self._as_ever("torch sees no GPU", plain)
+        return self._run(params, self._stream(stream), plain)
+
+    def why(self) -> str:
+        """How it runs now, and why."""
+        if not self.enabled:
+            return "off: MIGRAPHX_ENABLE_HIPGRAPH is not set"
+        if self.why_eager:
+            return f"eager: {self.why_eager}"
+        copied = [name for fixed in self._fixed for name in fixed.names]
+        n = len(self._graphs)
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(copied)}" if copied else "")
+        return f"{said}; {self._choices.why()}" if self._choices is not None else said
+
+    # -- one run --------------------------------------------------------------------------------------
+
+    def _run(self, params: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
+        import torch
+
+        if self.why_eager or torch.cuda.is_current_stream_capturing():
+            return plain()
+        with self._lock, torch.cuda.stream(stream):
+            if not self._is_looked_at:
+                reason = _no_graph(self.program)
+                if reason:
+                    return self._as_ever(reason, plain)
+                self._is_looked_at = True
+            if not all(hasattr(argument, "data_ptr") for argument in params.values()):
+                return self._as_ever("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
+            placed = self._into_place(params)
+            timed = self._timed()
+            way = timed.decided() if timed is not None else "graph"
+            if way == "eager":
+                return self._eagerly(params, stream)
+            captured = self._graphs.get(_key(placed))
+            if captured is None:
+                return self._first(params, placed, stream, plain)
+            if captured.n_unchecked:
+                return self._checked(params, captured, stream)
+            if way is None:
+                way = timed.next_way()
+                return list(timed.timed(way, self._either(way, params, captured, stream)))
+            return self._launch(params, captured, plain)
+
+    def _either(self, way: str, params: Params, captured: _Captured, stream: Any) -> Callable[[], list[Any]]:
+        if way == "eager":
+            return lambda: self._eagerly(params, stream)
+        return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
+
+    def _eagerly(self, params: Params, stream: Any) -> list[Any]:
+        """Launch by launch, in order on ``stream``."""
+        return list(self.program.run_async(params, stream.cuda_stream, STREAM))
+
+    def _launch(self, params: Params, captured: _Captured, plain: Callable[[], list[Any]]) -> list[Any]:
+        from gfxgraph.errors import GfxGraphFault, ReplayError
+
+        self._copy(params, back=False)
+        try:
+            captured.graph.replay()
+        except GfxGraphFault:
+            raise
+        except ReplayError as error:
+            self._give_up(f"its graph could not be launched ({str(error).splitlines()[0]})")
+            return plain()
+        self._copy(params, back=True)
+        return list(captured.results)
+
+    def _as_ever(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
+        if not self.why_eager:
+            self._give_up(reason)
+        return plain()
+
+    def _give_up(self, reason: str) -> None:
+        self.why_eager = reason
+        self._graphs.clear()
+        self._fixed.clear()
+        _report("fallback", f"a MIGraphX program runs eagerly: {reason}", logging.WARNING)
+
+    # -- capture ----------------------------------------------------------------------------------------
+
+    def _first(self, params: Params, placed: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
+        """Capture for these addresses, then do the run's work: a capture computes nothing."""
+        if len(self._graphs) >= MOST_GRAPHS:
+            self._fix_what_moves(params)
+            placed = self._into_place(params)
+        elif self._graphs:
+            _report("argument_moved", "an argument lies elsewhere; the program is captured again for its new address")
+        captured, why_not = self._capture(placed, stream)
+        if captured is None:
+            result = plain()  # first: where the arguments are wrong it says so, and nothing else happened
+            self._failed(why_not)
+            return result
+        self._graphs[_key(placed)] = captured
+        if captured.n_unchecked:
+            return self._checked(params, captured, stream)
+        return self._launch(params, captured, plain)
+
+    def _capture(self, placed: Params, stream: Any) -> tuple[_Captured | None, str]:
+        import torch
+
+        from gfxgraph.runtime.callables import engine
+        from gfxgraph.runtime.callables.memory import arena_of
+
+        place = arena_of(_state(), torch.cuda.current_device())
+        with place.lock:
+            place.stream.wait_stream(stream)
+            handle = place.stream.cuda_stream
+            try:
+                made = engine.capture(
+                    lambda: self.program.run_async(dict(placed), handle, STREAM),
+                    place.stream,
+                    engine.SharedPool(_state(), place.stream),
+                    recorded=False,
+                )
+            except (engine.CaptureDied, torch.OutOfMemoryError) as error:
+                place.renew()
+                return None, str(error).splitlines()[0]
+        if _n_nodes(made.graph) == 0:
+            self._n_failed = MOST_TRIES
+            return None, "it launched nothing on the stream it was given"
+        self.n_captures += 1
+        return _Captured(made.graph, list(made.result), made.pool, _state().validate_replays), ""
+
+    def _failed(self, reason: str) -> None:
+        """A capture failed; what a library makes at its first use is there at the next."""
+        self._n_failed += 1
+        if self._n_failed >= MOST_TRIES:
+            self._give_up(f"it cannot be captured ({reason})")
+        else:
+            _report("fallback", f"a MIGraphX program could not be captured; once more is tried ({reason})")
+
+    def _checked(self, params: Params, captured: _Captured, stream: Any) -> list[Any]:
+        """Launch, then run eagerly on the same inputs, and compare; the eager results stay."""
+        captured.n_unchecked -= 1
+        views = [_bytes(argument) for argument in _once(params.values())]
+        before = [view.clone() for view in views]
+        self._launch(params, captured, lambda: self._eagerly(params, stream))
+        replayed = [_typed(result).clone() for result in captured.results]
+        for view, saved in zip(views, before):
+            view.copy_(saved)
+        results = self._eagerly(params, stream)
+        worst = _worst(replayed, [_typed(result) for result in results])
+        _state().counters.add("validation_failed" if worst else "validated")
+        if worst:
+            self._give_up(f"its graph computes something else than it does ({worst})")
+        return results
+
+    # -- arguments that move --------------------------------------------------------------------------------
+
+    def _into_place(self, params: Params) -> Params:
+        """The arguments with ours in place of those that keep moving."""
+        if not self._fixed or any(name not in params for fixed in self._fixed for name in fixed.names):
+            return params
+        if any(len({params[name].data_ptr() for name in fixed.names}) > 1 for fixed in self._fixed):
+            # Two that shared their memory no longer do.
+            self._fix({name for fixed in self._fixed for name in fixed.names}, params)
+        return dict(params) | {name: fixed.arguments[name] for fixed in self._fixed for name in fixed.names}
+
+    def _fix_what_moves(self, params: Params) -> None:
+        """Give memory of ours to every argument that has had several addresses."""
+        keys = [*self._graphs, _key(self._into_place(params))]
+        found: dict[str, set[int]] = {}
+        for key in keys:
+            for name, address, _ in key:
+                found.setdefault(name, set()).add(address)
+        moving = {name for name, addresses in found.items() if len(addresses) > 1}
+        moving |= {name for fixed in self._fixed for name in fixed.names}
+        self._fix(moving, params)
+        names = ", ".join(sorted(moving))
+        _report("argument_moved", f"{names}: other addresses at every run; copied to where the graph expects them")
+
+    def _fix(self, names: Iterable[str], params: Params) -> None:
+        import torch
+
+        by_address: dict[int, list[str]] = {}
+        for name in sorted(names):
+            by_address.setdefault(params[name].data_ptr(), []).append(name)
+        self._graphs.clear()
+        self._fixed = []
+        for group in by_address.values():
+            shapes = {name: params[name].get_shape() for name in group}
+            memory = torch.empty(max(shape.bytes() for shape in shapes.values()), dtype=torch.uint8, device="cuda")
+            made = {name: _module().argument_from_pointer(shape, memory.data_ptr()) for name, shape in shapes.items()}
+            self._fixed.append(_Fixed(tuple(group), memory, made, any(map(_is_output, group))))
+
+    def _copy(self, params: Params, *, back: bool) -> None:
+        """Copy arguments to our memory, or what the program wrote there to theirs."""
+        import torch
+
+        pairs = []
+        for fixed in self._fixed:
+            if fixed.is_written or not back:
+                theirs = max((_bytes(params[name]) for name in fixed.names), key=lambda view: view.numel())
+                ours = fixed.memory[: theirs.numel()]
+                pairs.append((theirs, ours) if back else (ours, theirs))
+        if pairs:
+            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+
+    # -- eager or graph ---------------------------------------------------------------------------------------
+
+    def _timed(self) -> Any:
+        if self.policy != "adaptive":
+            return None
+        if self._choices is None:
+            import torch
+
+            from gfxgraph.runtime.callables.adaptive import Adaptive, Store
+
+            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), Store(_state().settings.state_dir))
+            digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
+            self._choices.about["function"] = f"migraphx.program#{digest}"
+        copied = ",".join(name for fixed in self._fixed for name in fixed.names)
+        return self._choices.of(f"copied: {copied}" if copied else "in place")
+
+    def _stream(self, handle: int) -> Any:
+        import torch
+
+        found = self._streams.get(handle)
+        if found is None:
+            found = torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
+            self._streams[handle] = found
+        return found
+
+
+class MigraphxAdapter(Adapter):
+    """Has every program's ``run`` and ``run_async`` go through a ``GraphedProgram``."""
+
+    name = "migraphx"
+    module = "migraphx"
+    distribution = "migraphx"
+    supported = ">=2.10,<3"
+    parts = ("migraphx",)
+
+    def wanted(self, settings: Config) -> bool:
+        return settings.migraphx_graphs
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        own = _Own(part.program.run, part.program.run_async)
+        part.argument_from_pointer, part.argument.data_ptr  # noqa: B018  (refused here where they are not there)
+        undo.replace(part.program, "run", lambda program, params: own.graphed(program).run(params))
+        undo.replace(
+            part.program,
+            "run_async",
+            lambda program, params, stream, stream_name: own.graphed(program).run_async(params, stream, stream_name),
+        )
+        undo.add(own.found.clear)
+
+
+class _Own:
+    """The programs of a process, by identity: they compare by content and cannot be hashed."""
+
+    def __init__(self, run: Callable[..., Any], run_async: Callable[..., Any]) -> None:
+        self.run, self.run_async = run, run_async
+        self.found: dict[int, GraphedProgram] = {}
+
+    def graphed(self, program: Any) -> GraphedProgram:
+        found = self.found.get(id(program))
+        if found is None:
+            found = self.found[id(program)] = GraphedProgram(_Original(program, self), enabled=True)
+            weakref.finalize(program, self.found.pop, id(program), None)
+        return found
+
+
+class _Original:
+    """A program with the methods it had before they were replaced; holds it weakly."""
+
+    def __init__(self, program: Any, own: _Own) -> None:
+        self._program = weakref.ref(program)
+        self._own = own
+
+    def run(self, params: Params) -> list[Any]:
+        return list(self._own.run(self._program(), params))
+
+    def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
+        return list(self._own.run_async(self._program(), params, stream, stream_name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._program())
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def _module() -> Any:
+    return sys.modules["migraphx"]
+
+
+def _state() -> Any:
+    from gfxgraph.runtime import activation
+
+    return activation.process_for_callables()
+
+
+def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
+    from gfxgraph.runtime import process
+
+    state = process.current()
+    if state is not None:
+        state.report(kind, reason, level=level)
+    else:
+        process.log.log(level, "%s", reason)
+
+
+def _key(params: Params) -> tuple[Any, ...]:
+    """Where the arguments lie, and how many bytes of each."""
+    return tuple((name, params[name].data_ptr(), params[name].get_shape().bytes()) for name in sorted(params))
+
+
+def _is_output(name: str) -> bool:
+    """True for a parameter that MIGraphX made for a result: it writes there."""
+    return "#output_" in name or name == "output" or name.startswith("output_")
+
+
+def _no_graph(program: Any) -> str:
+    """Why no run of a program can be a graph; "" where it may."""
+    if not any(_is_output(name) for name in program.get_parameter_names()):
+        return "it copies to and from the host itself; compile it with offload_copy=False"
+    return ""
+
+
+def _n_nodes(graph: Any) -> int | None:
+    """How many nodes a graph has; None where the driver does not tell."""
+    from gfxgraph.runtime.walk import raw_graph
+
+    driver = _state().driver
+    return None if driver is None else len(driver.nodes(raw_graph(graph)))
+
+
+def _once(arguments: Iterable[Any]) -> list[Any]:
+    """One argument for each address, the longest."""
+    found: dict[int, Any] = {}
+    for argument in arguments:
+        known = found.get(argument.data_ptr())
+        if known is None or known.get_shape().bytes() < argument.get_shape().bytes():
+            found[argument.data_ptr()] = argument
+    return list(found.values())
+
+
+def _bytes(argument: Any) -> Any:
+    """The argument's memory as a tensor of bytes that does not own it."""
+    import torch
+
+    nbytes = argument.get_shape().bytes()
+    device = torch.device("cuda", torch.cuda.current_device())
+    storage = torch._C._construct_storage_from_data_pointer(argument.data_ptr(), device, nbytes)
+    about = {"nbytes": nbytes, "data_ptr": argument.data_ptr(), "size": (nbytes,), "stride": (1,)}
+    about |= {"dtype": torch.uint8, "device": device, "storage_offset": 0}
+    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(about, storage)
+
+
+def _typed(argument: Any) -> Any:
+    """The same in the argument's own type, where torch has it."""
+    import torch
+
+    dtype = getattr(torch, _DTYPES.get(argument.get_shape().type_string(), ""), torch.uint8)
+    return _bytes(argument).view(dtype)
+
+
+def _worst(replayed: list[Any], eager: list[Any]) -> str:
+    """What differs by more than rounding; "" where nothing does."""
+    from gfxgraph.runtime.validate import compare
+
+    if len(replayed) != len(eager):
+        return f"{len(replayed)} results, eagerly {len(eager)}"
+    for position, (ours, theirs) in enumerate(zip(replayed, eager)):
+        difference = compare(ours, theirs, False)
+        if not difference.is_match:
+            return f"result {position} differs by {difference.largest:.3g}, {difference.allowed:.3g} is allowed"
+    return ""
+
+
+ADAPTER = MigraphxAdapter()

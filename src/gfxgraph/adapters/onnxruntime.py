@@ -1,0 +1,486 @@
+"""ONNX Runtime: sessions whose provider captures graphs itself, given what its graphs need.
+
+The CUDA and MIGraphX providers have graphs of their own, off by default, and they ask for three things that
+``session.run`` does not give: one size for each graph, the same memory at every run, and an option whose
+name differs by provider and build. A ``GraphedSession`` has ``run`` as an ``InferenceSession`` has, and
+underneath: buckets over the batch dimension, filled up with the last row; IOBinding with buffers that stay;
+the option, where the build knows it.
+
+Padding is proved, not assumed: the first padded call of a bucket is compared with the same call unpadded;
+where its rows differ the model is run at the sizes it is given. Where graphs are off, or given up, everything
+else stays as it is. The CPU provider has no graphs and goes the same way otherwise.
+
+Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
+onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
+(ROCm/onnxruntime#234), Microsoft's do not. Run here: the CPU provider; the GPU providers as stand-ins only.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from gfxgraph import config
+from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.config import Activation, Config
+from gfxgraph.core.buckets import Buckets, powers
+
+LARGEST = 64
+"""The largest bucket where none are given."""
+NO_GRAPH = "-1"
+_MADE_OF = "_gfxgraph_made_of"
+_RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How one provider is asked for graphs.
+
+    Attributes:
+        option: the name of its provider option.
+        device, vendor: what its buffers are allocated on.
+        by_run: a run can be named, and a graph left out, by ``gpu_graph_id``.
+    """
+
+    option: str = ""
+    device: str = "cpu"
+    vendor: int = -1
+    by_run: bool = False
+
+
+PROVIDERS = {
+    "MIGraphXExecutionProvider": Provider("migraphx_hip_graph_enable", "gpu", 0x1002),
+    "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda", by_run=True),
+    "CPUExecutionProvider": Provider(),
+}
+"""In the order in which they are preferred."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Buffers of one size, and the run that uses them."""
+
+    size: int
+    binding: Any
+    options: Any
+    inputs: dict[str, Any]
+    staging: dict[str, Any]
+    outputs: dict[str, Any]
+    n_unchecked: int
+    cut: frozenset[str] | None = None
+    """Outputs with a row for each row of the input, once a padded run has shown which."""
+    n_runs: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a session did."""
+
+    n_runs: int = 0
+    n_padded_rows: int = 0
+    n_rows: int = 0
+    n_exact_runs: int = 0
+    n_validated: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+class GraphedSession:
+    """An ONNX Runtime session that runs in buckets, on buffers that stay, by graph where its provider can.
+
+    Args:
+        model: path, bytes, as ``InferenceSession`` takes them.
+        sess_options: likewise.
+        providers: names, or pairs of name and options, likewise; None: the best that this build has.
+        buckets: batch sizes; None for powers of two up to 64, () for the very sizes of the calls.
+        graphs: False leaves the provider's graphs off.
+        plain: a session of the same model without graphs, where one is there already.
+        ort: the module; for tests.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        buckets: Iterable[int] | None = None,
+        graphs: bool = True,
+        plain: Any = None,
+        ort: Any = None,
+    ) -> None:
+        self._ort = ort if ort is not None else import_module("onnxruntime")
+        self._failures = _failures(self._ort)
+        self._model, self._sess_options = model, sess_options
+        self._plain = plain
+        self._asked = list(providers) if providers is not None else _best(self._ort)
+        sizes = None if buckets is None else tuple(buckets)
+        self.buckets: Buckets | None = powers(LARGEST) if sizes is None else Buckets(sizes) if sizes else None
+        self.counts = Counts()
+        self.why_no_graph = ""
+        """Why the provider's graphs are off; "" while they are on."""
+        self.why_exact = ""
+        """Why every run is at the size given, on memory of the moment; "" while buckets are used."""
+        self._made: dict[Any, Bucket] = {}
+        self._n_checks = _n_checks()
+        self.session = self._open(graphs)
+        self.provider = self.session.get_providers()[0]
+        self._batched = _batched(self.session.get_inputs())
+        self._names = [output.name for output in self.session.get_outputs()]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "session":
+            raise AttributeError(name)
+        return getattr(self.session, name)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+        """As ``InferenceSession.run``: numpy arrays in, the caller's own numpy arrays out.
+
+        With run options of the caller's own, the session runs as it would without us.
+        """
+        self.counts.n_runs += 1
+        n = self._n_rows(feeds)
+        size = None if n is None else n if self.buckets is None else self.buckets.pick(n)
+        if run_options is not None or size is None or n is None or self.why_exact:
+            if size is None and n is not None and run_options is None:
+                self._note(f"a batch of {n} is larger than every bucket; it runs unpadded, without a graph")
+            results = self._exactly(feeds, run_options)
+        else:
+            results = self._in_bucket(feeds, n, size)
+        wanted = self._names if output_names is None else output_names
+        return [results[name] for name in wanted]
+
+    def why(self) -> str:
+        """Provider, graphs on or off and why, what was run how often."""
+        graphs = f"no graphs: {self.why_no_graph}" if self.why_no_graph else "graphs on"
+        return f"{self.provider}, {graphs}; buckets {sorted({bucket.size for bucket in self._made.values()})}"
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this session, by bucket too."""
+        counts = self.counts
+        return {
+            "provider": self.provider,
+            "graphs": not self.why_no_graph,
+            "why_no_graph": self.why_no_graph,
+            "run_count": counts.n_runs,
+            "row_count": counts.n_rows,
+            "padded_row_count": counts.n_padded_rows,
+            "exact_run_count": counts.n_exact_runs,
+            "validations": counts.n_validated,
+            "fallback_count": sum(counts.fallbacks.values()),
+            "fallbacks": dict(counts.fallbacks),
+            "buckets": {bucket.size: bucket.n_runs for bucket in self._made.values()},
+        }
+
+    # -- the session ------------------------------------------------------------------------------------
+
+    def _open(self, graphs: bool) -> Any:
+        """The session, with the graph option of its first provider where the build takes it."""
+        name, options = _parts(self._asked[0])
+        provider = PROVIDERS.get(name, Provider())
+        if not graphs or not provider.option:
+            self.why_no_graph = "not asked for" if provider.option else f"{name} has none"
+            return self._without_graphs()
+        asked = [(name, {**options, provider.option: "1"}), *self._asked[1:]]
+        try:
+            session = self._make(asked)
+        except self._failures as error:
+            self._no_graph(f"the session could not be made with {provider.option} ({_line(error)})")
+            return self._without_graphs()
+        if session.get_providers()[0] != name:
+            self.why_no_graph = f"{name} is not in this build"
+        elif provider.option not in session.get_provider_options().get(name, {}):
+            self._no_graph(f"this build of {name} does not know {provider.option}")
+        return session
+
+    def _make(self, providers: Sequence[Any]) -> Any:
+        made = self._ort.InferenceSession(self._model, sess_options=self._sess_options, providers=list(providers))
+        vars(made).pop(_MADE_OF, None)  # where the adapter is in place: this one is run as it is
+        return made
+
+    def _no_graph(self, reason: str) -> None:
+        self.why_no_graph = reason
+        self._note(f"ONNX Runtime's graphs are off: {reason}")
+
+    def _give_up(self, reason: str) -> None:
+        """From now on without graphs: another session, other buffers."""
+        self._no_graph(reason)
+        self._made.clear()
+        self.session = self._without_graphs()
+
+    def _only_exactly(self, reason: str) -> None:
+        """From now on as ``InferenceSession.run`` does."""
+        self.why_exact = reason
+        self._made.clear()
+        self._note(f"ONNX Runtime: {reason}; it runs at the sizes it is given, without a graph")
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
+        """At the size given, on memory of the moment, without a graph where that can be said for one run."""
+        self.counts.n_exact_runs += 1
+        session = self.session
+        if run_options is None and not self.why_no_graph:
+            if PROVIDERS[self.provider].by_run:
+                run_options = self._options(NO_GRAPH)
+            else:
+                session = self._without_graphs()
+        return dict(zip(self._names, session.run(self._names, dict(feeds), run_options)))
+
+    def _without_graphs(self) -> Any:
+        if self._plain is None:
+            self._plain = self._make(self._asked)
+        return self._plain
+
+    def _in_bucket(self, feeds: Mapping[str, Any], n: int, size: int) -> dict[str, Any]:
+        try:
+            bucket = self._bucket(feeds, n, size)
+            results = self._bound(bucket, feeds, n)
+        except self._failures as error:
+            if self.why_no_graph:
+                results = self._exactly(feeds)  # first: where the inputs are wrong it says so
+                self._only_exactly(f"its outputs do not fit buffers that stay ({_line(error)})")
+                return results
+            self._give_up(f"a run failed with them ({_line(error)})")
+            return self._in_bucket(feeds, n, size)
+        if bucket.n_unchecked or (n < size and bucket.cut is None):
+            return self._compared(bucket, feeds, n, results)
+        return {name: array[:n] if name in (bucket.cut or ()) else array for name, array in results.items()}
+
+    def _bucket(self, feeds: Mapping[str, Any], n: int, size: int) -> Bucket:
+        import numpy
+
+        shapes = {name: (size if name in self._batched else value.shape[0] if value.ndim else 0, *value.shape[1:])
+                  if value.ndim else () for name, value in feeds.items()}  # fmt: skip
+        key = (size, tuple(sorted((name, shape, feeds[name].dtype.str) for name, shape in shapes.items())))
+        found = self._made.get(key)
+        if found is not None:
+            return found
+        staging = {name: numpy.zeros(shape, feeds[name].dtype) for name, shape in shapes.items()}
+        _fill(staging, feeds, n, self._batched)
+        # Outputs take the shapes that the model gives them: it is asked once, without buffers.
+        made = self._exactly(staging)
+        self.counts.n_exact_runs -= 1
+        if not all(hasattr(array, "dtype") for array in made.values()):
+            raise RuntimeError("an output is not a tensor")
+        inputs = {name: self._value(array) for name, array in staging.items()}
+        outputs = {name: self._value(made[name]) for name in self._names}
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in outputs.items():
+            binding.bind_ortvalue_output(name, value)
+        by_run = not self.why_no_graph and PROVIDERS[self.provider].by_run
+        options = self._options(str(len(self._made) + 1)) if by_run else None
+        checks = 0 if self.why_no_graph else self._n_checks
+        found = self._made[key] = Bucket(size, binding, options, inputs, staging, outputs, checks)
+        return found
+
+    def _bound(self, bucket: Bucket, feeds: Mapping[str, Any], n: int) -> dict[str, Any]:
+        """One run on the bucket's buffers; results with all their rows."""
+        _fill(bucket.staging, feeds, n, self._batched)
+        for name, value in bucket.inputs.items():
+            value.update_inplace(bucket.staging[name])
+        bucket.binding.synchronize_inputs()
+        self.session.run_with_iobinding(bucket.binding, bucket.options)
+        bucket.binding.synchronize_outputs()
+        bucket.n_runs += 1
+        self.counts.n_rows += n
+        self.counts.n_padded_rows += bucket.size - n
+        return {name: value.numpy().copy() for name, value in bucket.outputs.items()}
+
+    def _compared(self, bucket: Bucket, feeds: Mapping[str, Any], n: int, results: dict[str, Any]) -> dict[str, Any]:
+        """Compare with the same call unpadded and without a graph; its results are the ones handed out."""
+        right = self._exactly(feeds)
+        self.counts.n_validated += 1
+        cut = frozenset(name for name, array in right.items() if array.shape[:1] == (n,) != results[name].shape[:1])
+        worst = _worst({name: array[:n] if name in cut else array for name, array in results.items()}, right)
+        if not worst:
+            bucket.n_unchecked = max(0, bucket.n_unchecked - 1)
+            if n < bucket.size:
+                bucket.cut = cut
+        elif n < bucket.size and not _worst(self._bound(self._bucket(feeds, n, n), feeds, n), right):
+            # At its own size it is right, so it is the padding that its rows depend on.
+            self.buckets = None
+            self._note(f"padding changes {worst}; this model runs at the sizes it is given")
+        elif not self.why_no_graph:
+            self._give_up(f"their replay computes something else ({worst})")
+        else:
+            self._only_exactly(f"{worst} differs from run to run")
+        return right
+
+    # -- small things ---------------------------------------------------------------------------------------
+
+    def _n_rows(self, feeds: Mapping[str, Any]) -> int | None:
+        """Rows of a call; None where its inputs do not agree, or are not arrays."""
+        if not all(hasattr(value, "ndim") and hasattr(value, "dtype") for value in feeds.values()):
+            return None
+        rows = {feeds[name].shape[0] for name in self._batched if name in feeds and feeds[name].ndim}
+        if not self._batched:
+            return 1
+        return rows.pop() if len(rows) == 1 and min(rows) > 0 else None
+
+    def _value(self, array: Any) -> Any:
+        provider = PROVIDERS.get(self.provider, Provider())
+        place = {"vendor_id": provider.vendor} if provider.vendor != -1 else {}
+        return self._ort.OrtValue.ortvalue_from_shape_and_type(
+            list(array.shape), array.dtype.type, provider.device, 0, **place
+        )
+
+    def _options(self, graph_id: str) -> Any:
+        options = self._ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", graph_id)
+        return options
+
+    def _note(self, reason: str) -> None:
+        self.counts.fallbacks[reason] = self.counts.fallbacks.get(reason, 0) + 1
+        from gfxgraph.runtime import process
+
+        state = process.current()
+        if state is not None:
+            state.report("fallback", reason, "onnxruntime")
+        elif self.counts.fallbacks[reason] == 1:
+            process.log.log(logging.WARNING, "%s", reason)
+
+
+class OnnxruntimeAdapter(Adapter):
+    """Has ``run`` of every ``InferenceSession`` made from then on go through a ``GraphedSession``."""
+
+    name = "onnxruntime"
+    module = "onnxruntime"
+    distribution = "onnxruntime"
+    supported = ">=1.30,<1.32"
+    parts = ("onnxruntime.capi.onnxruntime_inference_collection",)
+
+    def wanted(self, settings: Config) -> bool:
+        return False  # it runs a model at other sizes than the program does: only where asked by name
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        owner = part.InferenceSession
+        undo.replace(owner, "__init__", _noting(owner.__init__))
+        undo.replace(owner, "run", _through_buckets(owner.run))
+
+
+def _noting(original: Callable[..., None]) -> Callable[..., None]:
+    """``InferenceSession.__init__``, keeping what the session was made from."""
+
+    @functools.wraps(original)
+    def __init__(
+        self: Any,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        original(self, path_or_bytes, sess_options, providers, provider_options, **kwargs)
+        asked = list(self.get_providers() if providers is None else providers)
+        if provider_options:
+            asked = list(zip(asked, provider_options))
+        vars(self)[_MADE_OF] = (path_or_bytes, sess_options, asked)
+
+    return __init__
+
+
+def _through_buckets(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``InferenceSession.run`` by way of a ``GraphedSession``, which has this session for runs without graphs."""
+
+    @functools.wraps(original)
+    def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        made_of = vars(self).get(_MADE_OF)
+        if made_of is None:
+            return original(self, output_names, input_feed, run_options)
+        graphed = vars(self).get("_gfxgraph_session")
+        if graphed is None:
+            model, sess_options, providers = made_of
+            plain = _Session(weakref.proxy(self), original)
+            graphed = GraphedSession(model, sess_options=sess_options, providers=providers, plain=plain)
+            self._gfxgraph_session = graphed
+        return graphed.run(output_names, input_feed, run_options)
+
+    return run
+
+
+class _Session:
+    """A session with the ``run`` that it had before that was replaced."""
+
+    def __init__(self, session: Any, run: Callable[..., Any]) -> None:
+        self._session, self._run = session, run
+
+    def run(self, output_names: Any, feeds: Any, run_options: Any = None) -> Any:
+        return self._run(self._session, output_names, feeds, run_options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _best(ort: Any) -> list[str]:
+    """The first provider of ours that the build has, and the CPU behind it."""
+    available = ort.get_available_providers()
+    found = [name for name in PROVIDERS if name in available]
+    return [found[0], *(["CPUExecutionProvider"] if found[0] != "CPUExecutionProvider" else [])]
+
+
+def _parts(asked: Any) -> tuple[str, dict[str, Any]]:
+    return (asked, {}) if isinstance(asked, str) else (asked[0], dict(asked[1]))
+
+
+def _batched(inputs: Iterable[Any]) -> frozenset[str]:
+    """Inputs whose first dimension is free; where the model names them, only those of the first such name."""
+    free = [(one.name, one.shape[0]) for one in inputs if one.shape and not isinstance(one.shape[0], int)]
+    return frozenset(name for name, dim in free if dim == free[0][1])
+
+
+def _fill(staging: Mapping[str, Any], feeds: Mapping[str, Any], n: int, batched: frozenset[str]) -> None:
+    """Copy a call's inputs in, and its last row into every row that is left."""
+    for name, array in staging.items():
+        if name in batched:
+            array[:n] = feeds[name]
+            array[n:] = feeds[name][n - 1 : n]
+        else:
+            array[...] = feeds[name]
+
+
+def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    """The name of the first output that differs by more than rounding; "" where none does."""
+    import numpy
+
+    for name, wanted in right.items():
+        got = results[name]
+        if got.shape != wanted.shape:
+            return f"the shape of {name!r}"
+        relative = _RELATIVE.get(str(wanted.dtype), 0.0)
+        scale = float(numpy.abs(wanted[numpy.isfinite(wanted)]).max(initial=0.0)) if relative else 0.0
+        if not numpy.allclose(got, wanted, rtol=0.0, atol=relative * scale, equal_nan=bool(relative)):
+            return repr(name)
+    return ""
+
+
+def _failures(ort: Any) -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises; its exceptions have no base class of their own."""
+    state = getattr(getattr(ort, "capi", None), "onnxruntime_pybind11_state", None)
+    names = ("Fail", "RuntimeException", "InvalidArgument", "InvalidGraph", "EPFail", "NotImplemented", "EngineError")
+    found = [getattr(state, name) for name in names if hasattr(state, name)]
+    return (RuntimeError, *found)
+
+
+def _n_checks() -> int:
+    """How many first replays of each graph are compared: as the defect table says for this machine, or as asked."""
+    from gfxgraph.hardware import defects, environment
+
+    settings = config.load()
+    if settings.validate_replays is not None:
+        return settings.validate_replays
+    by_table = defects.decide(environment.detect()).validate_replays
+    return max(by_table, 3) if settings.activation is Activation.VALIDATE else by_table
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+ADAPTER = OnnxruntimeAdapter()

@@ -1,0 +1,147 @@
+"""SGLang: in every process of a server, and a graph that cannot be captured becomes eager.
+
+SGLang's runners capture each shape through a backend and end the server where that raises. The backends
+(full, breakable) are taught to leave the shape out instead: their ``can_run`` then says no for it, and the
+runner goes the eager way that it has for unknown shapes. A piece of the torch.compile backend becomes
+eager by itself, into the same memory.
+
+How a process gets here: SGLang calls ``plugin`` in each of its processes (entry point
+``sglang.srt.plugins``), or ``gfxgraph run`` sees it import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for
+the bridge as ``GFXGRAPH=1`` does, ``SGLANG_DISABLE_GFXGRAPH=1`` refuses it.
+
+Source: sglang/srt/model_executor/runner_backend and sglang/srt/compilation/cuda_piecewise_backend.py of
+SGLang 0.5.23, which `make test-engines` runs unmodified.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
+from gfxgraph.adapters._plugin import activate
+from gfxgraph.adapters.base import Adapter, Undo
+
+_FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
+_BREAKABLE = "sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend"
+_UTILS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
+_PIECEWISE = "sglang.srt.compilation.cuda_piecewise_backend"
+
+N_WARMUPS = 2
+"""Times that both backends run the model before they capture it."""
+
+
+class SglangAdapter(Adapter):
+    """Wraps what SGLang's backends capture with."""
+
+    name = "sglang"
+    module = "sglang"
+    distribution = "sglang"
+    supported = ">=0.5.23,<0.5.24"
+    parts = (_FULL, _BREAKABLE, _PIECEWISE)
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        if part.__name__ == _PIECEWISE:
+            owner = part.CUDAPiecewiseBackend
+            undo.replace(owner, "__call__", _surviving(owner.__call__, part))
+            return
+        owner = part.FullCudaGraphBackend if part.__name__ == _FULL else part.BreakableCudaGraphBackend
+        undo.replace(owner, "capture_one", _leaving_out(owner.capture_one))
+
+
+def plugin() -> None:
+    """What SGLang calls in each of its processes; does nothing where nobody asked for gfxgraph.
+
+    Asked for is it by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
+    """
+    activate(ADAPTER, "SGLANG_PLUGINS")
+
+
+def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
+    """``capture_one`` of a backend: a shape whose capture fails is left out, and runs eagerly."""
+
+    @functools.wraps(original)
+    def capture_one(self: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+        error: RuntimeError | None = None
+        n_done = 0
+
+        def counted() -> Any:
+            nonlocal n_done
+            result = forward_fn()
+            n_done += 1
+            return result
+
+        holder = hold_pool(self._pool)
+        try:
+            original(self, shape_key, counted, *args, **kwargs)
+        except RuntimeError as caught:
+            if n_done < N_WARMUPS:
+                raise  # the model itself failed, not its capture
+            error = caught
+            _leave_capture()
+        if not any_rank_failed(self._tp_group, error is not None):
+            return
+        self._gfxgraph_holder = holder
+        for kept in ("_graphs", "_outputs", "_capture_inputs"):
+            getattr(self, kept, {}).pop(shape_key, None)
+        report("SGLang", f"{type(self).__name__} {shape_key}", error or RuntimeError("it failed on another rank"))
+
+    return capture_one
+
+
+def _leave_capture() -> None:
+    """Leave a breakable capture whose first segment could not be begun: its ``__exit__`` is never called then."""
+    module = sys.modules.get(f"{_UTILS}.breakable_cuda_graph")
+    capture = module._current_capture_var.get() if module is not None else None
+    if capture is not None:
+        with suppress(AssertionError):  # that there is no segment to end; by then everything else is put back
+            capture.__exit__(None, None, None)
+
+
+def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
+    """``__call__`` of a compiled piece, with a way on after a capture that failed."""
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any) -> Any:
+        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
+        if shape in eager:
+            return eager[shape](*args)
+        entry = self.concrete_size_entries.get(shape)
+        if entry is None or entry.cudagraph is not None:
+            return original(self, *args)
+        if (
+            not self.first_run_finished
+            or entry.num_finished_warmup < 1
+            or module.is_in_torch_compile_warmup()
+            or module.get_pcg_capture_stream() is None
+        ):
+            return original(self, *args)
+        error: RuntimeError | None = None
+        result = None
+        holder = hold_pool(self.graph_pool)
+        try:
+            result = original(self, *args)
+        except RuntimeError as caught:
+            error = caught
+        if not any_rank_failed(_tp_group(), error is not None):
+            return result
+        entry.cudagraph = entry.output = None
+        self._gfxgraph_holder = holder
+        why = error or RuntimeError("it failed on another rank")
+        report("SGLang", f"piece {self.piecewise_compile_index}, size {shape}", why)
+        eager[shape] = Downgraded(entry.runnable)
+        return eager[shape](*args)
+
+    return __call__
+
+
+def _tp_group() -> Any:
+    context = sys.modules.get("sglang.srt.runtime_context")
+    return context.get_parallel().tp_group if context is not None else None
+
+
+ADAPTER = SglangAdapter()

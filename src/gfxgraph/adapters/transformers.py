@@ -1,0 +1,198 @@
+"""transformers: ``model.generate`` with its decoding steps as graphs.
+
+    from gfxgraph.adapters import transformers as gfx
+    model = gfx.accelerate(model)
+    model.generate(**inputs, max_new_tokens=128)     # same call, same tokens
+
+``generate`` prepares everything as before; what is replaced is the loop that it then calls. Greedy
+decoding and sampling run as graphs over a cache at fixed addresses (_transformers_decode). Whatever else
+is asked for (beam search, an assistant, a cache of the caller's own...) is left to transformers, counted
+as a fallback and logged once with its reason.
+
+The one name replaced in transformers is the loop, ``GenerationMixin._sample``, and beside it those of
+beam search and assisted generation, to count them; for models that were not accelerated they go straight
+on to the originals. The last ``restore`` puts them back. ``GFXGRAPH_TRANSFORMERS=on`` (or ``compile``) has
+``gfxgraph.enable()`` do it for every model.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from gfxgraph.adapters._transformers_model import Accelerated
+from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.config import Config, Transformers
+from gfxgraph.errors import ActivationError
+
+_lock = threading.RLock()
+_accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
+_LEFT_ALONE = {"_beam_search": "beam search is left to transformers",
+               "_assisted_decoding": "assisted generation is left to transformers"}  # fmt: skip
+
+
+class TransformersAdapter(Adapter):
+    """Stands before transformers' loops; for all models where it was installed, else for those accelerated."""
+
+    name = "transformers"
+    module = "transformers"
+    distribution = "transformers"
+    supported = ">=5.17,<5.18"
+    parts = ("transformers.generation.utils",)
+
+    takes_all = False
+    compile: bool | str = False
+    """For models that nobody accelerated by name."""
+
+    def wanted(self, settings: Config) -> bool:
+        self.compile = settings.transformers is Transformers.COMPILE
+        return settings.transformers is not Transformers.OFF
+
+    def install(self) -> None:
+        """Have every model's ``generate`` decode through graphs.
+
+        Raises:
+            ActivationError: `engine_missing`, `engine_version`, `engine_layout`.
+        """
+        super().install()
+        self.takes_all = True
+
+    def install_when_imported(self) -> None:
+        self.takes_all = True
+        super().install_when_imported()
+
+    def install_for_some(self) -> None:
+        """Stand before the loops, for accelerated models only, unless it already does for all."""
+        super().install()
+
+    def uninstall(self) -> None:
+        """Put transformers back as it was; graphs and caches are freed."""
+        self.takes_all = False
+        for model in list(_accelerated):
+            restore(model)
+        super().uninstall()
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        for name in ("_sample", *_LEFT_ALONE):
+            undo.replace(part.GenerationMixin, name, _ours(name, getattr(part.GenerationMixin, name)))
+
+
+ADAPTER = TransformersAdapter()
+
+
+def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
+    """What ``gfxgraph.enable`` calls: puts the adapter in place where ``GFXGRAPH_TRANSFORMERS`` asks for it."""
+    if not ADAPTER.wanted(state.settings):
+        return None
+    ADAPTER.install_when_imported()
+    return ADAPTER.uninstall
+
+
+def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
+    """Have ``model.generate`` decode through graphs. New in 2.0.
+
+    Args:
+        model: a causal language model of transformers. Where it is not on a GPU, or its kind of
+            attention has no fixed cache, its calls go on as before, counted as fallbacks.
+        compile: False, the model's own kernels. True, Inductor fuses what cannot round differently; the
+            step is compiled in a thread while generation goes on, and used from a later call on if it gave
+            the same bits. "any", Inductor's own kernels, as in transformers' own compile: faster, and in
+            half precision sooner or later another token. By default what it was before, at first False.
+
+    Returns:
+        The model itself. Calling it again changes nothing.
+
+    Raises:
+        ActivationError: `engine_missing`, `engine_version`, `engine_layout`, `engine_object`.
+        ValueError: ``compile`` is something else.
+    """
+    if compile not in (None, False, True, "any"):
+        raise ValueError(f"compile is True, False or 'any', not {compile!r}")
+    with _lock:
+        ADAPTER.install_for_some()
+        from transformers import GenerationMixin
+
+        if not isinstance(model, GenerationMixin):
+            _step_aside()
+            raise ActivationError(
+                "engine_object", engine=ADAPTER.name, wanted="generate()", given=type(model).__name__
+            )
+        found = _accelerated.get(model)
+        if found is None:
+            found = _accelerated[model] = Accelerated(model)
+        if compile is not None:
+            found.compile = compile
+    return model
+
+
+def wait(model: Any) -> Any:
+    """Wait until nothing is being compiled for the model; returns it."""
+    found = _accelerated.get(model)
+    if found is not None:
+        found.wait()
+    return model
+
+
+def restore(model: Any = None) -> None:
+    """Undo `accelerate` for one model, or, without an argument, for all.
+
+    Its graphs and caches are freed. Where no accelerated model is left, and the adapter was not installed
+    for all, transformers is as it was.
+    """
+    with _lock:
+        for each in list(_accelerated) if model is None else [model]:
+            found = _accelerated.pop(each, None)
+            if found is not None:
+                found.free()
+        _step_aside()
+
+
+def _step_aside() -> None:
+    if not _accelerated and not ADAPTER.takes_all:
+        Adapter.uninstall(ADAPTER)
+
+
+def is_accelerated(model: Any) -> bool:
+    """True where the model's ``generate`` decodes through graphs."""
+    return model in _accelerated
+
+
+def report(model: Any) -> dict[str, Any]:
+    """What has been captured for a model and what its calls have done.
+
+    Returns:
+        ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
+        device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
+        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
+        captured, the ``nodes`` of each forward, whether it ``is_compiled``, and ``why_eager``, the reasons
+        why parts of it do not run as graphs.
+    """
+    found = _accelerated.get(model)
+    return Accelerated(model).report() if found is None else found.report()
+
+
+def _found(model: Any) -> Accelerated | None:
+    found = _accelerated.get(model)
+    if found is None and ADAPTER.takes_all:
+        with _lock:
+            found = _accelerated.setdefault(model, Accelerated(model))
+            found.compile = ADAPTER.compile
+    return found
+
+
+def _ours(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    # generate() reads the signature, which functools.wraps keeps.
+    @functools.wraps(original)
+    def loop(model: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _found(model)
+        if found is None:
+            return original(model, *args, **kwargs)
+        if name in _LEFT_ALONE:
+            found.leave_alone(_LEFT_ALONE[name])
+            return original(model, *args, **kwargs)
+        return found.sample(original, *args, **kwargs)
+
+    return loop

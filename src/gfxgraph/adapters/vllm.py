@@ -1,0 +1,143 @@
+"""vLLM: in every process of a server, and a graph that cannot be captured becomes eager.
+
+vLLM captures while it starts. An exception there ends the engine core, and the server with it. The
+wrappers that capture (full, piecewise, breakable) are given a second way: the graph that failed is left
+out, its ranks agree on that, and what it would have held runs eagerly from then on.
+
+How a process gets here: vLLM itself calls ``plugin`` in each of its processes (entry point
+``vllm.general_plugins``), or ``gfxgraph run`` sees it import the wrappers.
+
+Source: vllm/compilation/cuda_graph.py and breakable_cudagraph.py of vLLM 0.33.0, which `make test-engines`
+runs unmodified.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
+from gfxgraph.adapters._plugin import activate
+from gfxgraph.adapters.base import Adapter, Undo
+
+_FULL = "vllm.compilation.cuda_graph"
+_BREAKABLE = "vllm.compilation.breakable_cudagraph"
+
+
+class VllmAdapter(Adapter):
+    """Wraps the calls of vLLM's graph wrappers."""
+
+    name = "vllm"
+    module = "vllm"
+    distribution = "vllm"
+    supported = ">=0.33,<0.34"
+    parts = (_FULL, _BREAKABLE)
+
+    def put_in_place(self, undo: Undo, part: Any) -> None:
+        if part.__name__ == _FULL:
+            wrapper, entries, graph = part.CUDAGraphWrapper, "concrete_cudagraph_entries", "cudagraph"
+            clean = _nothing
+        else:
+            wrapper, entries, graph = part.BreakableCUDAGraphWrapper, "entries", "capture"
+            clean = partial(_forget_capture, part.BreakableCUDAGraphCapture)
+        # The names in the wrapper's own module: those that it calls itself.
+        undo.replace(wrapper, "__call__", _surviving(wrapper.__call__, part, entries, graph, clean))
+        undo.replace(wrapper, "clear_graphs", _forgetting(wrapper.clear_graphs))
+
+
+def plugin() -> None:
+    """What vLLM calls in each of its processes; does nothing where nobody asked for gfxgraph.
+
+    Asked for is it by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
+    """
+    activate(ADAPTER, "VLLM_PLUGINS")
+
+
+def _surviving(
+    original: Callable[..., Any], contexts: Any, entries_name: str, graph_name: str, clean: Callable[[], None]
+) -> Callable[..., Any]:
+    """``__call__`` of a wrapper, with a way on after a capture that failed.
+
+    Args:
+        entries_name: where the wrapper keeps its graphs by batch.
+        graph_name: where one of those keeps its graph, None until it is captured.
+        clean: puts right what the engine leaves behind when a capture fails.
+    """
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        key = _key(self, contexts, args, kwargs)
+        if key is None:
+            return original(self, *args, **kwargs)
+        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        if key in eager:
+            return eager[key](*args, **kwargs)
+        entries = getattr(self, entries_name)
+        entry = entries.get(key)
+        if entry is not None and getattr(entry, graph_name) is not None:
+            return original(self, *args, **kwargs)
+        error: RuntimeError | None = None
+        result = None
+        holder = hold_pool(self.graph_pool)
+        try:
+            result = original(self, *args, **kwargs)
+        except RuntimeError as caught:
+            entry = entries.get(key)
+            # Only a capture that had begun: vLLM notes the addresses right before.
+            if entry is None or entry.input_addresses is None:
+                raise
+            error = caught
+            clean()
+        if not any_rank_failed(_tp_group(), error is not None):
+            return result
+        entries.pop(key, None)
+        self.__dict__["_gfxgraph_holder"] = holder
+        report("vLLM", f"{type(self).__name__} {key}", error or RuntimeError("it failed on another rank"))
+        eager[key] = Downgraded(self.runnable)
+        # A capture only records: this step's work is still to be done.
+        return eager[key](*args, **kwargs)
+
+    return __call__
+
+
+def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
+
+    @functools.wraps(original)
+    def clear_graphs(self: Any) -> None:
+        self.__dict__.pop("_gfxgraph_eager", None)
+        self.__dict__.pop("_gfxgraph_holder", None)
+        original(self)
+
+    return clear_graphs
+
+
+def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
+    """Under what the wrapper keeps the graph of this call; None where it passes the call through."""
+    if not contexts.is_forward_context_available():
+        return None
+    context = contexts.get_forward_context()
+    mode = context.cudagraph_runtime_mode
+    if mode.name == "NONE" or (wrapper.runtime_mode is not None and mode != wrapper.runtime_mode):
+        return None
+    key_fn = getattr(wrapper, "key_fn", None) if "key_fn" in vars(wrapper) else None
+    return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
+
+
+def _nothing() -> None:
+    """Nothing to put right: ``with torch.cuda.graph`` cleans up after itself."""
+
+
+def _forget_capture(capture: Any) -> None:
+    # Where its first segment cannot be begun the capture stays "active" for good, and every later one is "nested".
+    capture._tls.active = None
+
+
+def _tp_group() -> Any:
+    return getattr(sys.modules.get("vllm.distributed.parallel_state"), "_TP", None)
+
+
+ADAPTER = VllmAdapter()

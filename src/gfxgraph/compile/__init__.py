@@ -1,0 +1,24 @@
+"""compile: torch.compile with graphs of ours in the place of Inductor's.
+
+Enters: what Inductor compiled, and what it knows of it: which inputs stay in place, which are written.
+Stays out: tracing and code generation, which are torch's; capture and replay, which are runtime's.
+
+    backend.py    torch.compile(backend="gfxgraph")
+    takeover.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
+    seam.py       where Inductor hands over what is to be captured, in every torch that we know
+    region.py     one compiled callable, captured and replayed
+    calls.py      whole calls of compiled code as one graph, where that is asked for
+    sizes.py      which dim of which tensor a number among the inputs is
+    simulated.py  Inductor where there is no device to generate code for
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def regions() -> list[Any]:
+    """Every compiled region of this process that is captured by us; ``explain()`` of each says how it runs."""
+    from gfxgraph.compile import region
+
+    return region.living()

@@ -1,0 +1,135 @@
+"""Whole calls of compiled code as one graph: no guards of Dynamo's before a replay.
+
+Problem: what a call of compiled code costs before anything is launched is Dynamo's: it compares everything that
+the function read when it was traced, and loads every parameter. For a Llama of 16 layers that is more than a
+hundred times a replay. Idea: where ``GFXGRAPH_COMPILE=calls`` asks for it, the compiled function is made a graphed
+callable, which compares its arguments and watches modules, and what the function itself names.
+
+That is less than Dynamo compares. So it is asked for, and it is done only for functions that Dynamo traced in one
+piece and found to change nothing in Python: no list grown, no attribute set. Any other keeps Dynamo's way, where
+each compiled region is a graph. A context variable that is set and set back does not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gfxgraph.runtime.callables.graphed import Graphed
+from gfxgraph.runtime.callables.options import Options
+from gfxgraph.types import ReplayMode
+
+CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
+"""Classes of objects that are set and set back by a call; the second is transformers'."""
+_running = threading.local()
+
+
+class Traced:
+    """The compiled function, and what is found out about it while Dynamo traces it."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, compiled, updated=())
+        self._compiled = compiled
+        # What a graphed callable watches is what the function under the compiled one names.
+        self._torchdynamo_orig_callable = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+        self.why_not = ""
+        self.is_known = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before, n_breaks = getattr(_running, "traced", None), _n_breaks()
+        _running.traced = self
+        try:
+            return self._compiled(*args, **kwargs)
+        finally:
+            _running.traced = before
+            if _n_breaks() != n_breaks:
+                self.why_not = self.why_not or "Dynamo traces it in several pieces"
+            if not self.is_known:
+                self.why_not = self.why_not or "it had been compiled before; what it changes in Python is not known"
+
+
+class WholeCalls:
+    """A compiled function whose calls are replayed whole, where nothing speaks against it."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, compiled, updated=())
+        self._compiled = compiled
+        self._traced = Traced(compiled)
+        self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._traced.why_not:
+            return self._compiled(*args, **kwargs)
+        return self.graphed(*args, **kwargs)
+
+    @property
+    def compiled(self) -> Callable[..., Any]:
+        """The compiled function, whose regions are graphs."""
+        return self._compiled
+
+    @property
+    def why_not(self) -> str:
+        """Why calls are not replayed whole; empty where they are."""
+        return self._traced.why_not
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._compiled, name)
+
+
+WholeCalls.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]  # inside compiled code it is a break
+
+
+def _n_breaks() -> int:
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
+
+
+def note_what_is_traced() -> None:
+    """Called while Inductor compiles what Dynamo has just traced: does the function change anything in Python?"""
+    traced: Traced | None = getattr(_running, "traced", None)
+    if traced is None or traced.why_not:
+        return
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        changed = InstructionTranslator.current_tx().output.side_effects._get_modified_vars()
+    except AttributeError:
+        traced.why_not = "this torch does not tell what a traced function changes"
+        return
+    traced.is_known = True
+    for variable in changed:
+        kind = type(variable.mutation_type).__name__
+        if kind.endswith("New") or type(getattr(variable, "value", None)).__name__ in CONTEXT_VARIABLES:
+            continue
+        traced.why_not = f"it changes {getattr(variable.source, 'name', 'an object')} in Python"
+
+
+def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callable[[], None]:
+    """Let ``torch.compile`` give whole calls where graphs are asked for; returns what puts it back.
+
+    Args:
+        is_asked: whether these arguments of ``torch.compile`` ask for graphs.
+    """
+    stock = torch.compile
+
+    @functools.wraps(stock)
+    def compile(model: Any = None, **kwargs: Any) -> Any:
+        made = stock(model, **kwargs)
+        if model is None or not is_asked(kwargs) or isinstance(made, WholeCalls):
+            return made
+        if isinstance(made, torch.nn.Module):
+            made.forward = WholeCalls(made.forward)
+            return made
+        return WholeCalls(made)
+
+    torch.compile = compile
+
+    def undo() -> None:
+        torch.compile = stock
+
+    return undo

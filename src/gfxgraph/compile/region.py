@@ -1,0 +1,332 @@
+"""One callable that Inductor compiled, captured and replayed by a graphed callable.
+
+Problem: Inductor's callables take everything as inputs, parameters included: hundreds of tensors that never
+move, and a few that differ each time. Copying all of them costs more than the replay. Idea: inputs that
+Inductor says stay in place, and those that the region writes to, are bound to their addresses, and one C
+call compares all of these; what remains goes to a graphed callable, with its buffers, buckets, memory limit
+and ways down.
+
+    inputs ── all bound addresses as before? ──> variant ──> graphed callable
+                      └── no ──> another variant, for the addresses of now
+                                   └── too many ──> what moves is copied; what is written makes it eager
+
+Invariants: a variant runs only while a tensor of this very call lies at each of its addresses, so nothing
+has to be kept alive for it. The backward's inputs are results of the forward, whose memory must be free to
+be handed out again: the variant's own tensors over them are views by address that own nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.compile.sizes import Sizes
+from gfxgraph.runtime.callables.graphed import Graphed
+from gfxgraph.runtime.callables.options import Options
+from gfxgraph.runtime.memory import Layout, tensor_at
+from gfxgraph.types import ReplayMode
+
+MAX_VARIANTS = 4
+"""Sets of addresses that are kept captured; the least recently used goes first."""
+MAX_PLACES = 4
+"""Addresses at which one static input is met before it is copied instead: eager results, two sets of buffers."""
+ALIGNMENT = 16
+"""What Inductor's kernels assume of addresses, in bytes."""
+
+Boxed = Callable[[list[Any]], Any]
+_regions: weakref.WeakSet[Region] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller of ``torch.compile`` asked of our graphs."""
+
+    buckets: Any = None
+    max_graphs: int = 64
+
+
+def living() -> list[Region]:
+    """Every region that has not been dropped."""
+    return list(_regions)
+
+
+class Region:
+    """A boxed callable in the place of Inductor's.
+
+    Args:
+        model: Inductor's; takes a list, which it empties.
+        static: positions of inputs that stay in place, as Inductor knows them.
+        mutated: positions of inputs that the callable writes to.
+        is_backward, is_inference: what it is of.
+    """
+
+    def __init__(
+        self,
+        model: Boxed,
+        static: Sequence[int],
+        mutated: Sequence[int],
+        *,
+        is_backward: bool = False,
+        is_inference: bool = True,
+        wanted: Wanted = Wanted(),
+    ) -> None:
+        self._model = model
+        self._static = frozenset(static)
+        self._mutated = frozenset(mutated)
+        self._is_backward = is_backward
+        self.wanted = wanted
+        self._sizes = Sizes() if wanted.buckets is not None and is_inference else None
+        self._copied: frozenset[int] = frozenset()
+        """Static inputs that turned out to move."""
+        self._variants: dict[tuple[int, ...], Variant] = {}
+        self._places: dict[int, set[int]] = {}
+        """Where inputs that should stay in place have been."""
+        self._is_looked_at = not is_backward and not mutated
+        self._last: Variant | None = None
+        self.why_eager = ""
+        kind = "backward" if is_backward else "inference" if is_inference else "forward"
+        self.name = f"compiled {kind} {len(_regions)}"
+        _regions.add(self)
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        variant = self._last
+        if variant is None or not variant.is_at(inputs):
+            if not self._is_looked_at:
+                return self._look(inputs)
+            variant = self._find(inputs)
+            if variant is None:
+                return self._model(_aligned_all(inputs, self._mutated))
+            self._last = variant
+        return variant.run(inputs)
+
+    def _find(self, inputs: list[Any]) -> Variant | None:
+        """The variant for where the inputs lie; None where the region runs eagerly."""
+        if self.why_eager:
+            return None
+        for i, value in enumerate(inputs):
+            if isinstance(value, Tensor):
+                if not value.is_cuda and i in self._mutated:
+                    self._stay_eager("it writes to a tensor on the host")
+                    return None
+            elif type(value) is not int and type(value) is not float and type(value) is not bool:
+                self._stay_eager(f"an input is a {type(value).__qualname__}")
+                return None
+        fixed = self._fixed(inputs)
+        key = (*fixed, *[inputs[i].data_ptr() for i in fixed])
+        found = self._variants.pop(key, None)
+        if found is None:
+            if self._restless(inputs, fixed):
+                return self._find(inputs)
+            if len(self._variants) >= MAX_VARIANTS:
+                del self._variants[next(iter(self._variants))]
+            found = Variant(self, inputs, fixed)
+        self._variants[key] = found  # the last used is the last
+        return found
+
+    def _fixed(self, inputs: list[Any]) -> tuple[int, ...]:
+        wanted = sorted((self._static - self._copied) | self._mutated)
+        return tuple(
+            i
+            for i in wanted
+            if isinstance(inputs[i], Tensor)
+            and inputs[i].is_cuda
+            and (i in self._mutated or inputs[i].data_ptr() % ALIGNMENT == 0)
+        )
+
+    def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
+        """True where inputs are to be bound no longer, or the region not to be captured: they are never at rest."""
+        moving = set()
+        for i in fixed:
+            places = self._places.setdefault(i, set())
+            places.add(inputs[i].data_ptr())
+            if len(places) > MAX_PLACES:
+                moving.add(i)
+        if moving & self._mutated:
+            self._stay_eager("a tensor that it writes to lies elsewhere each time")
+        else:
+            self._copied |= moving
+        return bool(moving)
+
+    def _stay_eager(self, why: str) -> None:
+        from gfxgraph.runtime import activation
+
+        self.why_eager = why
+        self._variants.clear()
+        self._last = None
+        state = activation.process_for_callables()
+        if state is not None:
+            state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
+
+    def _look(self, inputs: list[Any]) -> Any:
+        """The first call, by Inductor's callable on the caller's own tensors: what do its results share?
+
+        A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
+        """
+        self._is_looked_at = True
+        bound = [i for i in self._fixed(inputs) if not self.owns(i) and inputs[i].numel()]
+        homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
+        results = self._model(_aligned_all(inputs, self._mutated))
+        made = [result for result in results if isinstance(result, Tensor) and result.is_cuda]
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
+        shared = {homes[address] for address in addresses if address in homes}
+        if shared & self._mutated:
+            self._stay_eager("it returns a tensor that it writes to")
+        self._copied |= shared
+        return results
+
+    def owns(self, position: int) -> bool:
+        """True where the tensor may be kept alive: a parameter or buffer, not what a forward left."""
+        return position in self._static and position not in self._mutated and not self._is_backward
+
+    @property
+    def model(self) -> Boxed:
+        return self._model
+
+    @property
+    def mutated(self) -> frozenset[int]:
+        return self._mutated
+
+    @property
+    def sizes(self) -> Sizes | None:
+        return self._sizes
+
+    def stats(self) -> dict[str, Any]:
+        """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
+        total: dict[str, Any] = {"captures": 0, "replays": 0, "eager": {}, "variants": len(self._variants)}
+        for variant in self._variants.values():
+            for graphed in variant.graphed:
+                found = graphed.stats()
+                total["captures"] += found["captures"]
+                total["replays"] += found["replays"]
+                for why, n in found["eager"].items():
+                    total["eager"][why] = total["eager"].get(why, 0) + n
+        if self.why_eager:
+            total["why_eager"] = self.why_eager
+        return total
+
+    def explain(self) -> str:
+        """How each variant runs, and why."""
+        lines = [f"{self.name}: {self.why_eager or f'{len(self._variants)} sets of addresses'}"]
+        for variant in self._variants.values():
+            for graphed in variant.graphed:
+                lines += ["  " + line for line in graphed.explain().splitlines()]
+        return "\n".join(lines)
+
+
+class Variant:
+    """The region with some of its inputs at given addresses."""
+
+    def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
+        self._region = weakref.ref(region)
+        self._positions = list(fixed)
+        self._addresses: list[int | None] = [None] * len(inputs)
+        self._bound: list[Any] = [None] * len(inputs)
+        for i in fixed:
+            self._addresses[i] = inputs[i].data_ptr()
+            self._bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
+        self._moving = [i for i in range(len(inputs)) if self._addresses[i] is None]
+        self._tensors = [i for i in self._moving if isinstance(inputs[i], Tensor)]
+        self._numbers = [i for i in self._moving if not isinstance(inputs[i], Tensor)]
+        self._sizes = region.sizes
+        options = Options(mode=ReplayMode.HOT, max_graphs=region.wanted.max_graphs)
+        self._exact = Graphed(Bound(region, self._bound, self._moving), options)
+        self._padded: Graphed | None = None
+
+    @property
+    def graphed(self) -> list[Graphed]:
+        return [self._exact] if self._padded is None else [self._exact, self._padded]
+
+    def is_at(self, inputs: list[Any]) -> bool:
+        """True where the inputs lie where they lay."""
+        return _same_addresses(inputs, self._addresses, self._positions)
+
+    def run(self, inputs: list[Any]) -> Any:
+        """One call; empties the list, as Inductor's callables do."""
+        if self._sizes is not None and self._numbers:
+            return self._run_sized(inputs)
+        given = [inputs[i] for i in self._moving]
+        inputs.clear()
+        return self._exact(*given)
+
+    def _run_sized(self, inputs: list[Any]) -> Any:
+        """A call whose sizes vary: in a bucket, as soon as it is known which dims the numbers are."""
+        assert self._sizes is not None
+        where = self._sizes.look(inputs, self._numbers, self._tensors)
+        if where is None:
+            given = [inputs[i] for i in self._moving]
+            inputs.clear()
+            return self._exact(*given)
+        if self._padded is None:
+            region = self._region()
+            assert region is not None
+            options = Options(
+                dynamic="infer",
+                buckets=region.wanted.buckets,
+                mode=ReplayMode.HOT,
+                max_graphs=region.wanted.max_graphs,
+            )
+            self._padded = Graphed(Bound(region, self._bound, self._tensors, where), options)
+        given = [inputs[i] for i in self._tensors]
+        inputs.clear()
+        return self._padded(*given)
+
+
+class Bound:
+    """The region as a function of the inputs that are not bound to an address.
+
+    Args:
+        bound: what stays in place, at its position; None elsewhere.
+        moving: positions of the arguments.
+        numbers: by position, which argument's which dim a number is; empty where numbers are arguments.
+    """
+
+    def __init__(
+        self, region: Region, bound: list[Any], moving: list[int], numbers: dict[int, tuple[int, int]] | None = None
+    ) -> None:
+        self._model = region.model
+        self._mutated = region.mutated
+        self._inputs = bound
+        self._moving = moving
+        self._numbers = numbers or {}
+        self.__qualname__ = region.name
+
+    def __call__(self, *given: Any) -> Any:
+        inputs = list(self._inputs)
+        for i, value in zip(self._moving, given):
+            inputs[i] = value
+        for i, (tensor, dim) in self._numbers.items():
+            inputs[i] = inputs[tensor].size(dim)
+        return self._model(_aligned_all(inputs, self._mutated))
+
+
+def _aligned_all(inputs: list[Any], mutated: frozenset[int]) -> list[Any]:
+    """The inputs, those at odd addresses copied: Inductor leaves that to whoever captures.
+
+    One that is written to stays: where it is not aligned now it was not when its kernels were made.
+    """
+    for i, value in enumerate(inputs):
+        if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % ALIGNMENT and i not in mutated:
+            inputs[i] = _clone(value)
+    return inputs
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    """A copy with the same strides."""
+    with torch.no_grad():
+        n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+        flat = tensor.as_strided((n,), (1,), tensor.storage_offset()).clone()
+        return flat.as_strided(tensor.size(), tensor.stride(), 0)
+
+
+def _same_in_python(inputs: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
+    return all(inputs[i].data_ptr() == addresses[i] for i in positions)
+
+
+_same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
+)

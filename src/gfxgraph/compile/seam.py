@@ -1,0 +1,179 @@
+"""Where Inductor hands over a compiled callable to be captured.
+
+Torch 2.12 made an official place for that: ``torch._inductor.config.cudagraph_policy``. It hands over the whole
+callable, also where Inductor has split it into partitions, between which operations stand that no graph can
+hold; so the policy takes the partitions one by one, as Inductor does for itself. Torch 2.11 has no such place,
+but looks ``compile_fx.cudagraphify`` up anew for each callable; there a function of ours stands before torch's.
+
+Whether a compilation is ours: by the policy that is in force while it runs (2.12), or by a mark that is set
+while it runs (2.11). The backward may be compiled long after, at the first ``backward()``, in a thread of
+autograd's; Inductor puts its configuration in force again for that, and our mark goes the same way.
+
+Inductor also tells its own tree of graphs that a backward runs which could not be captured, and refuses to go
+on where the forward has made no tree. Where the forward is ours there is none to tell.
+
+Source: torch 2.11, 2.12, 2.13, 2.14, 2.15, ``_inductor/output_code.py``; docs/decisions/0080.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gfxgraph.compile.region import Region, Wanted
+
+_mine = threading.local()
+_lock = threading.Lock()
+_is_standing = False
+
+
+def has_policy() -> bool:
+    """True where this torch has an official place for graphs of others."""
+    from torch._inductor import config
+
+    return hasattr(config, "cudagraph_policy")
+
+
+@contextmanager
+def marked(wanted: Wanted) -> Iterator[None]:
+    """What is compiled between is handed over to us, by torch 2.11's way."""
+    before = getattr(_mine, "wanted", None)
+    _mine.wanted = wanted
+    try:
+        yield
+    finally:
+        _mine.wanted = before
+
+
+def patches(wanted: Wanted) -> dict[str, Any]:
+    """Configuration under which Inductor hands its callables over to us."""
+    stand()
+    found: dict[str, Any] = {"triton.cudagraphs": True}
+    if has_policy():
+        found["cudagraph_policy"] = policy(wanted)
+    return found
+
+
+def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]) -> Any:
+    """Inductor's compilation of ``gm``, what it makes handed over to us, now and when the backward is compiled."""
+    config = {**config, **patches(wanted)}
+    if has_policy():
+        return compile_fx(gm, inputs, config_patches=config)
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with marked(wanted):
+            return compile_fx_inner(*args, **kwargs)
+
+    with marked(wanted):  # what comes from the cache passes no inner compilation
+        return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
+
+
+def stand() -> None:
+    """Put in place what is needed besides the policy. It changes nothing for compilations that are not ours."""
+    global _is_standing
+    with _lock:
+        if _is_standing:
+            return
+        from torch._inductor import compile_fx, output_code
+
+        handle = output_code.maybe_handle_backward_generation
+
+        def without_a_tree(graph: Any, boxed_forward_device_index: Any) -> Any:
+            if _is_ours():
+                return None
+            return handle(graph, boxed_forward_device_index)
+
+        output_code.maybe_handle_backward_generation = without_a_tree
+        if not has_policy():
+            stock = compile_fx.cudagraphify
+
+            def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
+                wanted = getattr(_mine, "wanted", None)
+                if wanted is None:
+                    return stock(model, static_input_idxs, **known)
+                return _region(model, static_input_idxs, wanted, known)
+
+            compile_fx.cudagraphify = cudagraphify
+        _is_standing = True
+
+
+def _is_ours() -> bool:
+    from torch._inductor import config
+
+    return getattr(getattr(config, "cudagraph_policy", None), "is_gfxgraph", False) or (
+        getattr(_mine, "wanted", None) is not None
+    )
+
+
+def _region(model: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]) -> Region:
+    return Region(
+        model,
+        static,
+        known.get("mutated_input_idxs", ()),
+        is_backward=bool(known.get("is_backward")),
+        is_inference=bool(known.get("is_inference")),
+        wanted=wanted,
+    )
+
+
+def policy(wanted: Wanted) -> Any:
+    """Ours, for ``torch._inductor.config.cudagraph_policy``."""
+    from torch._inductor import config
+    from torch._inductor.cudagraph_utils import CUDAGraphPolicy
+
+    class GfxGraphPolicy(CUDAGraphPolicy):  # type: ignore[misc]
+        is_gfxgraph = True
+
+        def should_wrap(self, compiled_graph: Any) -> bool:
+            _mine.graph = compiled_graph  # cudagraphify is not told of which
+            return True
+
+        def cudagraphify(
+            self, model: Any, example_inputs: Any, static_input_idxs: Sequence[int], **known: Any
+        ) -> Any:
+            graph = getattr(_mine, "graph", None)
+            _mine.graph = None
+            if not config.graph_partition or graph is None or graph.current_callable is not model:
+                return _region(model, static_input_idxs, wanted, known)
+            if graph.partition_maps and graph.recursively_apply_fns is not None:
+                graph.recursively_apply_fns(_for_partitions(graph, static_input_idxs, wanted, known))
+            return model
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    return GfxGraphPolicy()
+
+
+def _for_partitions(
+    graph: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]
+) -> list[Callable[[Any], Region]]:
+    """For each partition what makes it a region, with the whole's knowledge brought down to it."""
+    from torch._inductor.cudagraph_utils import CudagraphMetadata, get_partition_cudagraph_metadata
+    from torch.utils._ordered_set import OrderedSet
+
+    whole = {
+        "placeholders": known["placeholders"],
+        "static_input_idxs": OrderedSet(static),
+        "mutated_input_idxs": OrderedSet(known["mutated_input_idxs"]),
+        "stack_traces": known["stack_traces"],
+        "constants": defaultdict(lambda: None),
+        "user_visible_output_idxs": OrderedSet(known.get("user_visible_output_idxs", ())),
+    }
+    names = {field.name for field in dataclasses.fields(CudagraphMetadata)}
+    metadata = CudagraphMetadata(**{name: value for name, value in whole.items() if name in names})
+    made: list[Callable[[Any], Region]] = []
+    for partition in graph.partition_maps:
+        part = get_partition_cudagraph_metadata(partition, metadata)
+        facts = {**known, "mutated_input_idxs": tuple(part.mutated_input_idxs)}
+
+        def wrap(model: Any, static: Any = tuple(part.static_input_idxs), facts: Any = facts) -> Region:
+            return _region(model, static, wanted, facts)
+
+        made.append(wrap)
+    return made

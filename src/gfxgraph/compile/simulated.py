@@ -1,0 +1,89 @@
+"""Inductor where there is no device to generate code for: the simulator.
+
+Inductor goes all its ways (partitions, static inputs, its caches, the backward), but every operation is left to
+torch's own kernels, which the simulator has. Its scheduler asks for a Triton before it looks whether there is
+anything to generate; here it gets one that generates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def is_on() -> bool:
+    """True while the simulator stands in for a GPU."""
+    from gfxgraph.runtime import process
+
+    state = process.current()
+    return state is not None and state.platform == "simulator"
+
+
+def settings() -> dict[str, Any]:
+    """Inductor's settings for it; empty elsewhere."""
+    if not is_on():
+        return {}
+    return {"fallback_by_default": True, "fx_graph_cache": False, "compile_threads": 1}
+
+
+@contextmanager
+def device() -> Iterator[None]:
+    """Have Inductor compile for the simulator, where that is on."""
+    if is_on():
+        _stand()
+    yield
+
+
+_is_standing = False
+
+
+def _stand() -> None:
+    global _is_standing
+    if _is_standing:
+        return
+    from torch._inductor import scheduler
+    from torch.utils import _triton
+
+    create = scheduler.Scheduler.create_backend
+    compilers_hash = _triton.triton_hash_with_backend
+
+    def triton_hash_with_backend() -> str:
+        return "none" if is_on() else compilers_hash()  # it would look for the card's driver
+
+    def create_backend(self: Any, device: Any) -> Any:
+        if not is_on() or device.type != "cuda":
+            return create(self, device)
+        return _NoKernels(self)
+
+    class _NoKernels(scheduler.BaseScheduling):  # type: ignore[misc]
+        """Of the scheduler's questions only those are asked that concern no kernel."""
+
+        def group_fn(self, sizes: Any) -> tuple[Any, ...]:
+            from torch._inductor.utils import sympy_product
+
+            return tuple(sympy_product(size) for size in sizes)
+
+        def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+            return False
+
+        def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+            return False
+
+        def codegen_sync(self) -> None:
+            return None
+
+        def ready_to_flush(self) -> bool:
+            return False
+
+        def flush(self) -> None:
+            return None
+
+        def get_backend_features(self, device: Any) -> Any:
+            from torch.utils._ordered_set import OrderedSet
+
+            return OrderedSet()
+
+    scheduler.Scheduler.create_backend = create_backend
+    _triton.triton_hash_with_backend = triton_hash_with_backend
+    _is_standing = True

@@ -1,0 +1,132 @@
+"""After ``enable()``: graphs that torch.compile is asked for are ours, and on ROCm Inductor's settings are safe.
+
+Where a program says ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``triton.cudagraphs``, Inductor
+compiles as ever, and what it would have given to its own tree of graphs becomes regions of ours. Settings that
+the defect table asks for are in force while something is compiled, and only then: nothing has to be restored but
+two methods. What the user said in so many words stays: an option or mode of that ``torch.compile``, an assignment
+to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, ``GFXGRAPH_COMPILE=0`` for all of it. On an NVIDIA GPU
+nothing changes unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
+
+Nothing here imports Inductor before something is compiled: that takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gfxgraph.config import CompileWays
+from gfxgraph.hardware.defects import rows
+from gfxgraph.runtime.process import Process, log
+from gfxgraph.runtime.random_state import shield_from_dynamo
+
+
+def install(torch: Any, state: Process) -> Callable[[], None] | None:
+    """Stand before ``torch.compile``'s Inductor where that is wanted; returns what steps aside again."""
+    ways = state.settings.compile
+    if ways is CompileWays.OFF:
+        return None
+    if ways is CompileWays.AUTO:
+        ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
+    inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
+    compile_stock, make_stock = inductor.__call__, others.__init__
+
+    def compile_ours(self: Any, model_: Any, inputs_: Any) -> Any:
+        return _compile(state, ways, compile_stock, self, model_, inputs_)
+
+    def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
+        if backend == "gfxgraph":  # also where the package is used without being installed
+            from gfxgraph.compile.backend import register
+
+            register()
+        make_stock(self, backend, *args, **kwargs)
+
+    others.__init__ = make
+    if ways is not CompileWays.OFF:
+        inductor.__call__ = compile_ours
+    undo_all = [shield_from_dynamo()]
+    if ways is CompileWays.CALLS:
+        from gfxgraph.compile import calls
+
+        undo_all.append(calls.take_name(torch, _asks_for_graphs))
+
+    def undo() -> None:
+        inductor.__call__, others.__init__ = compile_stock, make_stock
+        for step in undo_all:
+            step()
+
+    return undo
+
+
+def _compile(
+    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any
+) -> Any:
+    """What ``torch.compile`` with Inductor does with a traced graph."""
+    from torch._inductor import config
+
+    if ways is CompileWays.CALLS:
+        from gfxgraph.compile import calls
+
+        calls.note_what_is_traced()
+    asked: Mapping[str, Any] = wrapper.config
+    wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
+    if getattr(config, "cudagraph_policy", None) is not None:
+        wants_graphs = False  # somebody else's; they know what they do
+    safe = _safe_settings(state, asked, config)
+    if not wants_graphs and not safe:
+        return stock(wrapper, gm, inputs)
+    from torch._inductor.compile_fx import compile_fx
+
+    if not wants_graphs:
+        if state.platform == "simulator":
+            return stock(wrapper, gm, inputs)
+        return compile_fx(gm, inputs, config_patches={**asked, **safe})
+    from gfxgraph.compile import seam, simulated
+    from gfxgraph.compile.region import Wanted
+
+    _say_once(state)
+    with simulated.device():
+        patches = {**asked, **safe, **simulated.settings()}
+        return seam.compile_with(Wanted(), compile_fx, gm, inputs, patches)
+
+
+def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
+    """True where these arguments of ``torch.compile`` ask for graphs."""
+    if arguments.get("disable") or arguments.get("backend", "inductor") not in ("inductor", "gfxgraph"):
+        return False
+    if arguments.get("backend") == "gfxgraph" or arguments.get("mode") in ("reduce-overhead", "max-autotune"):
+        return True
+    return bool((arguments.get("options") or {}).get("triton.cudagraphs"))
+
+
+def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Settings of the defect table that differ from what is in force and that the user did not choose."""
+    wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
+    found = {}
+    for name, value in wanted.items():
+        # A default may come from the environment, as images set it; another value is somebody's assignment.
+        is_assigned = getattr(config, name) != config._config[name].default
+        is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
+        if not is_chosen and getattr(config, name) != value:
+            found[name] = value
+            state.report("compile_setting", f"torch.compile: {name} = {value} ({_why(state, name)})")
+    return found
+
+
+def _why(state: Process, setting: str) -> str:
+    asking = {row.id for row in rows() if setting in row.action.get("inductor", ())}
+    shown = ", ".join(row for row in state.decisions.because("inductor") if row in asking)
+    return f"{shown}; gfxgraph doctor --why; GFXGRAPH_COMPILE_KEEP={setting} leaves it alone"
+
+
+_told: set[int] = set()
+
+
+def _say_once(state: Process) -> None:
+    if getattr(state.decisions, "inductor_graphs", None) is None or id(state) in _told:
+        return
+    _told.add(id(state))
+    why = ", ".join(state.decisions.because("inductor_graphs"))
+    log.warning(
+        "torch.compile: graphs are gfxgraph's, not Inductor's (%s; GFXGRAPH_COMPILE=0 leaves them to Inductor)", why
+    )

@@ -1,0 +1,3 @@
+class CUDAPiecewiseBackend:
+    def __call__(self, *args):
+        return "engine"

@@ -1,0 +1,6 @@
+class CUDAGraphWrapper:
+    def __call__(self, *args):
+        return "engine"
+
+    def clear_graphs(self):
+        return None

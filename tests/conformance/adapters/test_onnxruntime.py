@@ -1,0 +1,377 @@
+"""GraphedSession on ONNX Runtime's CPU provider, and on stand-ins for its CUDA and MIGraphX providers.
+
+The stand-ins do on numpy what those providers do with their graphs: the first run under a graph's name fixes
+its buffers and its sizes, and a run after it computes from those buffers whatever else is bound. No test
+here ran on a GPU provider.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+ort = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+import gfxgraph  # noqa: E402
+from gfxgraph import adapters  # noqa: E402
+from gfxgraph.adapters.onnxruntime import GraphedSession  # noqa: E402
+
+WEIGHT = numpy.random.default_rng(0).standard_normal((6, 5)).astype(numpy.float32)
+
+
+def model(nodes, inputs, outputs, constants=()):
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()],
+        [helper.make_tensor(name, TensorProto.FLOAT, value.shape, value.flatten()) for name, value in constants],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(made)
+    return made.SerializeToString()
+
+
+def linear():
+    """Each row by itself."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.FLOAT, ["batch", 5])}, [("w", WEIGHT)])
+
+
+def centred():
+    """Each row less the mean over the batch: padding would change it."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "m"], ["y"]),
+    ]
+    return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.FLOAT, ["batch", 6])})
+
+
+def found():
+    """As many results as there are values above zero."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("NonZero", ["r"], ["y"])]
+    return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.INT64, [2, "found"])})
+
+
+def shared():
+    """An input that is the same for all rows, and an output that happens to have as many rows as a bucket."""
+    nodes = [helper.make_node("Add", ["x", "s"], ["y"]), helper.make_node("Mul", ["t", "t"], ["z"])]
+    outputs = {"y": (TensorProto.FLOAT, ["batch", 6]), "z": (TensorProto.FLOAT, [4, 6])}
+    return model(nodes, {"x": ["batch", 6], "s": [6], "t": [4, 6]}, outputs)
+
+
+def rows(n, seed=0, width=6):
+    return numpy.random.default_rng(seed).standard_normal((n, width)).astype(numpy.float32)
+
+
+def same(got, want):
+    assert [array.shape for array in got] == [array.shape for array in want]
+    for ours, theirs in zip(got, want):
+        numpy.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def plain(made):
+    return ort.InferenceSession(made, providers=["CPUExecutionProvider"])
+
+
+# -- the CPU provider ------------------------------------------------------------------------------------------
+
+
+def test_every_size_gives_what_the_session_gives():
+    """Sizes at, between and above the buckets; results are the caller's own."""
+    session, wanted = GraphedSession(linear(), buckets=(2, 4, 8)), plain(linear())
+    kept = []
+    for seed, n in enumerate((1, 2, 3, 8, 5, 3, 11, 1)):
+        got = session.run(None, {"x": rows(n, seed)})
+        want = wanted.run(None, {"x": rows(n, seed)})
+        same(got, want)
+        kept.append((got, want))
+    for got, want in kept:
+        same(got, want)
+    stats = session.stats()
+    assert stats["provider"] == "CPUExecutionProvider" and not stats["graphs"]
+    assert stats["buckets"] == {2: 3, 4: 2, 8: 2}
+    assert stats["padded_row_count"] == 1 + 1 + 3 + 1 + 1
+    assert stats["fallbacks"] == {"a batch of 11 is larger than every bucket; it runs unpadded, without a graph": 1}
+
+
+def test_the_padding_is_the_last_row():
+    """What a bucket is filled up with is the last row of the call."""
+    session = GraphedSession(linear(), buckets=(4,))
+    session.run(None, {"x": rows(2, 7)})
+    (bucket,) = session._made.values()
+    assert numpy.array_equal(bucket.staging["x"], rows(2, 7)[[0, 1, 1, 1]])
+
+
+def test_buffers_stay():
+    """Runs of one bucket bind the same memory, whatever the caller's arrays are."""
+    session = GraphedSession(linear(), buckets=(4,))
+    addresses = set()
+    for seed in range(4):
+        session.run(None, {"x": rows(3, seed)})
+        (bucket,) = session._made.values()
+        addresses.add((bucket.inputs["x"].data_ptr(), bucket.outputs["y"].data_ptr()))
+    assert len(addresses) == 1
+
+
+def test_padding_is_proved():
+    """A model whose rows depend on each other is found at its first padded call, which is right already."""
+    session, wanted = GraphedSession(centred(), buckets=(4, 8)), plain(centred())
+    for seed, n in enumerate((4, 3, 4, 6)):
+        same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
+    assert list(session.stats()["fallbacks"]) == ["padding changes 'y'; this model runs at the sizes it is given"]
+    assert 6 in session.stats()["buckets"]
+
+
+def test_outputs_whose_size_depends_on_values():
+    """Buffers of one size cannot hold them: the session runs as it would without us, every result right."""
+    session, wanted = GraphedSession(found(), buckets=(4,)), plain(found())
+    for seed, n in enumerate((4, 3, 4, 2)):
+        same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
+    assert session.why_exact
+    assert session.stats()["fallback_count"] == 1
+
+
+def test_only_outputs_with_rows_are_cut():
+    """An output that has as many rows as the bucket by chance keeps them all."""
+    session, wanted = GraphedSession(shared(), buckets=(4,)), plain(shared())
+    for seed, n in enumerate((3, 4, 2, 1)):
+        feeds = {"x": rows(n, seed), "s": rows(1, seed)[0], "t": rows(4, seed)}
+        same(session.run(None, feeds), wanted.run(None, feeds))
+        same(session.run(["z"], feeds), wanted.run(["z"], feeds))
+    assert session.stats()["fallback_count"] == 0
+
+
+def test_run_options_and_wrong_inputs_are_the_sessions_own():
+    """Options of the caller's run the session itself; its errors are its own."""
+    session, wanted = GraphedSession(linear(), buckets=(4,)), plain(linear())
+    options = ort.RunOptions()
+    same(session.run(None, {"x": rows(3)}, options), wanted.run(None, {"x": rows(3)}))
+    assert session.stats()["buckets"] == {}
+    with pytest.raises(Exception, match="x"):
+        session.run(None, {"x": rows(3, width=7)})
+    same(session.run(None, {"x": rows(3)}), wanted.run(None, {"x": rows(3)}))
+    assert session.get_inputs()[0].name == "x"
+
+
+def test_fallbacks_are_counted_by_gfxgraph_too():
+    """With the bridge on, a session's fallbacks are in gfxgraph.stats()."""
+    gfxgraph.enable(simulate="cuda")
+    try:
+        gfxgraph.reset_stats()
+        GraphedSession(linear(), buckets=(2,)).run(None, {"x": rows(3)})
+        assert gfxgraph.stats()["fallback_count"] == 1
+    finally:
+        gfxgraph.disable()
+
+
+def test_installed_every_session_goes_through_buckets():
+    """With the adapter in place ``InferenceSession.run`` is in buckets; sessions die with their last reference."""
+    before = plain(linear())
+    adapters.install("onnxruntime")
+    try:
+        session = plain(linear())
+        for seed, n in enumerate((3, 5, 3)):
+            same(session.run(None, {"x": rows(n, seed)}), before.run(None, {"x": rows(n, seed)}))
+        assert session._gfxgraph_session.stats()["buckets"] == {4: 2, 8: 1}
+        assert "_gfxgraph_session" not in vars(before)
+        gone = weakref.ref(session)
+        del session
+        gc.collect()
+        assert gone() is None
+    finally:
+        adapters.uninstall("onnxruntime")
+
+
+# -- stand-ins for the providers with graphs -------------------------------------------------------------------
+
+
+class Value:
+    def __init__(self, array, device):
+        self.array, self.device = array, device
+
+    @classmethod
+    def ortvalue_from_shape_and_type(cls, shape, element_type, device_type="cpu", device_id=0, vendor_id=-1):
+        return cls(numpy.zeros(shape, element_type), (device_type, vendor_id))
+
+    def update_inplace(self, array):
+        self.array[...] = array
+
+    def numpy(self):
+        return self.array
+
+
+class Engine:
+    """A module with providers that capture: ``faults`` says what goes wrong in it."""
+
+    OrtValue = Value
+
+    def __init__(self, provider, option="enable_cuda_graph", faults=()):
+        self.provider, self.option, self.faults = provider, option, set(faults)
+        self.sessions, self.captures = [], 0
+        outer = self
+
+        class RunOptions:
+            def __init__(self):
+                self.entries = {}
+
+            def add_run_config_entry(self, name, value):
+                self.entries[name] = value
+
+        class InferenceSession(Session):
+            engine = outer
+
+        self.RunOptions, self.InferenceSession = RunOptions, InferenceSession
+
+    def get_available_providers(self):
+        return [self.provider, "CPUExecutionProvider"]
+
+
+class Session:
+    engine: Engine
+
+    def __init__(self, made, sess_options=None, providers=()):
+        engine = self.engine
+        self.options = dict(providers[0][1]) if isinstance(providers[0], tuple) else {}
+        self.captures = self.options.get(engine.option) == "1"
+        if self.captures and "session" in engine.faults:
+            raise RuntimeError("This session cannot use the CUDA Graph feature: it has control flow nodes")
+        if "option" in engine.faults:
+            self.captures = False
+        self.inner = ort.InferenceSession(made, providers=["CPUExecutionProvider"])
+        self.graphs = {}
+        self.get_inputs, self.get_outputs = self.inner.get_inputs, self.inner.get_outputs
+        engine.sessions.append(self)
+
+    def get_providers(self):
+        return [self.engine.provider, "CPUExecutionProvider"]
+
+    def get_provider_options(self):
+        known = {} if "option" in self.engine.faults else {self.engine.option: self.options.get(self.engine.option, "0")}
+        return {self.engine.provider: known}
+
+    def io_binding(self):
+        return Binding()
+
+    def run(self, names, feeds, options=None):
+        by_run = (options.entries if options else {}).get("gpu_graph_id") == "-1"
+        assert not self.captures or by_run, "memory of the moment, under a graph that captures it"
+        return self.inner.run(names, feeds)
+
+    def run_with_iobinding(self, binding, options=None):
+        engine = self.engine
+        if self.captures and "run" in engine.faults:
+            raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
+        if self.captures:
+            name = (options.entries if options else {}).get("gpu_graph_id", "0")
+            if engine.provider == "MIGraphXExecutionProvider":
+                name = tuple(value.array.shape for value in binding.inputs.values())  # a graph for each size
+            if name not in self.graphs:
+                engine.captures += 1
+                self.graphs[name] = binding
+            binding = self.graphs[name]
+        feeds = {name: value.array for name, value in binding.inputs.items()}
+        for name, array in zip(binding.outputs, self.inner.run(list(binding.outputs), feeds)):
+            wrong = self.captures and "replay" in engine.faults
+            binding.outputs[name].array[...] = array + 1 if wrong else array
+
+
+class Binding:
+    def __init__(self):
+        self.inputs, self.outputs = {}, {}
+        self.synchronize_inputs = self.synchronize_outputs = lambda: None
+
+    def bind_ortvalue_input(self, name, value):
+        self.inputs[name] = value
+
+    def bind_ortvalue_output(self, name, value):
+        self.outputs[name] = value
+
+
+GPU = {
+    "cuda": ("CUDAExecutionProvider", "enable_cuda_graph", ("cuda", -1)),
+    "migraphx": ("MIGraphXExecutionProvider", "migraphx_hip_graph_enable", ("gpu", 0x1002)),
+}
+
+
+@pytest.fixture(params=GPU)
+def gpu(request):
+    provider, option, device = GPU[request.param]
+    return SimpleNamespace(provider=provider, device=device, engine=lambda *faults: Engine(provider, option, faults))
+
+
+def drive(session, made=None):
+    wanted = plain(made or linear())
+    for seed, n in enumerate((3, 4, 1, 8, 3, 7, 20, 2)):
+        same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
+
+
+def test_graphs_are_asked_for_and_each_size_has_its_own(gpu):
+    """The provider's own option is set, each bucket is captured once, on its device, and no run reads old memory."""
+    engine = gpu.engine()
+    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=engine)
+    drive(session)
+    assert session.provider == gpu.provider and session.stats()["graphs"]
+    assert engine.captures == 4
+    assert {value.device for bucket in session._made.values() for value in bucket.inputs.values()} == {gpu.device}
+    assert session.why_no_graph == ""
+
+
+def test_a_build_without_the_option(gpu):
+    """A build that does not take the option runs without graphs, and says so."""
+    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("option"))
+    drive(session)
+    assert "does not know" in session.why_no_graph and not session.stats()["graphs"]
+
+
+def test_a_session_that_cannot_be_made_with_graphs(gpu):
+    """The provider refuses the model, for its control flow: a session without graphs takes its place."""
+    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("session"))
+    drive(session)
+    assert "control flow" in session.why_no_graph
+    assert session.stats()["fallback_count"] >= 1
+
+
+def test_a_capture_that_fails(gpu):
+    """The first run under a graph fails: the same call runs without, and so do all that follow."""
+    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("run"))
+    drive(session)
+    assert "900" in session.why_no_graph
+
+
+def test_a_replay_that_computes_something_else(gpu, monkeypatch):
+    """Where first replays are validated, a wrong one is never handed out, and graphs are given up."""
+    monkeypatch.setenv("GFXGRAPH_VALIDATE_REPLAYS", "2")
+    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("replay"))
+    drive(session)
+    assert "something else" in session.why_no_graph
+
+
+def test_how_many_replays_are_validated_follows_the_defect_table(gpu, monkeypatch, tmp_path):
+    """On a machine whose row of the table asks for it, and not on another."""
+    import json
+
+    for rocm, arch, wanted in (("7.2.1", "gfx942", True), ("", "", False)):
+        file = tmp_path / "machine.json"
+        about = {"platform": "hip" if rocm else "cuda", "rocm": rocm, "hip": "", "torch": "", "archs": [arch][: bool(arch)]}
+        file.write_text(json.dumps(about | {"n_gpus": 1, "environ": {}}))
+        monkeypatch.setenv("GFXGRAPH_ENVIRONMENT", str(file))
+        session = GraphedSession(linear(), buckets=(4,), ort=gpu.engine())
+        for seed in range(6):
+            session.run(None, {"x": rows(4, seed)})
+        assert (session.stats()["validations"] > 0) == wanted
+
+
+def test_graphs_left_off(gpu):
+    """``graphs=False`` sets no option."""
+    engine = gpu.engine()
+    session = GraphedSession(linear(), graphs=False, ort=engine)
+    drive(session)
+    assert session.why_no_graph == "not asked for" and all(not one.options for one in engine.sessions)

@@ -1,0 +1,489 @@
+"""torch.compile with graphs of ours: eager's results, from replays; Inductor's own ways, in the simulator too.
+
+In the simulator Inductor partitions, plans and hands over as on a GPU; its kernels are torch's own operations.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import logging
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+from gfxgraph.compile import regions as living
+from gfxgraph.compile.region import Region
+from tests.conformance.conftest import HAS_GPU
+
+BOTH = pytest.mark.parametrize("how", [{"backend": "gfxgraph"}, {"mode": "reduce-overhead"}], ids=["backend", "mode"])
+pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")
+
+
+_before: list[Region] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    _before[:] = living()
+    yield
+    _before.clear()
+    torch._dynamo.reset()
+    gc.collect()
+
+
+def regions():
+    """Those of this test."""
+    return [region for region in living() if region not in _before]
+
+
+@pytest.fixture
+def cuda():
+    """One platform where what is tested does not depend on it."""
+    gfxgraph.enable(**({"allow_cuda": True} if HAS_GPU else {"simulate": "cuda"}), validate=False)
+    yield
+    gfxgraph.disable()
+
+
+def total(what):
+    return sum(region.stats()[what] for region in regions())
+
+
+def shown():
+    return "\n".join(region.explain() for region in regions())
+
+
+@BOTH
+def test_results_are_eagers_and_the_callers_own(platform, how):
+    """Calls are replays after one warm-up, parameters are not copied, and results kept are never overwritten."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).cuda()
+    compiled = torch.compile(model, **how)
+    kept = []
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(4, 8, device="cuda")
+            kept.append((compiled(x), model(x)))
+    for a, b in kept:
+        assert torch.allclose(a, b, atol=1e-5)
+    assert total("replays") == 5, shown()
+    (region,) = regions()
+    assert [line.strip() for line in region.explain().splitlines() if "replays of" in line][0].startswith(
+        "float32[4, 8]: 5"
+    )
+
+
+@BOTH
+def test_training_follows_eager(cuda, how):
+    """Forward and backward replay; gradients are eager's, also where results of several forwards are held."""
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).cuda()
+    trained = copy.deepcopy(eager)
+    compiled = torch.compile(trained, **how)
+    for turn in range(16):
+        xs = [torch.randn(4, 8, device="cuda") for _ in range(1 + turn // 14)]
+        for model in (compiled, eager):
+            model.zero_grad()
+            sum(out.square().mean() for out in [model(x) for x in xs]).backward()
+        for p, q in zip(trained.parameters(), eager.parameters()):
+            assert torch.allclose(p.grad, q.grad, atol=1e-5), turn
+    by_kind = {region.name.split()[1]: region.stats()["replays"] for region in regions()}
+    assert by_kind["forward"] >= 16 and by_kind["backward"] >= 6, shown()
+
+
+def test_other_parameters_are_read(cuda):
+    """A parameter replaced by one elsewhere is read where it lies now, and going back finds the capture again."""
+    model = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model, backend="gfxgraph")
+    first, second = model.weight, nn.Parameter(torch.randn(8, 8, device="cuda"))
+    with torch.no_grad():
+        for weight in (first, first, first, second, second, second, first, second):
+            model.weight = weight
+            x = torch.randn(4, 8, device="cuda")
+            assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert total("variants") == 2 and total("replays") == 6, shown()
+
+
+def test_written_inputs_are_the_callers_own(cuda):
+    """What the function writes to is written where it lies; where it lies elsewhere each time it runs eagerly."""
+
+    def step(cache, x):
+        cache.add_(x)
+        return cache * 2
+
+    compiled = torch.compile(step, backend="gfxgraph")
+    cache = torch.zeros(8, device="cuda")
+    for i in range(6):
+        assert torch.equal(compiled(cache, torch.ones(8, device="cuda")).cpu(), torch.full((8,), 2.0 * (i + 1)))
+    assert torch.equal(cache.cpu(), torch.full((8,), 6.0))
+    assert total("replays") >= 3, shown()
+    kept = [torch.zeros(8, device="cuda") for _ in range(24)]
+    for cache in kept:
+        compiled(cache, torch.ones(8, device="cuda"))
+        assert torch.equal(cache.cpu(), torch.ones(8))
+    assert "lies elsewhere each time" in shown()
+
+
+def test_sizes_go_to_buckets(cuda):
+    """A size that varies runs in the captured sizes; the numbers that Inductor passes along follow the padding."""
+    model = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [4, 8]})
+    sizes = [3, 5, 7, 2, 6, 3, 4, 8, 5, 6, 7, 3]
+    with torch.no_grad():
+        for n in sizes:
+            x = torch.randn(n, 8, device="cuda")
+            got = compiled(x)
+            assert got.shape == (n, 8) and torch.allclose(got, model(x), atol=1e-5), n
+    assert total("replays") >= 4, shown()
+    assert {int(n) for line in shown().splitlines() for n in line.split("batch=")[1:]} <= {4, 8}
+
+
+def test_without_buckets_each_size_is_captured(cuda):
+    """Dynamic shapes without buckets: a capture for each size."""
+    model = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model, backend="gfxgraph", dynamic=True)
+    with torch.no_grad():
+        for n in [3, 5, 3, 5, 3, 5]:
+            x = torch.randn(n, 8, device="cuda")
+            assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert total("replays") == 4, shown()
+
+
+def test_watching_modules_is_not_traced(cuda):
+    """A model that slices its layers, as Llama does, is compiled once, though module registration is watched."""
+    from torch._dynamo.utils import counters
+
+    model = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)]).cuda()
+
+    def f(x):
+        for layer in model[:2]:
+            x = layer(x)
+        return x
+
+    with torch.no_grad():
+        gfxgraph.graphed(lambda x: model[0](x))(torch.randn(4, 8, device="cuda"))  # from here on modules are watched
+        compiled = torch.compile(f, mode="reduce-overhead")
+        frames = []
+        for _ in range(4):
+            compiled(torch.randn(4, 8, device="cuda"))
+            frames.append(counters["frames"]["total"])
+    assert frames[0] == frames[-1]
+
+
+@BOTH
+def test_the_host_stands_between_graphs(cuda, how):
+    """What Inductor splits out (here a way over the host) runs between the graphs of the partitions."""
+
+    def f(x, scale):
+        y = torch.sin(x) * scale
+        z = y.cpu() + 1
+        return torch.cos(z.to("cuda") + y)
+
+    compiled = torch.compile(f, **how)
+    for i in range(6):
+        x, scale = torch.randn(16, device="cuda"), torch.tensor(float(i))
+        assert torch.allclose(compiled(x, scale), f(x, scale), atol=1e-5)
+    assert len(regions()) >= 2 and total("replays") >= 5, shown()
+
+
+def test_breaks_of_the_traced_graph(cuda):
+    """A function that Dynamo breaks is several regions; one's results are the next one's inputs."""
+
+    def f(x):
+        y = torch.sin(x)
+        torch._dynamo.graph_break()
+        return y * 2
+
+    compiled = torch.compile(f, mode="reduce-overhead")
+    for _ in range(5):
+        x = torch.randn(16, device="cuda")
+        assert torch.allclose(compiled(x), f(x))
+    assert len(regions()) == 2 and total("replays") == 8, shown()
+
+
+def drops(x):
+    return nn.functional.dropout(x, 0.5) * 2
+
+
+def rewinds(x):
+    state = torch.cuda.get_rng_state()
+    y = nn.functional.dropout(x, 0.5)
+    torch.cuda.set_rng_state(state)
+    return y * 2
+
+
+def test_dropout_in_a_region(cuda):
+    """Dropout draws anew at each replay, and the same from the same seed."""
+    compiled = torch.compile(drops, backend="gfxgraph")
+    x = torch.ones(64, device="cuda")
+    for _ in range(4):
+        compiled(x)
+    drawn = []
+    for _ in range(2):
+        torch.cuda.manual_seed(7)
+        drawn += [compiled(x).cpu() for _ in range(3)]
+    assert torch.equal(drawn[0], drawn[3]) and torch.equal(drawn[2], drawn[5]) and not torch.equal(drawn[0], drawn[1])
+    assert total("replays") == 9
+
+
+@pytest.mark.parametrize("body, draws_anew", [(drops, True), (rewinds, False)])
+def test_compiled_code_with_random_state_in_a_capture(capture, body, draws_anew):
+    """Dropout inside a capture; and code that reads and sets the random state there, compiled once only."""
+    from torch._dynamo.utils import counters
+
+    x = torch.ones(64, device="cuda")
+    compiled = torch.compile(body, mode="reduce-overhead")
+    for _ in range(2):
+        compiled(x)
+    n_frames = counters["frames"]["total"]
+    graph, y = capture(lambda: compiled(x), warm=False)
+    assert counters["frames"]["total"] == n_frames
+    torch.cuda.manual_seed(7)
+    drawn = []
+    for _ in range(3):
+        graph.replay()
+        drawn.append(y.cpu().clone())
+    assert torch.equal(drawn[0], drawn[1]) != draws_anew
+    assert set(drawn[0].tolist()) == {0.0, 4.0}
+
+
+def test_stock_again_after_disable(cuda):
+    """disable() puts torch's two methods back; compiled code made meanwhile keeps working."""
+    ours = torch._TorchCompileInductorWrapper.__call__, torch._TorchCompileWrapper.__init__
+    gfxgraph.disable()
+    stock = torch._TorchCompileInductorWrapper.__call__, torch._TorchCompileWrapper.__init__
+    assert stock[0] is not ours[0] and stock[1] is not ours[1]
+    assert not any("gfxgraph.compile" in method.__module__ for method in stock)
+
+
+def test_left_to_inductor_where_asked(monkeypatch):
+    """GFXGRAPH_COMPILE=0: nothing of torch.compile is touched."""
+    before = torch._TorchCompileWrapper.__init__
+    monkeypatch.setenv("GFXGRAPH_COMPILE", "0")
+    gfxgraph.enable(**({"allow_cuda": True} if HAS_GPU else {"simulate": "cuda"}))
+    try:
+        assert torch._TorchCompileWrapper.__init__ is before
+    finally:
+        gfxgraph.disable()
+
+
+def test_a_policy_of_somebody_elses_stays(cuda):
+    """Where the program has set a policy of its own, its compilations are not ours."""
+    from torch._inductor import config
+
+    if not hasattr(config, "cudagraph_policy"):
+        pytest.skip("this torch has no policies")
+    with config.patch(cudagraph_policy=object(), fallback_by_default=True):
+        compiled = torch.compile(lambda x: x + 1, mode="reduce-overhead")
+        assert torch.equal(compiled(torch.zeros(4, device="cuda")).cpu(), torch.ones(4))
+    assert not regions()
+
+
+class TestWholeCalls:
+    """GFXGRAPH_COMPILE=calls: one graph a call, where Dynamo found nothing against it."""
+
+    @pytest.fixture(autouse=True)
+    def _calls(self, monkeypatch):
+        monkeypatch.setenv("GFXGRAPH_COMPILE", "calls")
+        gfxgraph.enable(**({"allow_cuda": True} if HAS_GPU else {"simulate": "cuda"}), validate=False)
+        yield
+        gfxgraph.disable()
+
+    def test_a_call_is_one_replay(self):
+        """Functions and modules; a module stays what torch.compile makes of one, and trains."""
+        model = nn.Linear(8, 8).cuda()
+        compiled = torch.compile(model, mode="reduce-overhead")
+        function = torch.compile(lambda x: model(x) * 2, backend="gfxgraph")
+        assert isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule)
+        with torch.no_grad():
+            for _ in range(5):
+                x = torch.randn(4, 8, device="cuda")
+                assert torch.allclose(compiled(x), model(x)) and torch.allclose(function(x), model(x) * 2)
+        assert compiled.forward.graphed.stats()["replays"] == function.graphed.stats()["replays"] == 4
+        for _ in range(3):
+            x = torch.randn(4, 8, device="cuda")
+            got = torch.autograd.grad(compiled(x).sum(), model.weight)
+            assert torch.allclose(got[0], torch.autograd.grad(model(x).sum(), model.weight)[0])
+
+    def test_what_changes_python_keeps_dynamos_way(self):
+        """A list that grows, an attribute that is set, a break: every call does them, and regions are graphs."""
+        grown: list[int] = []
+        holder = nn.Identity()
+        holder.n = 0
+
+        def grows(x):
+            grown.append(1)
+            return x * 2
+
+        def counts(x):
+            holder.n += 1
+            return x * 3
+
+        def breaks(x):
+            y = x * 2
+            torch._dynamo.graph_break()
+            return y * 2
+
+        functions = {f: torch.compile(f, mode="reduce-overhead") for f in (grows, counts, breaks)}
+        for _ in range(5):
+            x = torch.randn(8, device="cuda")
+            for factor, compiled in zip((2, 3, 4), functions.values()):
+                assert torch.equal(compiled(x), x * factor)
+        assert len(grown) == 5 and holder.n == 5
+        assert "grown" in functions[grows].why_not and "n" in functions[counts].why_not
+        assert "several pieces" in functions[breaks].why_not
+
+    def test_what_was_compiled_before_is_not_known(self):
+        """Compiled code found in Dynamo's cache tells nothing of what it changes: Dynamo's way."""
+        holder = nn.Identity()
+
+        def notes(x):
+            holder.last = 7
+            return x * 2
+
+        x = torch.ones(8, device="cuda")
+        torch.compile(notes, mode="reduce-overhead").compiled(x)
+        again = torch.compile(notes, mode="reduce-overhead")
+        for _ in range(4):
+            holder.last = 0
+            again(x)
+            assert holder.last == 7
+        assert "compiled before" in again.why_not
+
+    def test_other_compilations_are_untouched(self):
+        """Where no graphs are asked for, torch.compile gives what it gives."""
+        plain = torch.compile(lambda x: x + 1)
+        assert not hasattr(plain, "graphed")
+        gfxgraph.disable()
+        assert not hasattr(torch.compile(lambda x: x + 1, mode="reduce-overhead"), "graphed")
+
+
+class TestOnROCm:
+    """A recorded ROCm machine: safe settings, each from a row, in force while something is compiled."""
+
+    @pytest.fixture
+    def rocm(self, tmp_path, monkeypatch):
+        if HAS_GPU:
+            pytest.skip("the recorded machine is for the simulator")
+        path = tmp_path / "machine.json"
+        path.write_text(json.dumps({"environment": {"platform": "hip", "rocm": "7.2.1", "archs": ["gfx1030"]}}))
+        monkeypatch.setenv("GFXGRAPH_ENVIRONMENT", str(path))
+
+        def enable():
+            gfxgraph.enable(simulate="hip", validate=False)
+
+        yield enable
+        gfxgraph.disable()
+
+    @pytest.fixture
+    def seen(self, monkeypatch):
+        """Settings in force while Inductor compiles, where an image has set variables for them."""
+        from torch._inductor import compile_fx, config
+
+        # As TORCHINDUCTOR_MAX_AUTOTUNE=1 and TORCHINDUCTOR_MEMORY_PLANNING=1 do: defaults, not assignments.
+        for name in ("max_autotune", "memory_planning"):
+            monkeypatch.setattr(config._config[name], "default", True)
+        found = []
+        stock = compile_fx.compile_fx_inner
+
+        def watch(*args, **kwargs):
+            found.append({name: getattr(config, name) for name in ("max_autotune", "memory_planning")})
+            return stock(*args, **kwargs)
+
+        monkeypatch.setattr(compile_fx, "compile_fx_inner", watch)
+        monkeypatch.setattr(compile_fx.compile_fx, "__defaults__", (watch, *compile_fx.compile_fx.__defaults__[1:]))
+        with config.patch(max_autotune=True, memory_planning=True):
+            yield found
+
+    def run(self, **how):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: torch.relu(x) + 1, **how)
+        x = torch.randn(8, device="cuda")
+        for _ in range(3):
+            assert torch.equal(compiled(x), torch.relu(x) + 1)
+
+    def test_settings_are_safe_and_restored(self, rocm, seen, caplog):
+        """Autotuning that the user did not ask for and memory planning are off; graphs are ours; said once."""
+        from torch._inductor import config
+
+        rocm()
+        with caplog.at_level(logging.WARNING, "gfxgraph"):
+            logging.getLogger("gfxgraph").propagate = True
+            self.run(mode="reduce-overhead")
+            self.run(mode="reduce-overhead")
+        assert seen and all(found == {"max_autotune": False, "memory_planning": False} for found in seen)
+        assert total("replays") >= 2
+        told = [r.getMessage() for r in caplog.records if "graphs are gfxgraph's" in r.getMessage()]
+        assert len(told) == 1 and "inductor-graphs-slow" in told[0]
+        events = {event["reason"] for event in gfxgraph.stats()["events"] if event["kind"] == "compile_setting"}
+        assert any("max_autotune" in reason and "inductor-autotune-by-image" in reason for reason in events)
+        assert config.max_autotune and config.memory_planning  # outside a compilation as they were
+
+    def test_what_the_user_asked_for_stays(self, rocm, seen, monkeypatch):
+        """A mode, an option, an assignment or GFXGRAPH_COMPILE_KEEP leaves a setting alone."""
+        from torch._inductor import config
+
+        monkeypatch.setenv("GFXGRAPH_COMPILE_KEEP", "memory_planning")
+        rocm()
+        self.run(options={"triton.cudagraphs": True, "max_autotune": True})
+        assert seen[-1] == {"max_autotune": True, "memory_planning": True}
+        monkeypatch.setattr(config._config["max_autotune"], "default", False)  # so True is an assignment
+        self.run(mode="reduce-overhead")
+        assert seen[-1]["max_autotune"] is True
+
+    def test_nothing_of_it_on_cuda(self, cuda, seen):
+        """On NVIDIA no setting changes."""
+        self.run(mode="reduce-overhead")
+        assert seen[-1] == {"max_autotune": True, "memory_planning": True}
+
+    def test_doctor_tells(self, rocm, capsys):
+        """doctor --why shows each row, what it sets, and how to keep the original."""
+        from click.testing import CliRunner
+
+        from gfxgraph.cli.doctor import command
+
+        text = CliRunner().invoke(command, ["--why"]).output
+        for part in ("inductor-memory-planning", "memory_planning = False", "GFXGRAPH_COMPILE_KEEP=memory_planning"):
+            assert part in text, text
+        assert "inductor_graphs = ours" in text and "GFXGRAPH_COMPILE=0" in text
+
+
+def test_the_entry_point_is_the_backend():
+    """What pyproject.toml names is there, and takes what torch.compile passes."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, name = project["project"]["entry-points"]["torch_dynamo_backends"]["gfxgraph"].split(":")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_unknown_options_are_refused(cuda):
+    """An option that neither we nor Inductor know is Inductor's error, at the first call."""
+    compiled = torch.compile(lambda x: x + 1, backend="gfxgraph", options={"buckts": [1]})
+    with pytest.raises(Exception, match="buckts"):
+        compiled(torch.zeros(4, device="cuda"))
+
+
+def test_a_region_whose_results_are_its_inputs(cuda):
+    """A result that lies in an input bound by address is the caller's own memory, never a view that owns nothing."""
+    calls = []
+
+    def model(inputs):
+        calls.append(len(inputs))
+        x, y = inputs
+        inputs.clear()
+        return [x.view(2, 4), x + y]
+
+    region = Region(model, [0], [], is_backward=True, is_inference=False)
+    for _ in range(5):
+        x, y = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
+        view, added = region([x, y])
+        assert torch.equal(added.cpu(), (x + y).cpu())
+        assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        x.fill_(3)
+        assert torch.equal(view.cpu(), torch.full((2, 4), 3.0))
+    assert region.stats()["replays"] >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,13 @@ def test_a_lock_counts_once(run: Run) -> None:
     report = run({"poetry.lock": lock, "requirements.txt": "nvidia-cublas-cu12\nnvidia-cufft-cu12\n"})
     assert [f.path for f in report.findings if f.rule == "GFX003"].count("poetry.lock") == 1
     assert [f.path for f in report.findings if f.rule == "GFX003"].count("requirements.txt") == 2
+
+
+def test_many_bindings_of_one_name_are_quick(run: Run) -> None:
+    """A function that binds one name again and again under its own conditions takes no time to judge."""
+    step = '    if key == "a{n}" and flag != key:\n        key = key.replace("a{n}", flag)\n'
+    body = "".join(step.replace("{n}", str(n)) for n in range(40))
+    text = f'import torch\n\n\ndef f(key, flag):\n{body}    return torch.compile(g, mode="reduce-overhead")\n'
+    started = time.process_time()
+    assert lines(run({"convert.py": text}, "gfx942"), "GFX601") == [85]
+    assert time.process_time() - started < 5

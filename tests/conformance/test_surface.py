@@ -354,6 +354,17 @@ def test_subclass_of_the_context_manager(surface):
     assert log == ["in", "out"] and torch.equal(y, x + 1)
 
 
+@pytest.fixture(autouse=True)
+def _flags_of_no_other_test():
+    """torch's flags are the process's: threads of an earlier test may have left their modes in turn, and a flag up."""
+    from torch.utils import _python_dispatch as dispatch
+
+    if dispatch._len_torch_dispatch_stack() == 0:
+        for name in ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode"):
+            if hasattr(dispatch, name):
+                setattr(dispatch, name, False)
+
+
 def assert_no_mode_is_left():
     """No dispatch mode on the stack, and none that torch thinks is there: compiled code would stay uncompiled."""
     from torch.utils import _python_dispatch as dispatch

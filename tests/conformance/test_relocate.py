@@ -76,8 +76,8 @@ def test_addresses_that_come_again_cost_nothing():
     assert moving_of(g).n_moves <= n + 1 and list(moving_of(g).places) == [0]
 
 
-def test_what_is_written_to_an_argument_is_the_callers():
-    """In place, in the caller's own memory, once."""
+def called_where_it_writes():
+    """A callable that writes to its large argument, called six times: results and argument as eager's."""
 
     def writes(x, y):
         x.mul_(2).add_(y)
@@ -89,6 +89,12 @@ def test_what_is_written_to_an_argument_is_the_callers():
         x = torch.randn(ROWS, COLUMNS, device="cuda")
         mine, twin = x.clone(), x.clone()
         assert torch.equal(g(mine, y)[0], writes(twin, y)[0]) and torch.equal(mine, twin)
+    return g
+
+
+def test_what_is_written_to_an_argument_is_the_callers():
+    """In place, in the caller's own memory, once."""
+    g = called_where_it_writes()
     assert moving_of(g) is not None and g.stats()["replays"] == 5, g.explain()
 
 
@@ -100,17 +106,7 @@ def test_what_is_written_is_given_back_where_nothing_can_be_moved(monkeypatch):
         raise relocate.NotRelocatable("planted")
 
     monkeypatch.setattr(relocate, "_prove", prove)
-
-    def writes(x, y):
-        x.mul_(2).add_(y)
-        return (x + 1,)
-
-    g = gfxgraph.graphed(writes, moved="relocate")
-    y = torch.randn(COLUMNS, device="cuda")
-    for _ in range(6):
-        x = torch.randn(ROWS, COLUMNS, device="cuda")
-        mine, twin = x.clone(), x.clone()
-        assert torch.equal(g(mine, y)[0], writes(twin, y)[0]) and torch.equal(mine, twin)
+    g = called_where_it_writes()
     assert moving_of(g) is None and g.stats()["replays"] == 5, g.explain()
 
 

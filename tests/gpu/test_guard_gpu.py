@@ -66,6 +66,22 @@ def graph_of(body, graph=None, **options):
 """
 
 
+def gfxgraph_on_program(folder, environment, *command):
+    """What ``gfxgraph COMMAND program.py`` gave, in ``folder``; printed for whoever reads a failure."""
+    permission = [] if torch.version.hip else ["--allow-cuda"]
+    made = subprocess.run(
+        [sys.executable, "-m", "gfxgraph", *command, *permission, "program.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    print(made.stdout, made.stderr, sep="\n")
+    return made
+
+
 def run(folder, body, tier, *options):
     """The program's (status, stdout, stderr) under ``gfxgraph run --guard``."""
     (folder / "program.py").write_text(HEAD + body)
@@ -73,19 +89,7 @@ def run(folder, body, tier, *options):
         os.environ, PYTHONPATH=SOURCE, XDG_STATE_HOME=str(folder / "state"), GFXGRAPH_LANG="en",
         TRITON_CACHE_DIR=str(folder / "triton"), GFXGRAPH_VALIDATE_REPLAYS="0",
     )  # fmt: skip
-    command = [sys.executable, "-m", "gfxgraph", "run", "--guard", str(tier), *options]
-    if not torch.version.hip:
-        command.append("--allow-cuda")
-    made = subprocess.run(
-        [*command, "program.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    print(made.stdout, made.stderr, sep="\n")
+    made = gfxgraph_on_program(folder, environment, "run", "--guard", str(tier), *options)
     left = [path for path in (folder / "state").rglob("*") if path.is_file() and path.suffix != ".so"]
     assert not left, left
     return made
@@ -384,17 +388,7 @@ def test_an_index_out_of_range_is_bisected_to_a_script_of_its_own(tmp_path):
     """The operation alone, of three; the script shows the fault in plain torch."""
     (tmp_path / "program.py").write_text(HEAD + INDEX)
     environment = dict(os.environ, PYTHONPATH=SOURCE, XDG_STATE_HOME=str(tmp_path / "state"), GFXGRAPH_LANG="en")
-    command = [sys.executable, "-m", "gfxgraph", "bisect", *([] if torch.version.hip else ["--allow-cuda"])]
-    made = subprocess.run(
-        [*command, "program.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    print(made.stdout, made.stderr, sep="\n")
+    made = gfxgraph_on_program(tmp_path, environment, "bisect")
     assert made.returncode == 1
     first, second, third = made.stdout.splitlines()[-3:]
     assert re.fullmatch(rf"aten::gather at \S*program\.py:{line((INDEX, 'b = a.gather'))}", first)

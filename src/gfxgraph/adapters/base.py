@@ -17,6 +17,7 @@ import importlib.util
 import logging
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -64,7 +65,7 @@ def installed_version(distribution: str, module: str) -> str:
     return str(getattr(import_module(module), "__version__", "")) or "unknown"
 
 
-class Adapter:
+class Adapter(ABC):
     """One engine. A subclass names it and puts its replacements in place.
 
     Attributes:
@@ -131,9 +132,9 @@ class Adapter:
             self._done.clear()
             self._undo.all()
 
+    @abstractmethod
     def put_in_place(self, undo: Undo, part: Any) -> None:
         """Replace, through ``undo``, what is to be replaced in one of ``parts``, the module itself."""
-        raise NotImplementedError
 
     def _install(self, parts: Sequence[str]) -> None:
         with self._lock:

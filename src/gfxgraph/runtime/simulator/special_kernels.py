@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from gfxgraph.errors import SimulatorError
 from gfxgraph.runtime.simulator.arena import span_nbytes
 from gfxgraph.runtime.simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph.runtime.simulator.graphs import Node
@@ -76,7 +77,7 @@ def _empty(sim: Simulator) -> Callable[..., Tensor]:
     ) -> Tensor:
         _check_device(device)
         if layout not in (None, torch.strided):
-            raise NotImplementedError(f"the simulated device has no layout {layout}")
+            raise SimulatorError("simulator_unsupported", feature=f"the layout {layout}", where="torch.empty()")
         stride = _strides(size, memory_format)
         return sim.allocate(size, stride, dtype or torch.get_default_dtype())
 

@@ -121,7 +121,12 @@ class Runs:
         log = self.scratch / f"{configuration}.log"
         status = self.pytest(self.environment(configuration, outcomes), arguments, log, 1e9)
         print(f"{configuration}: pytest ended with status {status}", flush=True)
-        return worst(outcomes)
+        found = worst(outcomes)
+        slowest = sorted(((row["seconds"], test) for test, row in found.items()), reverse=True)[:5]
+        print(f"{sum(row['seconds'] for row in found.values()):.0f} s in {len(found)} tests, slowest {slowest}")
+        if status == 124:
+            print(log.read_text(errors="replace")[-1500:])
+        return found
 
     def alone(self, configuration: str, tests: list[str], **more: str) -> dict[str, dict[str, Any]]:
         """Run each of ``tests`` in a process of its own."""

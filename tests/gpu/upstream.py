@@ -184,7 +184,7 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     Args:
         earlier: a report to take the list of tests and stock torch's part from.
     """
-    tests = runs.collect() if earlier is None else list(earlier["tests"])
+    tests = list(earlier["tests"]) if earlier is not None and "tests" in earlier else runs.collect()
     print(f"{len(tests)} tests selected", flush=True)
     if not tests:
         return {"tests": {}, "lost": [], "n_selected": 0}

@@ -18,10 +18,13 @@ NBYTES = 8 << 20
 
 
 @pytest.fixture
-def library(platform, monkeypatch):
+def library(platform):
     """workspace() for the current stream, as a library has it."""
     held = {}
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", held.clear)
+    workspaces.stop()
+    own = torch._C._cuda_clearCublasWorkspaces
+    torch._C._cuda_clearCublasWorkspaces = lambda: held.clear()
+    workspaces.start()
 
     def workspace():
         stream = torch.cuda.current_stream().cuda_stream
@@ -30,6 +33,9 @@ def library(platform, monkeypatch):
         return held[stream]
 
     yield workspace
+    workspaces.stop()
+    torch._C._cuda_clearCublasWorkspaces = own
+    workspaces.start()
     held.clear()
     gc.collect()
 

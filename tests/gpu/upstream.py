@@ -12,9 +12,9 @@ The tests themselves are not part of this project: name a folder that holds ``te
    GFXGRAPH_ON_UNSAFE=raise, which gives torch's own behaviour at operations that no graph can record: tests
    that assert that limit pass there.
 
-With ``--stock-from REPORT`` only gfxgraph's half runs: which tests there are, and which fail on stock torch, is
-taken from an earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped on stock, and
-the report says if that gives another number of passes than the earlier one had.
+With ``--stock-from REPORT`` only gfxgraph's half runs: which tests there are, and which fail on stock torch,
+is taken from an earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped
+on stock, and the report says if that gives another number of passes than the earlier one had.
 
 Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran.
 """

@@ -67,7 +67,7 @@ _in_place: Callable[[], Any] | None = None
 
 def note(stream: Any, graph: Any) -> None:
     """Remember that ``graph`` is being captured on ``stream``."""
-    _watch()
+    start()  # where the bridge is off, and callables capture without it
     with _lock:
         found = _streams.get(stream.cuda_stream)
         if found is None:
@@ -81,15 +81,8 @@ def n_held() -> int:
     return sum(len(captured.held) for captured in _streams.values())
 
 
-def stop() -> None:
-    """Put torch's own function back; what is held stays until its graphs are gone."""
-    global _replaced, _in_place
-    if _in_place is not None and getattr(torch._C, "_cuda_clearCublasWorkspaces", None) is _in_place:
-        torch._C._cuda_clearCublasWorkspaces = _replaced
-    _replaced = _in_place = None
-
-
-def _watch() -> None:
+def start() -> None:
+    """Notice from now on that workspaces are given back."""
     global _replaced, _in_place
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is None or _in_place is not None:
@@ -101,6 +94,14 @@ def _watch() -> None:
 
     _replaced, _in_place = clear, kept
     torch._C._cuda_clearCublasWorkspaces = kept
+
+
+def stop() -> None:
+    """Put torch's own function back; what is held stays until its graphs are gone."""
+    global _replaced, _in_place
+    if _in_place is not None and torch._C._cuda_clearCublasWorkspaces is _in_place:
+        torch._C._cuda_clearCublasWorkspaces = _replaced
+    _replaced = _in_place = None
 
 
 def _forget_the_dead() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -166,11 +167,17 @@ def test_device_that_stops_answering(monkeypatch):
 def test_prepared_processes(monkeypatch):
     """As on a GPU: processes that were started ahead, one a case, each with its own end, limit and time."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    crew = Prepared("planted_cases", n_ahead=2, n_wanted=3)
+    crew = Prepared("planted_cases", n_ahead=2, n_wanted=4)
     suite = Suite("hip", module="planted_cases", crew=crew)
     known = {"right": 60.0, "dying_at_exit": 60.0, "hanging": 5.0}
     found = {name: suite._run(Listed(name, "", limit_s), name)[0] for name, limit_s in known.items()}
-    crew.close()
+    with ThreadPoolExecutor() as pool:
+        begun = pool.submit(suite._run_case, Listed("hanging", "", 90))
+        wait_for(lambda: bool(suite.running))
+        time.sleep(0.2)
+        suite.close()
+        with pytest.raises(Closed):
+            begun.result(5)
     assert {name: str(result.outcome) for name, result in found.items()} == {
         "right": "pass",
         "dying_at_exit": "crash",
@@ -180,8 +187,7 @@ def test_prepared_processes(monkeypatch):
     assert found["right"].times_s.keys() == {"import", "enable", "device", "case"}
     assert found["right"].times_s["import"] > 10 * found["right"].times_s["device"]
     assert "in hanging" in "".join(found["hanging"].stderr) and 5 <= found["hanging"].seconds < 8
-    with pytest.raises(Closed):
-        crew.run([], 1)
+    assert suite.running == ["hanging"]
 
 
 def test_process_that_cannot_start():

@@ -78,6 +78,11 @@ def enable(
 def disable() -> None:
     """Put back every object that ``enable`` replaced. Graphs already captured keep working."""
     with _lock:
+        workspaces = sys.modules.get(
+            "gfxgraph.runtime.workspaces"
+        )  # needs torch, and is there if anything was captured
+        if _undo and workspaces is not None:
+            workspaces.stop()
         while _undo:
             _undo.pop()()
 

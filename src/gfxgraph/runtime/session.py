@@ -30,7 +30,7 @@ from torch import Tensor
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError, first_line
-from gfxgraph.runtime import autocasting, intercept, process, remedies
+from gfxgraph.runtime import autocasting, intercept, process, remedies, workspaces
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
@@ -231,6 +231,7 @@ class Session:
         self._refuse_busy_stream()
         self._refuse_busy_pool()
         self.segment_graph = graph
+        workspaces.note(self.streams.own, self.graph_ref())
         try:
             with self.streams.be_on_own():
                 if extra is not None:
@@ -425,7 +426,7 @@ class Session:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
         if self.policy is OnUnsafe.RAISE:
-                # Nothing but the operation itself: its own error is what the program is to see.
+            # Nothing but the operation itself: its own error is what the program is to see.
             return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.values.read_below_python(func, args)

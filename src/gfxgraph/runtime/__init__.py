@@ -4,7 +4,9 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines.
 
     graph.py      BridgedCUDAGraph: what users hold
-    session.py    one capture: segments, splits, recovery, undo
+    session.py    one capture: segments, splits, undo
+    failures.py, recovery.py
+                  a capture that cannot begin, cannot end or dies; cleaning torch up after it
     undo.py, generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape

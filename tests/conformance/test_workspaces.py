@@ -81,13 +81,13 @@ def test_a_workspace_stays_as_long_as_its_graphs(library):
     assert len(set(seen)) == 1
     torch._C._cuda_clearCublasWorkspaces()
     assert not is_free(seen[0], stream), "the graph's workspace can be had by others"
-    assert workspaces.n_held() == 1
+    assert workspaces.n_held(stream) == 1
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held() == 1, "held twice"
+    assert workspaces.n_held(stream) == 1, "held twice"
     del graph
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held() == 0 and is_free(seen[0], stream), "held for nobody"
+    assert workspaces.n_held(stream) == 0 and is_free(seen[0], stream), "held for nobody"
 
 
 def test_workspaces_without_graphs_are_given_back(library):
@@ -97,7 +97,7 @@ def test_workspaces_without_graphs_are_given_back(library):
     x = torch.ones(8, device="cuda")
     graph = captured_by_hand(lambda: x + 1, torch.cuda.Stream())
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held() == 0 and is_free(address, stream)
+    assert workspaces.n_held(stream) == 0 and is_free(address, stream)
     del graph
 
 
@@ -116,7 +116,7 @@ def test_a_graphed_callables_workspace_stays(library):
         for _ in range(3):
             assert torch.equal(g(x), x + 1)
         torch._C._cuda_clearCublasWorkspaces()
-    assert seen and workspaces.n_held() >= len({address for address, _ in seen})
+    assert seen and workspaces.n_held(seen[0][1]) >= len({address for address, _ in seen})
     for address, stream in seen:
         assert not is_free(address, stream)
 

@@ -76,9 +76,10 @@ def note(stream: Any, graph: Any) -> None:
         _forget_the_dead()
 
 
-def n_held() -> int:
-    """Blocks that are held now."""
-    return sum(len(captured.held) for captured in _streams.values())
+def n_held(stream: Any = None) -> int:
+    """Blocks that are held now, of one stream or of all."""
+    chosen = [c for handle, c in _streams.items() if stream is None or handle == stream.cuda_stream]
+    return sum(len(captured.held) for captured in chosen)
 
 
 def start() -> None:

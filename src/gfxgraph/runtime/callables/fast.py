@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.errors import ReplayError
-from gfxgraph.runtime.callables.inputs import device_copier, is_dense
+from gfxgraph.runtime.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
 from gfxgraph.runtime.callables.outputs import RING
 from gfxgraph.runtime.graph import launch_of
@@ -224,7 +224,9 @@ class _Writer:
             self.line("pass")
             return
         statics = [pairs[i][0].target(pairs[i][1])[0] for i in copied]
-        one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES and all(map(is_dense, statics))
+        one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES
+        # A bucket's buffer is contiguous whatever the argument is: a transposed one has another order of bytes.
+        one_by_one = one_by_one and all(is_one_copy(s, pairs[i][1]) for s, i in zip(statics, copied))
         self.names["statics"] = statics
         if not one_by_one:
             self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")

@@ -67,6 +67,15 @@ class Table:
         except KeyError:
             raise self._absent(self._symbols.get(name, name)) from None
 
+    def bare(self, name: str) -> Callable[..., Any]:
+        """Return the function without a signature: its arguments must be ctypes objects or small integers.
+
+        Raises:
+            DriverError: `graph_api_missing`.
+        """
+        self.raw(name)
+        return self.found.handle[self._symbols[name]]
+
     def call(self, name: str, *args: Any) -> None:
         """Call a function and raise unless it succeeds.
 

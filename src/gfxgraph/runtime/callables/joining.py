@@ -75,8 +75,9 @@ def refused_again(entry: Entry, apply: Callable[[], int]) -> bool:
     Returns:
         True where it is refused again; then nothing is joined for ``entry`` any more.
     """
-    # A thread that has made no call of CUDA's runtime has no context, and any such call gives it one.
-    torch.cuda.current_stream(entry.arena.device_index).query()
+    # A thread that has launched nothing yet has no context; torch's launch gives it one. (To ask a stream whether
+    # it is done would do, too, but ends a capture of another thread.)
+    torch.zeros(1, device=f"cuda:{entry.arena.device_index}")
     if not apply():
         return False
     entry.can_join = False

@@ -251,6 +251,13 @@ def execs():
     return len(process.current().driver._made)
 
 
+def test_explain_tells_how_copies_are_made(platform):
+    """Where they are nodes of the launch it says so, and only there."""
+    assert "copies are nodes of the launch" in joined_g().explain()
+    process.current().joins[0] = False
+    assert "nodes of the launch" not in joined_g().explain()
+
+
 def test_addresses_are_told_only_where_they_changed(platform):
     """The same tensors again cost no change; one that has moved costs one of the arguments' node."""
     g = joined_g()

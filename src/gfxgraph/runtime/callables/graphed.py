@@ -364,6 +364,8 @@ class Graphed(Capturing):
                     how += f"; {entry.first.moving}"
                 elif entry.why_copied:
                     how += f"; arguments are copied: {entry.why_copied}"
+                if any(instance.joined is not None for instance in entry.instances()):
+                    how += "; copies are nodes of the launch"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")

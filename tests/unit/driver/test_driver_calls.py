@@ -62,11 +62,14 @@ def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
     info = driver.capture_info(stream)
     assert (info.status, info.capture_id) == (CaptureStatus.ACTIVE, 7)
     assert driver.capture_frontier(stream) == ()
+    frontier = driver.frontier_reader(stream)
+    assert frontier() == 0
     count = driver.node_counter(info.graph)
     assert count() == 0
     nodes = [made.call("record", stream, kind, 0) for kind in (0, 2, 1)]
     assert count() == 3
     assert driver.capture_frontier(stream) == (nodes[2],)
+    assert frontier() == nodes[2]
     graph = driver.end_capture(stream)
     assert graph == info.graph
     assert list(driver.nodes(graph)) == nodes
@@ -74,6 +77,7 @@ def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
     assert driver.edges(graph) == [(nodes[0], nodes[1]), (nodes[1], nodes[2])]
     assert driver.leaves(graph) == [nodes[2]]
     assert driver.capture_info(stream).graph == 0
+    assert frontier() == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -81,9 +81,9 @@ class Entry:
         args: Any,
         kwargs: Any,
         outputs: Any,
-        code: Any,
-        lasti: int,
-        node_end: int,
+        code: Any = None,
+        lasti: int = -1,
+        node_end: int = 0,
     ) -> None:
         self.func = func
         self.args = args

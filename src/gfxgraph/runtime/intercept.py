@@ -425,7 +425,7 @@ def _host_indices(index: Any) -> Any:
     """Lists in an index become host tensors here, so that the copy is seen at the dispatcher."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
-    if type(index) is tuple:
+    if type(index) is tuple and list in map(type, index):
         return tuple(_host_indices(part) if type(part) is list else part for part in index)
     return index
 

@@ -59,10 +59,12 @@ class OpInfo:
         "is_torchs",
         "is_view",
         "is_watched",
+        "launches_nothing",
         "makes_memory",
         "mutates",
         "n_tensors",
         "name",
+        "names_tensors",
         "tensors",
         "unsafe",
     )
@@ -81,7 +83,10 @@ class OpInfo:
         self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         self.has_effects = bool(self.mutates) or self.draws
-        self.tensors = tuple(i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type)))
+        may_hold = [i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type))]
+        self.tensors = tuple(i for i in may_hold if not arguments[i].kwarg_only)
+        """Positions of arguments that may be tensors, or hold some."""
+        self.names_tensors = len(may_hold) > len(self.tensors)
         self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
         # Inference mode hands over composite operations whole: their parts are looked at instead.
         has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -96,6 +101,8 @@ class OpInfo:
             and not self.mutates
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
+        # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
+        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         self.call = getattr(func, "_op", func)
 
 
@@ -162,6 +169,7 @@ class Recorder(TorchDispatchMode):
         self.session = session
         self.paused = False
         self.tape = Tape(0)
+        self.rows = self.tape.rows
         self.known: dict[int, Value] = {}
         self.storages: dict[int, Value] = {}
         self.externals: dict[Value, Tensor] = {}
@@ -190,6 +198,7 @@ class Recorder(TorchDispatchMode):
     def start_segment(self, index: int) -> None:
         """Begin a new tape; values of earlier segments stay known by their memory."""
         self.tape = Tape(index)
+        self.rows = self.tape.rows
         self.segment = index
         self.mutated = {}
         self.readers.clear()
@@ -296,11 +305,18 @@ class Recorder(TorchDispatchMode):
                 if value is not None and value() is item:
                     spec_args[position] = value
                 elif type(item) not in _PLAIN:
-                    spec_args[position] = self._spec(item)
-            spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else _NO_KWARGS
+                    spec_args[position] = self._spec_of_unknown(item)
+            if not kwargs:
+                kwargs = spec_kwargs = _NO_KWARGS
+            elif info.names_tensors:
+                spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()}
+            else:
+                spec_kwargs = kwargs
         except NoStorage:
-            return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
-        if info.is_view:
+            return self.session.unsafe_op(_SPARSE, func, args, kwargs)
+        rows = self.rows
+        position = len(rows)
+        if info.launches_nothing:
             out = info.call(*args, **kwargs) if kwargs else info.call(*args)
         else:
             reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
@@ -310,66 +326,73 @@ class Recorder(TorchDispatchMode):
             try:
                 out = info.call(*args, **kwargs) if kwargs else info.call(*args)
             except RuntimeError as error:
-                return self.session.op_failed(info, func, args, kwargs or {}, error)
+                return self.session.op_failed(info, func, args, kwargs, error)
             after = reader()
-            launched = after not in frontiers and self._new_nodes(after)
-        rows = self.tape.rows
-        if type(out) is Tensor or isinstance(out, Tensor):
-            spec_out: Any = known.get(identity(out))
-            is_known = spec_out is not None and spec_out() is out  # in-place: the same value, changed
-            if not out.is_cuda:
-                if not self._on_device(spec_args, spec_kwargs):
-                    return out  # host work that depends on nothing from the device: done once, as always
-                if not is_known:
-                    spec_out = self._made_on_host(out, len(rows))
-            elif not is_known:
-                known[identity(out)] = spec_out = Value(out)
-                spec_out.made_by = len(rows)
-                spec_out.segment = self.segment
-                spec_out.layout = None
+            if launched := after not in frontiers:
+                if type(after) is int:
+                    frontiers.add(after)
+                else:
+                    launched = self._new_nodes(after)
+        if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
+            key = identity(out)
+            made: Any = known.get(key)
+            if made is None or made() is not out:  # else in-place: the same value, changed
+                known[key] = made = Value(out)
+                made.made_by = position
+                made.segment = self.segment
+                made.layout = None
                 if info.makes_memory:
-                    spec_out.root = None
+                    made.root = None
                     if out.layout is _STRIDED:
-                        spec_out.address = address = out.data_ptr()
-                        self.storages[address] = spec_out
+                        made.address = address = out.data_ptr()
+                        self.storages[address] = made
                     else:
-                        spec_out.address = 0
+                        made.address = 0
                 else:
                     base = spec_args[0] if spec_args else None
-                    spec_out.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
-                    spec_out.address = 0
+                    made.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+                    made.address = 0
                 if self.is_guarded:
-                    self._note_layout(out, spec_out)
+                    self._note_layout(out, made)
+        elif isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                return out  # host work that depends on nothing from the device: done once, as always
+            made = known.get(identity(out))
+            if made is None or made() is not out:
+                made = self._made(out, position, info, spec_args)
         elif type(out) in _SEQUENCES:
-            spec_out = type(out)(
-                [self._made(o, len(rows), info, spec_args) if isinstance(o, Tensor) else o for o in out]
-            )
+            made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         else:
-            spec_out = out
-        if info.is_view:
-            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, 0))
-            return out
+            made = out
+        if info.launches_nothing:
+            if info.is_view:
+                rows.append((func, spec_args, spec_kwargs, made))
+                return out
+            if position and spec_args[0] is rows[-1][3]:  # the end of what torch did there
+                rows.append((func, spec_args, spec_kwargs, made, *rows[-1][4:6]))
+                return out
+            launched, after = True, 0
         frame: FrameType | None = _getframe(1)
         while frame is not None:
             if frame.f_globals.get("__name__") not in _LIBRARIES:
                 code = frame.f_code
                 is_library = _SKIP.get(code.co_filename)
                 if not (is_library_code(code) if is_library is None else is_library):
-                    rows.append((func, spec_args, spec_kwargs, spec_out, code, frame.f_lasti, after))
+                    rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
                     break
                 note_library(frame.f_globals.get("__name__"))
             frame = frame.f_back
         else:
-            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
+            rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
         if info.has_effects:
             if info.mutates:
-                self._note_mutation(info, args, kwargs or {})
+                self._note_mutation(info, args, kwargs)
             if info.draws:
-                self.session.note_draw(info.generator, args, kwargs or {})
+                self.session.note_draw(info.generator, args, kwargs)
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
-            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
-        if len(frontiers) > self.max_nodes:
+            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
+        if len(self.frontiers) > self.max_nodes:
             self.session.grew()
         return out
 
@@ -407,6 +430,9 @@ class Recorder(TorchDispatchMode):
             return kind([self._spec(part) for part in item])
         return item
 
+    def _spec_of_unknown(self, item: Any) -> Any:
+        return self.value_of_unknown(item) if isinstance(item, Tensor) else self._spec(item)
+
     def value_of(self, tensor: Tensor) -> Value:
         value = self.known.get(identity(tensor))
         if value is not None and value() is tensor:
@@ -419,31 +445,31 @@ class Recorder(TorchDispatchMode):
         Raises:
             NoStorage: it is sparse, and has no memory of its own that an address could name.
         """
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not _STRIDED:
             raise NoStorage
         if not tensor.is_cuda:
-            return self._external(tensor)
-        base = self.storages.get(storage_address(tensor))
-        segment = self.tape.segment
+            return self._external(tensor, 0)
+        address = tensor.data_ptr()
+        start = storage_address(tensor) if tensor.storage_offset() or not address else address
+        base = self.storages.get(start)
+        segment = self.segment
         if base is None or base.segment != segment:
-            return self._external(tensor)
+            return self._external(tensor, address)
         value = new_value(tensor, len(self.tape.rows), segment, 0, base.root or base)
         layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
         self.tape.aliases.append((len(self.tape.rows), value, base, layout))
         self.known[identity(tensor)] = value
         return value
 
-    def _external(self, tensor: Tensor) -> Value:
-        address = tensor.data_ptr() if tensor.is_cuda else 0
-        value = new_value(tensor, -1, self.tape.segment, address, None)
-        self.known[identity(tensor)] = value
+    def _external(self, tensor: Tensor, address: int) -> Value:
+        self.known[identity(tensor)] = value = new_value(tensor, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
 
     def adopt(self, tensor: Tensor) -> None:
         """Make a tensor that a host step produced an external of what follows."""
         if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
-            self._external(tensor)
+            self._external(tensor, tensor.data_ptr())
 
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
         if not tensor.is_cuda:

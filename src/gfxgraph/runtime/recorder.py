@@ -30,6 +30,7 @@ from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime import process
 from gfxgraph.runtime.autocasting import as_outside
+from gfxgraph.runtime.bindings import BINDINGS
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -50,6 +51,7 @@ class OpInfo:
 
     __slots__ = (
         "applies",
+        "binding",
         "call",
         "draws",
         "func",
@@ -104,6 +106,8 @@ class OpInfo:
         # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
         self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         self.call = getattr(func, "_op", func)
+        self.binding = BINDINGS.get(full, self.call)
+        """For positional arguments that begin with a tensor of torch's own type."""
 
 
 _OPS: dict[int, OpInfo] = {}  # by identity, which each holds: an overload's own hash is a call into Python
@@ -316,15 +320,16 @@ class Recorder(TorchDispatchMode):
             return self.session.unsafe_op(_SPARSE, func, args, kwargs)
         rows = self.rows
         position = len(rows)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
         if info.launches_nothing:
-            out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+            out = call(*args, **kwargs) if kwargs else call(*args)
         else:
             reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
             frontiers = self.frontiers
             if reader() not in frontiers:
                 self.note_opaque()
             try:
-                out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+                out = call(*args, **kwargs) if kwargs else call(*args)
             except RuntimeError as error:
                 return self.session.op_failed(info, func, args, kwargs, error)
             after = reader()
@@ -570,6 +575,7 @@ _STRIDED = torch.strided
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
+_EXACT = frozenset({Tensor, torch.nn.Parameter, list})
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -50,16 +50,18 @@ _streams: list = []
 
 
 def by_hand(fn, args, pool=None):
+    """Captured on another stream than it was warmed up on: a workspace of cuBLAS is then the graph's own, and
+    Inductor's graph trees, a peer in the same process, do not take it away (docs/decisions/0098)."""
     if not _streams:
-        _streams.append(torch.cuda.Stream())
-    (stream,) = _streams  # one for all: the allocator keeps its blocks by stream
+        _streams.extend((torch.cuda.Stream(), torch.cuda.Stream()))
+    stream, capturing = _streams  # the same for all: the allocator keeps its blocks by stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
             fn(*args)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream):
+    with torch.cuda.graph(graph, pool=pool, stream=capturing):
         out = fn(*args)
     return graph, out
 

@@ -68,9 +68,13 @@ def our_ways(step) -> dict:
 
 def warm(ways: dict, expected: torch.Tensor) -> None:
     for name, call in ways.items():
-        for _ in range(8):
-            out = call()
-        assert torch.allclose(out, expected, rtol=0.05, atol=0.05), name
+        try:
+            for _ in range(8):
+                out = call()
+            assert torch.allclose(out, expected, rtol=0.05, atol=0.05)
+        except Exception as error:
+            error.add_note(f"this was: {name}")
+            raise
 
 
 def timed(ways: dict, reps: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:

@@ -153,8 +153,12 @@ def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:
     others = [stock, *ways]
     last = {}
     for way in others:
-        for _ in range(3):  # graphs are captured, by transformers' compile too, in the first calls
-            way(inputs, options.tokens, sampling)
+        try:
+            for _ in range(3):  # graphs are captured, by transformers' compile too, in the first calls
+                way.timed(inputs, options.tokens, sampling)
+        except Exception as error:
+            error.add_note(f"this was: {way.name}")
+            raise
     for turn in range(options.reps):
         for way in others if turn % 2 else others[::-1]:
             rate, last[way.name] = way.timed(inputs, options.tokens, sampling)

@@ -87,7 +87,9 @@ def both(model, inputs, n=2, seed=None, **asked):
         if seed is not None:
             torch.manual_seed(seed)
         made = asked | more
-        return model.generate(**inputs, **{k: v() if k in ("streamer", "past_key_values") else v for k, v in made.items()})
+        return model.generate(
+            **inputs, **{k: v() if k in ("streamer", "past_key_values") else v for k, v in made.items()}
+        )
 
     gfx.restore(model)
     stock = call(cache_implementation="static", disable_compile=True, max_cache_len=64)
@@ -121,7 +123,11 @@ def test_greedy_tokens_are_eagers(llama):
 
 @pytest.mark.parametrize(
     "sampling",
-    [{}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}, {"repetition_penalty": 1.7, "min_p": 0.02, "typical_p": 0.9}],
+    [
+        {},
+        {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
+        {"repetition_penalty": 1.7, "min_p": 0.02, "typical_p": 0.9},
+    ],
 )
 def test_seeds_give_the_same_samples(llama, sampling):
     """Whatever of transformers' own processors shapes the distribution."""
@@ -163,7 +169,9 @@ def test_stops_at_the_end_token(llama):
     assert report["waits"] <= report["tokens"] / 4 + 4 and report["tokens_past_end"] <= 2 * 8
 
 
-@pytest.mark.parametrize(("model_class", "config_class"), [(MistralForCausalLM, MistralConfig), (Gemma2ForCausalLM, Gemma2Config)])
+@pytest.mark.parametrize(
+    ("model_class", "config_class"), [(MistralForCausalLM, MistralConfig), (Gemma2ForCausalLM, Gemma2Config)]
+)
 def test_sliding_windows(model_class, config_class):
     """Before a window is full and after, with padding inside it; every layer, or every other one."""
     torch.manual_seed(1)
@@ -226,7 +234,9 @@ def test_criteria_of_the_callers_own(llama):
         if turn == 1:
             gfx.accelerate(llama)
         mine = EveryThird()
-        tokens = llama.generate(**inputs, max_new_tokens=20, do_sample=False, stopping_criteria=StoppingCriteriaList([mine]))
+        tokens = llama.generate(
+            **inputs, max_new_tokens=20, do_sample=False, stopping_criteria=StoppingCriteriaList([mine])
+        )
         asked.append((mine.lengths, tokens.tolist()))
     assert asked[0] == asked[1] == asked[2] and gfx.report(llama)["tokens_past_end"] == 0
 
@@ -238,11 +248,14 @@ class Shift(LogitsProcessor):
 
 def test_processors_that_no_graph_can_hold(llama):
     """They run between the graphs, which is said."""
-    stock, ours = both(llama, prompt(), max_new_tokens=8, do_sample=False, no_repeat_ngram_size=2, logits_processor=[Shift()])
+    stock, ours = both(
+        llama, prompt(), max_new_tokens=8, do_sample=False, no_repeat_ngram_size=2, logits_processor=[Shift()]
+    )
     assert all(torch.equal(stock, each) for each in ours)
     events = gfxgraph.stats()["events"]
-    assert [e["reason"] for e in events] == ["tokens are chosen between graphs: Shift, NoRepeatNGramLogitsProcessor"] or \
-           [e["reason"] for e in events] == ["tokens are chosen between graphs: NoRepeatNGramLogitsProcessor, Shift"]
+    assert [e["reason"] for e in events] == [
+        "tokens are chosen between graphs: Shift, NoRepeatNGramLogitsProcessor"
+    ] or [e["reason"] for e in events] == ["tokens are chosen between graphs: NoRepeatNGramLogitsProcessor, Shift"]
     assert gfx.report(llama)["decoders"][0]["forwards"] == 1
 
 
@@ -259,7 +272,12 @@ def test_least_lengths(llama):
 def test_what_is_returned_beside_the_tokens(llama, asked_for):
     """Scores, logits and a cache that the caller can go on with, and that later calls leave alone."""
     inputs = prompt()
-    more = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True, "cache_implementation": asked_for}
+    more = {
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": True,
+        "cache_implementation": asked_for,
+    }
     stock = llama.generate(**inputs, max_new_tokens=6, do_sample=False, disable_compile=True, **more)
     gfx.accelerate(llama)
     for _ in range(2):
@@ -332,7 +350,10 @@ def test_hooks_are_called(llama):
         llama.generate(**prompt(), max_new_tokens=4, do_sample=False)
     finally:
         handle.remove()
-    assert len(seen) == 4 and "a module has forward hooks, which a graph would not call" in gfx.report(llama)["left_alone"]
+    assert (
+        len(seen) == 4
+        and "a module has forward hooks, which a graph would not call" in gfx.report(llama)["left_alone"]
+    )
 
 
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
@@ -453,6 +474,54 @@ def test_compile_where_nothing_compiles(llama):
     assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["the simulator compiles nothing"]
     with pytest.raises(ValueError, match="'fast'"):
         gfx.accelerate(llama, compile="fast")
+
+
+def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkeypatch):
+    """Inductor waits for the device in its thread, which ends a capture in this one."""
+    from gfxgraph.adapters import _transformers_decode as decode
+    from gfxgraph.runtime.callables import piece
+
+    record, failed = piece.record, []
+
+    def failing(place, pool, call, on_unsafe=None):
+        if len(failed) < 2:
+            failed.append(call)
+            raise RuntimeError("operation failed due to a previous error during capture")
+        return record(place, pool, call, on_unsafe)
+
+    inputs = prompt()
+    stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
+    monkeypatch.setattr(piece, "record", failing)
+    monkeypatch.setattr(decode, "is_compiling", lambda: True)
+    monkeypatch.setattr(decode, "TRY_AGAIN_AFTER", 4)
+    gfx.accelerate(llama)
+    assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
+    (decoder,) = gfx.report(llama)["decoders"]
+    assert len(failed) == 2 and decoder["forwards"] == 1, decoder
+
+
+@pytest.mark.parametrize(("message", "n_expected"), [("not permitted when stream is capturing", 3), ("no such", 1)])
+def test_a_step_that_met_a_capture_is_compiled_again(llama, monkeypatch, message, n_expected):
+    from gfxgraph.adapters import _transformers_compile as compiling
+
+    inputs, tried = prompt(), []
+
+    def compile_(*_):
+        tried.append(1)
+        if len(tried) < 3:
+            raise RuntimeError(message)
+        return ""
+
+    gfx.accelerate(llama)
+    llama.generate(**inputs, max_new_tokens=4, do_sample=False)
+    (decoder,) = gfx._accelerated[llama].decoders.values()
+    monkeypatch.setattr(compiling, "_compile", compile_)
+    monkeypatch.setattr(compiling, "WAIT_S", 0)
+    outcome = []
+    compiling.start(decoder, lambda: "twin", True, lambda *said: outcome.append(said)).join()
+    assert len(tried) == n_expected
+    ((made, why),) = outcome
+    assert (made == "twin" and not why) if n_expected == 3 else (made is decoder and message in why)
 
 
 @pytest.mark.parametrize("on", [ON] if "allow_cuda" in ON else [ON, {"simulate": "hip"}])

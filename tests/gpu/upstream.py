@@ -12,9 +12,9 @@ The tests themselves are not part of this project: name a folder that holds ``te
    GFXGRAPH_ON_UNSAFE=raise, which gives torch's own behaviour at operations that no graph can record: tests
    that assert that limit pass there.
 
-With ``--stock-from REPORT`` only gfxgraph's half runs: which tests fail on stock torch is taken from an
-earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped on stock, and
-the report says if that gives another number of passes than the earlier one had.
+With ``--stock-from REPORT`` only gfxgraph's half runs: which tests there are, and which fail on stock torch,
+is taken from an earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped
+on stock, and the report says if that gives another number of passes than the earlier one had.
 
 Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran.
 """
@@ -182,9 +182,9 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     """Do all three steps and return the report.
 
     Args:
-        earlier: a report to take stock torch's part from.
+        earlier: a report to take the list of tests and stock torch's part from.
     """
-    tests = runs.collect()
+    tests = list(earlier["tests"]) if earlier is not None and "tests" in earlier else runs.collect()
     print(f"{len(tests)} tests selected", flush=True)
     if not tests:
         return {"tests": {}, "lost": [], "n_selected": 0}
@@ -209,7 +209,8 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     pass_under_raise = [t for t in missing if third[t]["outcome"] == "passed"]
     details = {
         t: {
-            "gfxgraph": (second["gfxgraph"].get(t) or first["gfxgraph"].get(t) or {}).get("detail", ""),
+            "together": first["gfxgraph"].get(t, {}).get("detail", ""),
+            "alone": second["gfxgraph"].get(t, {}).get("detail", ""),
             "under_raise": third[t]["detail"],
         }
         for t in missing

@@ -14,6 +14,7 @@ Tokens do not change when it takes over, because no bit does.
 from __future__ import annotations
 
 import threading
+import time
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
 from gfxgraph.runtime import process
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 N_COMPARED = 6
 """Steps that are compared before a compiled one is used."""
+
+MOST_TRIES, WAIT_S = 5, 1.0
+"""A wait for the device, of which Inductor makes many, fails while another thread captures; then all is tried again,
+so often and after so many seconds. What Inductor has compiled it keeps."""
 
 EXACT = {
     "emulate_precision_casts": True,  # also keeps products and sums apart
@@ -63,19 +69,24 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
 
     def work() -> None:
         torch.set_num_threads(n_threads)  # a compiled function is guarded on it, and it is the thread's own
-        try:
-            with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
-                with torch.cuda.stream(torch.cuda.Stream()):
-                    twin = make()
-                    why = _compile(twin, model, extras, has_positions, mode)
-                    torch.cuda.current_stream().synchronize()
-        except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
-            twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
+        for n_left in reversed(range(MOST_TRIES)):
+            try:
+                with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
+                    with torch.cuda.stream(torch.cuda.Stream()):
+                        twin = make()
+                        why = _compile(twin, model, extras, has_positions, mode)
+                        torch.cuda.current_stream().synchronize()
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
+                twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
+                if n_left and "captur" in str(error):
+                    time.sleep(WAIT_S)
+                    continue
+            break
         if why:
             process.log.info("the step of %s keeps the model's own kernels: %s", type(model).__name__, why)
         done(decoder if why else twin, why)
 
-    thread = threading.Thread(target=work, name="gfxgraph compile")
+    thread = threading.Thread(target=work, name=COMPILING)
     thread.start()
     return thread
 
@@ -119,9 +130,7 @@ def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_pos
 def _written(decoder: Decoder) -> list[Tensor]:
     """What a step has written into the cache."""
     at = decoder.position
-    return [
-        held.index_select(2, at).clone() for layer in decoder.cache.layers for held in (layer.keys, layer.values)
-    ]
+    return [held.index_select(2, at).clone() for layer in decoder.cache.layers for held in (layer.keys, layer.values)]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

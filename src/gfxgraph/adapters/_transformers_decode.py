@@ -19,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -43,7 +44,16 @@ MAX_CHOICES = 16
 """Captured ways of choosing that a decoder keeps."""
 MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
 """Captured shapes of prompts that a decoder keeps, and how large they may be: a long one gains nothing."""
+COMPILING = "gfxgraph compile"
+"""Name of the thread that compiles a step. Inductor waits for the device there, which ends a capture here."""
+MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
+"""Captures that may fail meanwhile, and the eager runs from one to the next."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
+
+
+def is_compiling() -> bool:
+    """True while a step is being compiled in this process."""
+    return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @dataclass(slots=True)
@@ -54,6 +64,8 @@ class Part:
     n_runs: int = 0
     n_eager: int = 1
     """Runs before it is captured."""
+    n_tries: int = 0
+    """Captures that failed while a step was being compiled."""
 
     @property
     def n_nodes(self) -> int:
@@ -77,6 +89,9 @@ class Part:
             self.piece.pool = self.piece.place.pool
             if not self.piece.capture():
                 self.piece.place.renew()  # nothing is captured into the pool of a failed capture
+                if is_compiling() and self.n_tries < MOST_TRIES:
+                    self.n_tries += 1
+                    self.n_eager += TRY_AGAIN_AFTER
         self.piece.run()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from gfxgraph.startup.environment import program_environment
@@ -13,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gfxgraph.runtime.selftest import Listed, Result, Suite
+    from gfxgraph.runtime.selftest import Suite
+    from gfxgraph.runtime.selftest_outcome import Result
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
 WIDE = 100
@@ -28,6 +33,10 @@ _VERDICT = {
     True: {"en": "All passed, or skipped with a reason", "zh": "全部通过，或有理由地跳过"},
     False: {"en": "NOT ALL PASSED", "zh": "有未通过的项目"},
 }
+_STOPPED = {
+    "en": "STOPPED by {by}: {n} of {total} cases have ended",
+    "zh": "已被 {by} 中止：{total} 项中已完成 {n} 项",
+}
 _SEND = {
     "en": "Please send {path} back, whatever the verdict: attach it to an issue of gfxgraph. It is what tells us how "
     "graphs behave on this GPU. It holds no user name, host name or home path; read it first if you like.",
@@ -38,6 +47,9 @@ _SEND = {
 
 def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], module: str | None = None) -> int:
     """Run the suite, show each case as it ends, write the report; return the exit status.
+
+    The report is written anew with each case: it is there whatever ends this process. Where a signal does, no
+    other process is left behind, and the status is 128 and the signal's number.
 
     Raises:
         ActivationError, ConfigError: gfxgraph cannot be used here; no report is written.
@@ -56,30 +68,101 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     lang = settings.lang
     if suite.is_simulated:
         console.print(_SIMULATED[lang].format(profile=suite.simulate), style="bold yellow")
-    _run(console, suite)
-    report = suite.report()
-    selftest.write(report, path)
+    status = 0
+    try:
+        with _stoppable():
+            _run(console, suite, path)
+    except Stopped as stopped:
+        suite.stopped_by, status = stopped.signal.name, 128 + stopped.signal
+    finally:
+        with _deaf():
+            suite.close()
+    if suite.results:
+        with _deaf():
+            selftest.write(suite.report(), path)
+    for result in suite.ended()[len(suite.results) :]:
+        console.print(line(result, console.width))
     _conclude(console, suite, path, lang)
-    return 0 if suite.is_passed else 1
+    return status or (0 if suite.is_passed else 1)
 
 
-def _run(console: Console, suite: Suite) -> None:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+class Stopped(BaseException):
+    """This process was asked to end."""
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """What asks this process to end becomes an exception, so that what was found is kept."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    with _handling(stop):
+        yield
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """For the moment that it takes to end all processes and write the report."""
+    with _handling(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    # What is ignored stays so: nohup ignores SIGHUP.
+    held = {each: signal.getsignal(each) for each in _ENDING}
+    for each, old in held.items():
+        if old is not signal.SIG_IGN:
+            signal.signal(each, handler)
+    try:
+        yield
+    finally:
+        for each, old in held.items():
+            signal.signal(each, old if old is not None else signal.SIG_DFL)
+
+
+def _run(console: Console, suite: Suite, path: Path) -> None:
+    from rich.progress import Progress, ProgressColumn, Task, TimeElapsedColumn
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    from gfxgraph.runtime import selftest
+
+    class Now(ProgressColumn):
+        """What is running, looked up at each refresh: a case that hangs is seen to."""
+
+        def render(self, task: Task) -> Text:
+            return Text(", ".join(suite.running) or str(task.description))
+
+    class Ended(ProgressColumn):
+        """How many cases have ended, also those whose line waits for an earlier one."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{suite.n_ended}/{int(task.total)}" if task.total else "")
+
+    class Bar(ProgressColumn):
+        """The same as a bar."""
+
+        def render(self, task: Task) -> ProgressBar:
+            return ProgressBar(task.total, suite.n_ended, width=24, pulse=not task.total)
+
+    columns = (Bar(), Ended(), TimeElapsedColumn(), Now())
     # On a terminal only: into a file or a pipe go the lines alone.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("device", total=None)
         cases = suite.probe()
         console.print(line(suite.results[0], console.width, _device(suite)))
-        progress.update(bar, total=len(cases), description=_next(cases, 0))
-        for n, result in enumerate(suite.run(cases), 1):
+        progress.update(bar, total=len(cases), description="report")
+        for result in suite.run(cases):
             console.print(line(result, console.width))
-            progress.update(bar, completed=n, description=_next(cases, n))
-
-
-def _next(cases: list[Listed], n: int) -> str:
-    return cases[n].name if n < len(cases) else "report"
+            selftest.write(suite.report(), path)
 
 
 def _device(suite: Suite) -> str:
@@ -120,12 +203,18 @@ def line(result: Result, width: int, fact: str = "") -> Table:
 
 def _conclude(console: Console, suite: Suite, path: Path, lang: str) -> None:
     counts: dict[str, int] = {}
-    for result in suite.results:
+    for result in suite.ended():
         counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
     numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
     is_passed = suite.is_passed
+    verdict = _VERDICT[is_passed][lang]
+    if suite.stopped_by:
+        verdict = _STOPPED[lang].format(by=suite.stopped_by, n=sum(counts.values()), total=1 + suite.n_cases)
     console.print()
-    console.print(f"{_VERDICT[is_passed][lang]}: {numbers}", style="bold green" if is_passed else "bold red")
+    if not suite.results:
+        console.print(verdict, style="bold red")
+        return
+    console.print(f"{verdict}: {numbers}", style="bold green" if is_passed else "bold red")
     if suite.is_simulated:
         console.print(_SIMULATED[lang].format(profile=suite.simulate), style="yellow")
         console.print(str(path), soft_wrap=True)

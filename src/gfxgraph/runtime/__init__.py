@@ -4,7 +4,9 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines.
 
     graph.py      BridgedCUDAGraph: what users hold
-    session.py    one capture: segments, splits, recovery, undo
+    session.py    one capture: segments, splits, undo
+    failures.py, recovery.py
+                  a capture that cannot begin, cannot end or dies; cleaning torch up after it
     undo.py, generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
@@ -17,5 +19,6 @@ Stays out: command line, engines.
     guard/        against illegal memory accesses: tiers, flight recorder, red zones, bisect
     process.py    the process's settings, driver, counters and sessions
     callables/    gfxgraph.graphed: functions captured per signature
-    selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases
+    selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases,
+                  selftest_process.py their processes, selftest_schedule.py what runs beside what
 """

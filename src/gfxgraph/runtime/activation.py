@@ -78,6 +78,11 @@ def enable(
 def disable() -> None:
     """Put back every object that ``enable`` replaced. Graphs already captured keep working."""
     with _lock:
+        workspaces = sys.modules.get(
+            "gfxgraph.runtime.workspaces"
+        )  # needs torch, and is there if anything was captured
+        if _undo and workspaces is not None:
+            workspaces.stop()
         while _undo:
             _undo.pop()()
 
@@ -192,7 +197,7 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
-    from gfxgraph.runtime import intercept, process, remedies
+    from gfxgraph.runtime import intercept, process, remedies, workspaces
     from gfxgraph.runtime.graph import bridged_class
 
     _set_log_level(settings)
@@ -212,6 +217,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
+    workspaces.start()
+    _undo.append(workspaces.stop)
     watch_memory(settings.guard)
     for companion in COMPANIONS:
         module, name = companion.split(":")

@@ -3,16 +3,13 @@
 Problem: a GPU graph that goes wrong may take its process with it (a crash, an abort, an error that every
 later call repeats) or never end, and the next case must still be judged.
 
-Idea: this process never imports torch and never touches the GPU. Each case runs in a fresh process with a
-time limit (selftest_worker.py); how that ends is the outcome. After a crash or a hang the GPU is asked
-whether it still answers, and where it does not, the rest is skipped with that reason instead of being
-counted against graphs.
+Idea: this process never imports torch and never touches the GPU. Each case runs in a process of its own with
+a time limit (selftest_worker.py); how that ends is the outcome (selftest_outcome.py). The processes are
+prepared while earlier cases run (selftest_process.py), and a few cases run side by side where the machine has
+room; what is then done about a failure stands in selftest_schedule.py.
 
-    skip  the case does not apply here, and says why
-    pass  the fact holds, and the process ended with status 0
-    fail  the fact does not hold, or holds only because eager execution stood in for the graph
-    crash the process ended otherwise: by a signal, or after the case had passed
-    hang  the process did not end in time and was killed
+The report can be made at any time, and holds what has ended until then: whoever stops the suite, or has to
+switch the machine off, keeps it.
 
 The report holds no user name, host name or path of the machine: it is meant to be sent to strangers.
 """
@@ -21,93 +18,32 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import gfxgraph
 from gfxgraph import config
-from gfxgraph.diagnostics.explain import explain
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.environment import Environment, detect
-from gfxgraph.runtime.selftest_process import ForkServer, Starter, start_fresh
+from gfxgraph.runtime.selftest_outcome import Listed, Outcome, Result, result_of
+from gfxgraph.runtime.selftest_process import Crew, Forked, Prepared, n_cores
+from gfxgraph.runtime.selftest_schedule import MAX_BESIDE, Schedule, how_many
 from gfxgraph.runtime.selftest_scrub import cleaned
-from gfxgraph.runtime.selftest_worker import CASES, FAIL, PASS, REFUSED, SKIP
+from gfxgraph.runtime.selftest_worker import CASES
 
 SCHEMA = 1
 # A ROCm device may spend a minute on its first kernels: code objects are unpacked, libraries opened.
 PROBE_LIMIT_S = 120.0
 # Between a dump of where everything hangs and the end of the process.
 DUMP_BEFORE_S = 3.0
-N_FIRST_LINES, N_LAST_LINES = 12, 24
-# A simulated case keeps one CPU busy; a GPU gets one process at a time: a failure has one author.
-MAX_JOBS_SIMULATED = 4
-
-
-class Outcome(StrEnum):
-    """How a case ended; the module's text says what each means."""
-
-    PASS = "pass"  # noqa: S105  (not a password)
-    FAIL = "fail"
-    CRASH = "crash"
-    HANG = "hang"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A case that there is."""
-
-    name: str
-    fact: str
-    limit_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A case that was run, or was not: then ``exit_status`` is None."""
-
-    name: str
-    fact: str
-    outcome: Outcome
-    reason: str = ""
-    seconds: float = 0.0
-    exit_status: int | None = None
-    stderr: tuple[str, ...] = ()
-    explained: tuple[str, ...] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    stats: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_bad(self) -> bool:
-        return self.outcome in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; what is empty is left out."""
-        values: dict[str, Any] = {
-            "name": self.name,
-            "outcome": str(self.outcome),
-            "fact": self.fact,
-            "reason": self.reason,
-            "seconds": round(self.seconds, 2),
-            "exit_status": self.exit_status,
-            "stderr": list(self.stderr),
-            "explained": list(self.explained),
-            "figures": dict(self.figures),
-            "stats": dict(self.stats),
-        }
-        return {name: value for name, value in values.items() if value not in ("", [], {}) and value is not None}
+# Until the device has said how much memory it has free.
+MAX_AHEAD_OF_PROBE = 4
 
 
 class Suite:
@@ -118,10 +54,16 @@ class Suite:
         allow_cuda: also on an NVIDIA GPU.
         only: names of the cases wanted; all where empty.
         module: where the cases are.
+        crew: where the processes come from; by default as the place asks for.
     """
 
     def __init__(
-        self, simulate: str = "", allow_cuda: bool = False, only: Sequence[str] = (), module: str = CASES
+        self,
+        simulate: str = "",
+        allow_cuda: bool = False,
+        only: Sequence[str] = (),
+        module: str = CASES,
+        crew: Crew | None = None,
     ) -> None:
         self.simulate = simulate
         self.allow_cuda = allow_cuda
@@ -129,6 +71,14 @@ class Suite:
         self.module = module
         self.device: dict[str, Any] = {}
         self.results: list[Result] = []
+        """What ``probe`` and ``run`` have given so far."""
+        self.stopped_by = ""
+        """What stopped the suite before its end, for the report."""
+        self._cases: Sequence[Listed] = ()
+        self._running: dict[str, None] = {}
+        # Ended, but not given yet: an earlier case is still running.
+        self._ended: dict[str, Result] = {}
+        self._crew = crew
         self._begun_at = datetime.now(UTC)
         self._begun = time.monotonic()
 
@@ -138,7 +88,21 @@ class Suite:
 
     @property
     def is_passed(self) -> bool:
-        return not any(result.is_bad for result in self.results)
+        return self._outcome(self.all_results()) == "pass"
+
+    @property
+    def running(self) -> list[str]:
+        """The cases that are running now."""
+        return list(self._running)
+
+    @property
+    def n_cases(self) -> int:
+        return len(self._cases)
+
+    @property
+    def n_ended(self) -> int:
+        """How many cases have ended, given or not."""
+        return len(self._ended)
 
     def probe(self) -> list[Listed]:
         """Look at the device and return the cases to run; none where the device does not answer.
@@ -160,42 +124,35 @@ class Suite:
         for name in self.only:
             if name not in known:
                 raise ConfigError("bad_setting", variable="--only", value=name, allowed=", ".join(known))
-        return [each for each in cases if not self.only or each.name in self.only]
+        self._cases = [each for each in cases if not self.only or each.name in self.only]
+        return list(self._cases)
 
     def run(self, cases: Sequence[Listed]) -> Iterator[Result]:
         """Run the cases and give each result, in the order of ``cases``."""
-        runs = self._simulated(cases) if self.is_simulated else self._one_by_one(cases)
-        for result in runs:
+        self._cases, crew, n_beside = cases, self._crew_here(), MAX_BESIDE
+        if isinstance(crew, Prepared):
+            n_beside, n_ahead = how_many(int(self.device.get("memory_free_mib", 0)), n_cores())
+            crew.prepare(n_ahead, len(cases))
+        elif isinstance(crew, Forked):
+            n_beside = crew.n_servers
+        answers = None if self.is_simulated else self._answers
+        for result in Schedule(self._run_case, answers, self.close, n_beside).results(cases):
             self.results.append(result)
             yield result
 
-    def _simulated(self, cases: Sequence[Listed]) -> Iterator[Result]:
-        """Several at a time, forked: there is no device whose state a fork could share."""
-        n_jobs = max(1, min(MAX_JOBS_SIMULATED, os.cpu_count() or 1, len(cases)))
-        idle: SimpleQueue[ForkServer] = SimpleQueue()
+    def close(self) -> None:
+        """End every process that was started. What has ended until then stays."""
+        if self._crew is not None:
+            self._crew.close()
 
-        def one(case: Listed) -> Result:
-            server = idle.get()
-            try:
-                return self._run(case, case.name, server.start)[0]
-            finally:
-                idle.put(server)
-
-        with ExitStack() as servers, ThreadPoolExecutor(n_jobs) as pool:
-            for _ in range(n_jobs):
-                idle.put(servers.enter_context(ForkServer()))
-            yield from pool.map(one, cases)
-
-    def _one_by_one(self, cases: Sequence[Listed]) -> Iterator[Result]:
-        why_not = ""
-        for each in cases:
-            if why_not:
-                yield Result(each.name, each.fact, Outcome.SKIP, why_not)
-                continue
-            result = self._run(each, each.name)[0]
-            yield result
-            if result.outcome in (Outcome.CRASH, Outcome.HANG) and not self._answers():
-                why_not = f"the GPU has not answered since the case {each.name}"
+    def _crew_here(self) -> Crew:
+        if self._crew is None:
+            if self.is_simulated:
+                self._crew = Forked(max(1, min(MAX_BESIDE, n_cores(), len(self.only) or MAX_BESIDE)))
+            else:
+                n_ahead = max(1, min(MAX_AHEAD_OF_PROBE, n_cores() - 1))
+                self._crew = Prepared(self.module, n_ahead, 1 + (len(self.only) or MAX_AHEAD_OF_PROBE))
+        return self._crew
 
     def _answers(self) -> bool:
         """Ask twice: a GPU that is being reset takes seconds to come back."""
@@ -205,45 +162,29 @@ class Suite:
                 return True
         return False
 
-    def _run(self, case: Listed, argument: str, start: Starter = start_fresh) -> tuple[Result, dict[str, Any]]:
-        # A folder of its own: runtimes write dumps into the current one.
-        with tempfile.TemporaryDirectory(prefix="gfxgraph-selftest-") as folder:
-            answer, log = Path(folder) / "result.json", Path(folder) / "log"
-            line = ["--result", str(answer), "--module", self.module]
-            line += ["--dump-after", str(max(case.limit_s - DUMP_BEFORE_S, case.limit_s / 2))]
-            line += ["--simulate", self.simulate] if self.simulate else []
-            line += ["--allow-cuda"] if self.allow_cuda else []
-            line += [argument] if argument else []
-            begun = time.monotonic()
-            status, was_killed = start(line, case.limit_s, folder, log)
-            seconds = time.monotonic() - begun
-            found = _read(answer)
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        outcome, reason = _judge(status, was_killed, found, case.limit_s)
-        is_told = outcome not in (Outcome.PASS, Outcome.SKIP)
-        tail = _ends(lines) if is_told else ()
-        explained = tuple(match.code for match in explain("\n".join(lines)).matches) if is_told and lines else ()
-        result = Result(
-            case.name,
-            case.fact,
-            outcome,
-            reason,
-            seconds,
-            status,
-            tail,
-            explained,
-            found.get("figures", {}),
-            found.get("stats", {}),
-        )
-        return result, found
+    def _run_case(self, case: Listed) -> Result:
+        self._running[case.name] = None
+        result = self._run(case, case.name)[0]
+        self._ended[case.name] = result
+        self._running.pop(case.name)  # where the suite was stopped it stays there
+        return result
+
+    def _run(self, case: Listed, argument: str) -> tuple[Result, Mapping[str, Any]]:
+        line = ["--module", self.module, "--dump-after", str(max(case.limit_s - DUMP_BEFORE_S, case.limit_s / 2))]
+        line += ["--simulate", self.simulate] if self.simulate else []
+        line += ["--allow-cuda"] if self.allow_cuda else []
+        line += [argument] if argument else []
+        ended = self._crew_here().run(line, case.limit_s)
+        return result_of(case, ended), ended.said
 
     # -- the report --------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Everything found, as plain data without names and paths of this machine."""
+        """Everything found so far, as plain data without names and paths of this machine."""
+        results = self.all_results()
         environment = self._environment()
         decisions = defects.decide(environment)
-        counts = Counter(result.outcome for result in self.results)
+        counts = Counter(result.outcome for result in results)
         where = f"the simulator, profile {self.simulate}" if self.is_simulated else self.device.get("name", "unknown")
         whole = {
             "kind": "gfxgraph self-test",
@@ -254,10 +195,10 @@ class Suite:
             "where": where,
             "is_simulated": self.is_simulated,
             "verdict": {
-                "outcome": "pass" if self.is_passed else "fail",
+                "outcome": self._outcome(results),
                 "counts": {str(outcome): counts[outcome] for outcome in Outcome},
-                "not_passed": [result.name for result in self.results if result.is_bad],
-                "skipped": {r.name: r.reason for r in self.results if r.outcome is Outcome.SKIP},
+                "not_passed": [result.name for result in results if result.is_bad],
+                "skipped": {r.name: r.reason for r in results if r.outcome is Outcome.SKIP},
             },
             "environment": environment.as_dict(),
             "device": self.device,
@@ -267,11 +208,34 @@ class Suite:
                 reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
             },
             "only": list(self.only),
-            "stats": _total(result.stats for result in self.results),
-            "cases": [result.as_dict() for result in self.results],
+            "stats": _total(result.stats for result in results),
+            "cases": [result.as_dict() for result in results],
         }
         report: dict[str, Any] = cleaned(whole)
         return report
+
+    def ended(self) -> list[Result]:
+        """What was given, and what has ended while an earlier case was still running."""
+        given = {result.name for result in self.results}
+        others = (self._ended.get(case.name) for case in self._cases if case.name not in given)
+        return [*self.results, *(result for result in others if result is not None)]
+
+    def all_results(self) -> list[Result]:
+        """A result for each case, in their order: what has not ended counts as skipped."""
+        known = {result.name: result for result in self.ended()}
+        left = [case for case in self._cases if case.name not in {result.name for result in self.results}]
+        return [*self.results, *(known.get(case.name) or self._cut_off(case) for case in left)]
+
+    def _cut_off(self, case: Listed) -> Result:
+        state = "was running" if case.name in self._running else "was not begun"
+        ended = f"was stopped by {self.stopped_by}" if self.stopped_by else "was ended from outside"
+        return Result(case.name, case.fact, Outcome.SKIP, f"{state} when the self-test {ended}")
+
+    def _outcome(self, results: Sequence[Result]) -> str:
+        if any(result.is_bad for result in results):
+            return "fail"
+        known = {result.name for result in self.ended()}
+        return "pass" if self.results and known.issuperset(case.name for case in self._cases) else "unfinished"
 
     def _environment(self) -> Environment:
         found = detect()
@@ -283,61 +247,17 @@ class Suite:
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:
-    """Write the report as JSON."""
-    path.write_text(json.dumps(report, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-
-
-# -- what became of a process --------------------------------------------------------------------------------------
-
-
-def _read(answer: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # the process ended before it could say anything
-    return found if isinstance(found, dict) else {}
-
-
-def _judge(status: int | None, was_killed: bool, found: Mapping[str, Any], limit_s: float) -> tuple[Outcome, str]:
-    said = str(found.get("reason", ""))
-    if status is None:
-        return Outcome.HANG, f"did not end within {limit_s:.0f} s, and could not even be killed"
-    if was_killed:
-        after = " after the case was done" if found else ""
-        return Outcome.HANG, f"did not end within {limit_s:.0f} s{after}"
-    if not found:
-        return Outcome.CRASH, f"ended by {_how(status)} without a result"
-    if status == SKIP:
-        return Outcome.SKIP, said
-    if status == PASS:
-        return Outcome.PASS, said
-    if status in (FAIL, REFUSED) and said:
-        return Outcome.FAIL, said
-    return Outcome.CRASH, f"the case was done, and then the process ended by {_how(status)}"
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    with suppress(ValueError):
-        return f"signal {-status} ({signal.Signals(-status).name})"
-    return f"signal {-status}"
-
-
-def _ends(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first and the last lines: a runtime says what happened before Python says where it stood then."""
-    told: list[str] = []
-    for line in lines:
-        if line.startswith("Extension modules:"):
-            continue
-        if line.strip() == "<no Python frame>" and told and told[-1].startswith("Thread "):
-            told.pop()  # torch's idle threads
-        elif line.strip():
-            told.append(line)
-    left_out = len(told) - N_FIRST_LINES - N_LAST_LINES
-    if left_out > 0:
-        told[N_FIRST_LINES:-N_LAST_LINES] = [f"... {left_out} lines left out ..."]
-    return tuple(told)
+    """Write the report as JSON, whole or not at all: the machine may stop at any moment."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, default=str) + "\n"
+    if not (path.is_file() or not path.exists()):
+        path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        return
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
 
 
 def _total(all_stats: Iterable[Mapping[str, Any]]) -> dict[str, int]:

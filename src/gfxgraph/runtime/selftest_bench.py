@@ -15,6 +15,7 @@ from torch import Tensor
 
 import gfxgraph
 from gfxgraph.runtime import process, simulator
+from gfxgraph.runtime.selftest_process import NEEDED_MIB, n_cores
 
 Body = Callable[[], Any]
 SEED = 20
@@ -33,13 +34,15 @@ class Case:
     """One fact to prove, in a process of its own.
 
     ``settings`` are arguments of ``gfxgraph.enable``. A fallback makes every replay right, and so would hide
-    that graphs do not work: it fails the case unless ``may_fall_back``.
+    that graphs do not work: it fails the case unless ``may_fall_back``. ``is_alone``: no other case runs beside
+    it, because it measures the device's memory or time, or fills the device itself.
     """
 
     run: Callable[[Bench], None]
     limit_s: float = 90
     may_fall_back: bool = False
     is_hidden: bool = False
+    is_alone: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -53,12 +56,17 @@ class Case:
 
 
 def case(
-    *, limit_s: float = 90, may_fall_back: bool = False, is_hidden: bool = False, **settings: Any
+    *,
+    limit_s: float = 90,
+    may_fall_back: bool = False,
+    is_hidden: bool = False,
+    is_alone: bool = False,
+    **settings: Any,
 ) -> Callable[[Callable[[Bench], None]], Case]:
     """Make a function a case; hidden ones are helpers that other cases start."""
 
     def make(run: Callable[[Bench], None]) -> Case:
-        return Case(run, limit_s, may_fall_back, is_hidden, {"validate": False} | settings)
+        return Case(run, limit_s, may_fall_back, is_hidden, is_alone, {"validate": False} | settings)
 
     return make
 
@@ -175,6 +183,11 @@ class Bench:
         self.figures["unseen_wait_status"] = int(library.find(backend).handle[symbol]())
 
     # -- other processes -----------------------------------------------------------------------------------
+
+    @property
+    def n_together(self) -> int:
+        """How many other processes may run beside each other here, at least two."""
+        return max(2, min(8, n_cores() // 2, (torch.cuda.mem_get_info()[0] >> 20) // NEEDED_MIB))
 
     def start(self, name: str, result: Path) -> subprocess.Popen[bytes]:
         """Run the case ``name`` beside this one."""

@@ -464,7 +464,7 @@ def unseen_wait(bench: Bench) -> None:
     bench.figures["fallbacks"] = gfxgraph.stats()["fallbacks"]
 
 
-@case()
+@case(is_alone=True)
 def out_of_memory(bench: Bench) -> None:
     """Out of memory inside a capture is torch's own exception; pool, stream and memory are as before."""
     x, pool = bench.randn(64), torch.cuda.graph_pool_handle()
@@ -662,7 +662,7 @@ def training_step(bench: Bench) -> None:
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-@case(limit_s=180)
+@case(limit_s=180, is_alone=True)
 def dropped_graphs(bench: Bench) -> None:
     """A hundred graphs captured, replayed and dropped give their memory back."""
     x = bench.randn(256, 1024)
@@ -745,27 +745,27 @@ def copy_before_replay(bench: Bench) -> None:
         _same_rows(got, wanted, f" ({kind} memory)")
 
 
-@case(limit_s=300)
+@case(limit_s=300, is_alone=True)
 def processes_agree(bench: Bench) -> None:
     """Processes that run the same graphs at the same time agree with eager and with each other, to the bit."""
     # One release corrupted replays in one process out of five, so one process proves little.
-    n_pairs = 1 if bench.is_simulated else 4
+    n_processes, n_together = (2, 2) if bench.is_simulated else (8, bench.n_together)
     digests = []
     with tempfile.TemporaryDirectory() as folder:
-        for n in range(n_pairs):
-            results = [Path(folder) / f"{n}-{which}.json" for which in "ab"]
-            started = [bench.start("one_of_two_processes", result) for result in results]
-            for which, (peer, result) in enumerate(zip(started, results)):
+        results = [Path(folder) / f"{n}.json" for n in range(n_processes)]
+        for begin in range(0, n_processes, n_together):
+            peers = [bench.start("one_of_many_processes", result) for result in results[begin : begin + n_together]]
+            for n, peer in enumerate(peers, begin):
                 status = peer.wait()
-                found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
-                expect(status == 0, f"process {2 * n + which} ended by {status}: {found.get('reason', '')}")
+                found = json.loads(results[n].read_text(encoding="utf-8")) if results[n].exists() else {}
+                expect(status == 0, f"process {n} ended by {status}: {found.get('reason', '')}")
                 digests.append(found["figures"]["digest"])
-    bench.figures.update(n_processes=len(digests), digests=sorted(set(digests)))
+    bench.figures.update(n_processes=len(digests), n_together=n_together, digests=sorted(set(digests)))
     expect(len(set(digests)) == 1, f"{len(digests)} processes came to {len(set(digests))} results")
 
 
 @case(limit_s=120, is_hidden=True)
-def one_of_two_processes(bench: Bench) -> None:
+def one_of_many_processes(bench: Bench) -> None:
     """A network's replays equal eager's bits, and their digest is reported."""
     x = bench.randn(16, 64)
     layers = [bench.randn(64, 64) / 8 for _ in range(12)]
@@ -877,7 +877,7 @@ def default_settings(bench: Bench) -> None:
     expect(found["validations"] == wanted, f"{found['validations']} validations were made instead of {wanted}")
 
 
-@case(limit_s=120)
+@case(limit_s=120, is_alone=True)  # the last: no process is being prepared beside it either
 def replay_overhead(bench: Bench) -> None:
     """CPU time of a replay against torch's own: a figure to report, not a test."""
     if bench.is_simulated:

@@ -18,12 +18,16 @@ import importlib
 import json
 import platform
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77
 CASES = "gfxgraph.runtime.selftest_cases"
+# An import that takes so long says where it stands.
+SLOW_IMPORT_S = 60.0
+_begun = time.monotonic()
 
 
 def main(arguments: list[str]) -> int:
@@ -33,6 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-cuda", action="store_true")
     parser.add_argument("--module", default=CASES)
     parser.add_argument("--dump-after", type=float, default=0)
+    parser.add_argument("--imported-s", type=float)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("case", nargs="?", default="")
     asked = parser.parse_args(arguments)
@@ -62,8 +67,13 @@ def run(asked: argparse.Namespace) -> int:
     command += ["--allow-cuda"] if asked.allow_cuda else []
     bench = Bench(command)
     reason = ""
+    times: dict[str, float] = {"import": import_seconds(asked)}
+    begun = time.monotonic()
     try:
         enable(asked, chosen.settings)
+        times["enable"] = time.monotonic() - begun
+        meet_device()
+        times["device"] = time.monotonic() - begun - times["enable"]
         chosen.run(bench)
         reason = hidden_trouble(chosen)
         return FAIL if reason else PASS
@@ -73,7 +83,20 @@ def run(asked: argparse.Namespace) -> int:
     finally:
         error = sys.exception()
         reason = f"{type(error).__name__}: {error}" if error is not None else reason
-        write(asked.result, {"reason": reason, "figures": bench.figures, "stats": stats()})
+        times["case"] = time.monotonic() - begun - times.get("enable", 0.0) - times.get("device", 0.0)
+        write(asked.result, {"reason": reason, "figures": bench.figures, "stats": stats(), "times_s": times})
+
+
+def import_seconds(asked: argparse.Namespace) -> float:
+    """From this process's start to the end of its imports; also where those were over before the case came."""
+    return asked.imported_s if asked.imported_s is not None else time.monotonic() - _begun
+
+
+def meet_device() -> None:
+    """Make the process's context on the device, so that the report tells its seconds from the case's own."""
+    import torch
+
+    torch.cuda.synchronize()
 
 
 def hidden_trouble(chosen: Any) -> str:
@@ -90,6 +113,8 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """The device as the runtime and torch see it, and the cases there are; one small kernel shows it alive."""
     from gfxgraph.errors import GfxGraphError
 
+    times: dict[str, float] = {"import": import_seconds(asked)}
+    begun = time.monotonic()
     try:
         enable(asked, {"validate": False})
     except GfxGraphError as error:
@@ -100,10 +125,12 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gfxgraph.hardware.device import device_info
     from gfxgraph.runtime import process
 
+    times["enable"] = time.monotonic() - begun
     state = process.require()
     total = int(torch.arange(1000, device="cuda").sum())
     if total != 499500:
         return FAIL, {"reason": f"the sum of 0 to 999 on the device was {total}"}
+    times["device"] = time.monotonic() - begun - times["enable"]
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     device = {
         "platform": state.platform,
@@ -129,11 +156,11 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         "facts": device_info().as_dict(),
     }
     listed = [
-        {"name": case.name, "fact": case.fact, "limit_s": case.limit_s}
+        {"name": case.name, "fact": case.fact, "limit_s": case.limit_s, "is_alone": case.is_alone}
         for case in load(asked.module).values()
         if not case.is_hidden
     ]
-    return PASS, {"device": device, "cases": listed, "reason": "", "stats": stats()}
+    return PASS, {"device": device, "cases": listed, "reason": "", "stats": stats(), "times_s": times}
 
 
 def load(module: str) -> dict[str, Any]:
@@ -166,12 +193,23 @@ def _no_core_files() -> None:
 
 
 def entry(arguments: list[str]) -> int:
-    """Run one case, or with ``--serve`` one after the other as asked on standard input, each in a fork."""
+    """Run one case; with ``--wait MODULE`` once it is asked for on standard input, with ``--serve`` one after the
+    other as asked there, each in a fork."""
     if arguments == ["--serve"]:
         from gfxgraph.runtime.selftest_process import serve
 
         forked = serve()
-        return PASS if forked is None else main(forked)
+        return PASS if forked is None else main([*forked, "--imported-s", "0"])
+    if arguments[:1] == ["--wait"]:
+        from gfxgraph.runtime.selftest_process import import_all, wait
+
+        faulthandler.enable()
+        faulthandler.dump_traceback_later(SLOW_IMPORT_S)
+        import_all(arguments[1])
+        faulthandler.cancel_dump_traceback_later()
+        took = time.monotonic() - _begun
+        given = wait()
+        return PASS if given is None else main([*given, "--imported-s", f"{took:.3f}"])
     return main(arguments)
 
 

@@ -3,7 +3,7 @@
     open ──unsafe op──> outside ──> open (next segment)
      │ │
      │ └─ nested capture begins ──> suspended ──> open
-     ├── dead (an op nobody foresaw): recovered from the tape ──> open
+     ├── dead (an op nobody foresaw): recovered from the tape (failures.py) ──> open
      ├── aborted: an error goes to the user, the process is as before the capture
      └── ended: a Program
 
@@ -30,15 +30,14 @@ from torch import Tensor
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, DriverError, first_line
-from gfxgraph.runtime import autocasting, intercept, process, remedies
+from gfxgraph.runtime import autocasting, failures, intercept, process, remedies, workspaces
 from gfxgraph.runtime.generators import Generators
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.host_values import HostValues
-from gfxgraph.runtime.memory import Layout, all_segments, is_within, pool_id, pool_ranges
+from gfxgraph.runtime.memory import Layout, is_within, pool_id, pool_ranges
 from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
-from gfxgraph.runtime.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.runtime.streams import Streams
 from gfxgraph.runtime.structure import flat, written
@@ -54,8 +53,6 @@ _REFUSALS = (
 # A random operation with a generator that was not registered with the graph; asking beforehand is
 # not possible, since a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
-# Of status 901, which says that the capture was dead before the operation came.
-_WAS_DEAD = "due to a previous error during capture"
 
 
 class Session:
@@ -228,9 +225,10 @@ class Session:
 
     def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
-        self._refuse_busy_stream()
-        self._refuse_busy_pool()
+        failures.refuse_busy_stream(self)
+        failures.refuse_busy_pool(self)
         self.segment_graph = graph
+        workspaces.note(self.streams.own, self.graph_ref())
         try:
             with self.streams.be_on_own():
                 if extra is not None:
@@ -240,7 +238,7 @@ class Session:
                         base.register_generator_state(graph, state)
                     base.capture_begin(graph, self.pool_id, self.mode)
         except BaseException:
-            self._heal()
+            failures.heal(self)
             raise
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
@@ -251,27 +249,6 @@ class Session:
         self.is_open = True
         self._sync_debug(True)
         self.streams.fork()
-
-    def _refuse_busy_stream(self) -> None:
-        """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
-        own = self.streams.own
-        handle = own.cuda_stream
-        if self.state.driver is None or self.state.driver.capture_info(handle).status is CaptureStatus.NONE:
-            return
-        if handle in self.state.lost_streams:
-            raise CaptureError("capture_not_abandoned", stream=own, status=self.state.lost_streams[handle])
-        raise CaptureError("overlapping_captures", second=shown(self.begun_at), first=f"(unknown, on {own})")
-
-    def _refuse_busy_pool(self) -> None:
-        """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
-        other = self.state.recording.get(tuple(self.pool_id)) if self.has_users_pool else None
-        if other is not None and other is not self:
-            raise CaptureError(
-                "wrong_pool",
-                pool=tuple(self.pool_id),
-                problem=f"the capture begun at {shown(other.begun_at)} is recording into it",
-                quote=f"beginAllocateToPool: already recording to mempool_id {tuple(self.pool_id)}",
-            )
 
     def _end_segment(self, final: bool = False) -> None:
         """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
@@ -292,9 +269,9 @@ class Session:
                 with self.streams.be_on_own():
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
-            is_healed = self._heal(end_was_refused=True)
+            is_healed = failures.heal(self, end_was_refused=True)
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
-                raise self._end_error(error) from error
+                raise failures.end_error(self, error) from error
             process.log.debug("capture_end failed: %s", error)
             graph = None
         if self.pool_id is None:
@@ -332,17 +309,6 @@ class Session:
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()
 
-    def _end_error(self, error: RuntimeError) -> CaptureError:
-        entries = self.recorder.tape.entries
-        last = entries[-1] if entries else None
-        return CaptureError(
-            "end_failed",
-            status=first_line(error),
-            op=last.name if last else "nothing",
-            where=last.where if last else "",
-            quote=str(error),
-        )
-
     def _discard_segment(self) -> None:
         self._is_over()
         graph = self.segment_graph
@@ -353,40 +319,7 @@ class Session:
                     self.streams.join()
                     self.state.base.capture_end(graph)
             except (RuntimeError, DriverError):
-                self._heal(end_was_refused=True)
-
-    def _heal(self, end_was_refused: bool = False) -> bool:
-        """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
-        base, driver, graph = self.state.base, self.state.driver, self.segment_graph
-        streams = self.streams
-        sides = list(streams.side.values())
-        healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
-        if not healed and is_lost(streams.own, driver):
-            self.state.lost_streams[streams.own.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-            # What is still to do (putting back external state) needs a stream that works.
-            streams.own = torch.cuda.Stream(self.device_index)
-            with torch.cuda.stream(streams.own):
-                clean_by_hand(self.device_index, self._pool_in_use(), self.generators.all())
-                self.generators.take_new_states(self.undo)
-        elif not healed:  # torch had not got as far as sending allocations to the pool, so it stops short of this
-            clean_by_hand(self.device_index, None, self.generators.all())
-            self.generators.take_new_states(self.undo)
-        for side in sides:
-            if is_lost(side, driver):
-                self.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-                del streams.side[side.cuda_stream]
-        return healed
-
-    def _pool_in_use(self) -> tuple[int, int] | None:
-        """The pool of the open capture; torch tells it only of captures that ended well."""
-        if self.pool_id is not None:
-            return tuple(self.pool_id)
-        for segment in all_segments():
-            pool = tuple(segment.get("segment_pool_id", (0, 0)))
-            inside = [(segment["address"], segment["address"] + segment["total_size"])]
-            if pool != (0, 0) and any(is_within(address, inside) for address in self.recorder.storages):
-                return pool
-        return None
+                failures.heal(self, end_was_refused=True)
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: go on in another one."""
@@ -425,7 +358,7 @@ class Session:
         """An operation of the table, seen at the dispatcher: do it on the host's side."""
         name = func._schema.name
         if self.policy is OnUnsafe.RAISE:
-                # Nothing but the operation itself: its own error is what the program is to see.
+            # Nothing but the operation itself: its own error is what the program is to see.
             return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.values.read_below_python(func, args)
@@ -543,58 +476,16 @@ class Session:
             if any(refusal in text for refusal in _REFUSALS):
                 row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
                 return self.unsafe_op(row, func, args, kwargs)
-            self._explain_devices(info.name, args, kwargs, error)
+            failures.explain_devices(self, info.name, args, kwargs, error)
             raise error
-        return self._recover(info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
-
-    def _explain_devices(self, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
-        """Raise `wrong_device` where torch refused tensors of two devices; the capture lives on."""
-        here = torch.device("cuda", self.device_index)
-        strangers = [t for t in flat(args, kwargs) if t.device != here]
-        if strangers and "device" in str(error):
-            raise CaptureError(
-                "wrong_device",
-                tensor_device=strangers[0].device,
-                graph_device=here,
-                op=name,
-                where=shown(place()),
-                quote=str(error),
-            ) from error
+        return failures.recover(self, info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
         if self.streams.status() is CaptureStatus.ACTIVE:
             raise error
-        self._recover(name, error, lambda row: self.split(row, name, lambda: (None, None)))
+        failures.recover(self, name, error, lambda row: self.split(row, name, lambda: (None, None)))
         return again()
-
-    def _recover(self, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
-        """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
-        tape = self.recorder.tape
-        where = where_of(*place())
-        if _WAS_DEAD in str(error):
-            self.recorder.note_opaque_of_the_dead(self.graph_handle)
-        else:
-            self.recorder.disown_nodes_of_the_dead(self.graph_handle)
-        if not tape.is_complete:
-            failure = CaptureError(
-                "capture_failed",
-                op=name,
-                where=where,
-                status=first_line(error),
-                n_opaque=len(tape.opaque),
-                opaque=", ".join(str(o.where) for o in tape.opaque[:3]),
-                quote=str(error),
-            )
-            self.abort(failure)
-            raise failure from error
-        process.log.debug("capture died: %s", error)
-        row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
-        self.died_of = name, where
-        try:
-            return again(row)
-        finally:
-            self.died_of = None
 
     def escaped_recording(self, out: Any, info: Any) -> bool:
         """HIP only: device work that returned success and left no node behind."""

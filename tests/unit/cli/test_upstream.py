@@ -56,7 +56,7 @@ def test_lost_tests_are_found(sandbox):
         "gfxgraph": "passed",
     }
     assert "inductor/test_cudagraph_trees.py::test_trees" in report["tests"]
-    assert "lost here" in report["details"][name("lost")]["gfxgraph"]
+    assert "lost here" in report["details"][name("lost")]["together"]
 
 
 def test_a_run_that_is_not_what_it_should_be_proves_nothing(sandbox):

@@ -7,6 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,9 @@ import pytest
 import gfxgraph
 from gfxgraph.hardware import environment
 from gfxgraph.runtime import selftest, selftest_scrub
-from gfxgraph.runtime.selftest import Listed, Outcome, Suite
+from gfxgraph.runtime.selftest import Suite
+from gfxgraph.runtime.selftest_outcome import Listed, Outcome
+from gfxgraph.runtime.selftest_process import Closed, Ended, Prepared
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator is what is tested here")
@@ -22,11 +27,17 @@ SRC = Path(gfxgraph.__file__).parent.parent
 
 
 def doctor(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    begun = doctor_begun(*args, cwd=cwd, **env)
+    printed, errors = begun.communicate(timeout=120)
+    return subprocess.CompletedProcess(begun.args, begun.returncode, printed, errors)
+
+
+def doctor_begun(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
     own = ("GFXGRAPH", "HGB_", "PYTHONPATH")
     base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     base |= {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "COLUMNS": "120", "LC_ALL": "C.UTF-8"}
     line = [sys.executable, "-m", "gfxgraph", "doctor", "--selftest", *args]
-    return subprocess.run(line, cwd=cwd, env=base | env, capture_output=True, text=True, timeout=120)
+    return subprocess.Popen(line, cwd=cwd, env=base | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -130,21 +141,96 @@ def test_refusals(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Scripted:
+    """A crew whose processes end as scripted, whatever they are asked for."""
+
+    def __init__(self, *ends: Ended) -> None:
+        self.ends = iter(ends)
+
+    def run(self, arguments, limit_s):
+        return next(self.ends)
+
+    def close(self):
+        self.ends = iter(())
+
+
 def test_device_that_stops_answering(monkeypatch):
-    """After a crash the GPU is asked; where it is silent, the rest is skipped with that reason."""
-    ends = iter([(-6, False), (None, True), (None, True)])
+    """After a crash the GPU is asked twice; where it is silent, the rest is skipped with that reason."""
     monkeypatch.setattr(selftest.time, "sleep", lambda s: None)
-
-    def start(arguments, limit_s, folder, log):
-        log.write_text("")
-        return next(ends)
-
-    monkeypatch.setattr(Suite._run, "__defaults__", (start,))
-    suite = Suite(allow_cuda=True)
-    results = list(suite.run([Listed("a", "A.", 5), Listed("b", "B.", 5)]))
+    suite = Suite(allow_cuda=True, crew=Scripted(Ended(-6, False), Ended(None, True), Ended(None, True)))
+    results = list(suite.run([Listed("a", "A.", 5, True), Listed("b", "B.", 5)]))
     assert [result.outcome for result in results] == [Outcome.CRASH, Outcome.SKIP]
     assert results[1].reason == "the GPU has not answered since the case a"
     assert not suite.is_passed
+
+
+def test_prepared_processes(monkeypatch):
+    """As on a GPU: processes that were started ahead, one a case, each with its own end, limit and time."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    crew = Prepared("planted_cases", n_ahead=2, n_wanted=4)
+    suite = Suite("hip", module="planted_cases", crew=crew)
+    known = {"right": 60.0, "dying_at_exit": 60.0, "hanging": 5.0}
+    found = {name: suite._run(Listed(name, "", limit_s), name)[0] for name, limit_s in known.items()}
+    with ThreadPoolExecutor() as pool:
+        begun = pool.submit(suite._run_case, Listed("hanging", "", 90))
+        wait_for(lambda: bool(suite.running))
+        time.sleep(0.2)
+        suite.close()
+        with pytest.raises(Closed):
+            begun.result(5)
+    assert {name: str(result.outcome) for name, result in found.items()} == {
+        "right": "pass",
+        "dying_at_exit": "crash",
+        "hanging": "hang",
+    }
+    assert found["right"].figures == {"n": 3} and found["dying_at_exit"].exit_status == -6
+    assert found["right"].times_s.keys() == {"import", "enable", "device", "case"}
+    assert found["right"].times_s["import"] > 10 * found["right"].times_s["device"]
+    assert "in hanging" in "".join(found["hanging"].stderr) and 5 <= found["hanging"].seconds < 8
+    assert suite.running == ["hanging"]
+
+
+def test_process_that_cannot_start():
+    """Where not even the imports work, each case says why."""
+    suite = Suite("hip", module="no_such_cases", crew=Prepared("no_such_cases"))
+    result = suite._run(Listed("right", "", 60), "right")[0]
+    suite.close()
+    assert result.outcome is Outcome.CRASH and "No module named 'no_such_cases'" in result.stderr[-1]
+
+
+def test_stopped_from_outside(tmp_path):
+    """The report is there while the suite runs; SIGTERM ends all processes, keeps what is done, names the rest."""
+    pid_file, out = tmp_path / "pid", tmp_path / "r.json"
+    begun = doctor_begun("--simulate", "--cases", "planted_stop", "--out", str(out), PLANTED_PID=str(pid_file))
+    wait_for(lambda: pid_file.exists() and out.exists(), begun)
+    report = json.loads(out.read_text())
+    assert report["verdict"]["outcome"] == "unfinished" and found(report, "right")["outcome"] == "pass"
+    assert found(report, "endless")["reason"] == "was running when the self-test was ended from outside"
+    begun.terminate()
+    printed, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 128 + 15, errors
+    report = json.loads(out.read_text())
+    assert report["verdict"]["outcome"] == "unfinished" and found(report, "right")["outcome"] == "pass"
+    assert found(report, "endless")["outcome"] == "skip"
+    assert found(report, "endless")["reason"] == "was running when the self-test was stopped by SIGTERM"
+    assert "STOPPED by SIGTERM: " in printed and " of 4 cases have ended" in printed
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pid", "r.json"]
+    wait_for(lambda: not is_alive(int(pid_file.read_text())))
+
+
+def wait_for(holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "waited for a minute"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_scrubbing(monkeypatch):

@@ -20,7 +20,7 @@ import torch
 
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError
-from gfxgraph.runtime import activation, intercept, process
+from gfxgraph.runtime import activation, intercept, process, workspaces
 from gfxgraph.runtime.graph import bridged_class
 from gfxgraph.runtime.hooks import bare_launch
 from gfxgraph.runtime.program import Program
@@ -57,6 +57,7 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
+        workspaces.own_pools.add(tuple(self.id))
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is empty
             try:
@@ -96,27 +97,6 @@ def may_go_unrecorded(state: process.Process) -> bool:
     return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
-@contextmanager
-def own_workspaces() -> Iterator[None]:
-    """A capture between takes cuBLAS' workspace from its own pool.
-
-    torch keeps one workspace for each stream, and a graph keeps its address. Inductor's graph trees, and whoever
-    else calls ``_cuda_clearCublasWorkspaces``, free it under the graph: a replay then reads and writes memory of
-    others, or faults. Memory of the pool stays as long as the graphs do. Where other threads run the workspaces
-    stay, for one of them may be about to use its own.
-
-    Source: clear_cublas_manager in torch/_inductor/cudagraph_trees.py, which does the same round its captures.
-    """
-    clear = torch._C._cuda_clearCublasWorkspaces if threading.active_count() == 1 else None
-    if clear is not None:
-        clear()
-    try:
-        yield
-    finally:
-        if clear is not None:
-            clear()
-
-
 def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool) -> Capture:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
@@ -132,7 +112,7 @@ def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded:
     # are freed with the context, inside they are computed by replays only.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(stream), own_workspaces():
+        with torch.cuda.stream(stream):
             return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
     finally:
         torch.clear_autocast_cache()
@@ -162,6 +142,7 @@ def _abandon(graph: Any) -> None:
 def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base = state.base
+    workspaces.note(stream, graph)
     intercept.enter()
     try:
         base.capture_begin(graph, pool, "thread_local")

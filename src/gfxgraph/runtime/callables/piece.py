@@ -34,9 +34,7 @@ def arena() -> Arena | None:
     return None if state is None else arena_of(state, torch.cuda.current_device())
 
 
-def record(
-    place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None
-) -> tuple[Any, Any]:
+def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
 
     Raises:
@@ -44,7 +42,7 @@ def record(
     """
     graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(place.stream), engine.own_workspaces():
+    with torch.cuda.stream(place.stream):
         try:
             graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
             result = call()

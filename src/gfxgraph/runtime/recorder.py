@@ -67,6 +67,7 @@ class OpInfo:
         "n_tensors",
         "name",
         "names_tensors",
+        "stand_in",
         "tensors",
         "unsafe",
     )
@@ -74,6 +75,7 @@ class OpInfo:
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.func = func
+        self.stand_in: object = func
         self.name: str = schema.name
         self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
@@ -124,6 +126,13 @@ _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 # Programs that come with the package: their lines are to be named as a user's are.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
+
+
+def known_as(info: OpInfo) -> object:
+    """Something to give to a recorder in place of the overload, for it to be called as ``info`` says."""
+    stand_in = info.stand_in = object()
+    _OPS[identity(stand_in)] = info
+    return stand_in
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -291,6 +300,7 @@ class Recorder(TorchDispatchMode):
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
                 return func(*args, **(kwargs or {}))
             info = _OPS[identity(func)] = OpInfo(func)
+        func = info.func
         if info.is_watched or self.is_wary:
             if info.is_composite:
                 with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ

@@ -383,8 +383,8 @@ class Recorder(TorchDispatchMode):
             if info.is_view:
                 rows.append((func, spec_args, spec_kwargs, made))
                 return out
-            if position and spec_args[0] is rows[-1][3]:  # the end of what torch did there
-                rows.append((func, spec_args, spec_kwargs, made, *rows[-1][4:6]))
+            if position and len(last := rows[-1]) > 4 and spec_args[0] is last[3]:  # the end of what torch did there
+                rows.append((func, spec_args, spec_kwargs, made, last[4], last[5], last[6]))
                 return out
             launched, after = True, 0
         frame: FrameType | None = _getframe(1)

@@ -5,7 +5,8 @@
 Three ways over the same calls: the ladder, all of it captured ahead, as vLLM does; a plan learned from
 the first tenth of the calls and captured ahead; and "auto", which begins knowing nothing and learns as
 it goes. For each: rows computed and thrown away, device memory that its graphs take, capture time, and
-every answer compared with eager's. Without a GPU only the rows are counted, from the plans alone.
+every answer compared with eager's. Each way has a process of its own, for what the driver has once taken for
+graphs it keeps. Without a GPU only the rows are counted, from the plans alone.
 
 Writes one JSON object; figures are what was counted or measured in this run.
 """
@@ -16,12 +17,14 @@ import argparse
 import gc
 import json
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import torch
+from bench_core import environment
 
 import gfxgraph
 from gfxgraph.core.buckets import Buckets, ladder, learn
@@ -130,6 +133,11 @@ def measured(name: str, buckets: object, ahead: bool, sizes: list[int], data: to
     return row
 
 
+def in_a_process(way: str) -> dict:
+    line = [sys.executable, *sys.argv, "--way", way]
+    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
@@ -137,6 +145,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, default=200, help="different batch sizes")
     parser.add_argument("--largest", type=int, default=512)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--way", help="measure this one alone, in this process")
     options = parser.parse_args()
     sizes = calls(options.calls, options.sizes, options.largest, options.seed)
     learned = learn(Counter(sizes[: len(sizes) // 10]))
@@ -149,13 +158,15 @@ def main() -> None:
             "learned": counted(learned, sizes),
             "auto": as_it_goes(sizes),
         },
-        "torch": torch.__version__,
     }
     if torch.cuda.is_available():
-        found["device"] = torch.cuda.get_device_name()
-        data = torch.randn(options.largest + 8, HIDDEN, device="cuda")
-        ways = [("ladder", rule, True), ("learned", learned, True), ("auto", "auto", False)]
-        rows = {name: measured(name, buckets, ahead, sizes, data) for name, buckets, ahead in ways}
+        ways = {"ladder": (rule, True), "learned": (learned, True), "auto": ("auto", False)}
+        if options.way:
+            data = torch.randn(options.largest + 8, HIDDEN, device="cuda")
+            print(json.dumps(measured(options.way, *ways[options.way], sizes, data)))
+            return
+        found |= environment()
+        rows = {name: in_a_process(name) for name in ways}
         found["measured"] = rows
         best = rows["ladder"]
         found["reached"] = {

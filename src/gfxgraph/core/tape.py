@@ -10,6 +10,7 @@ entries stand in the order in which Python issued them, which is a valid serial 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,23 +18,28 @@ from typing import Any
 from gfxgraph.types import Where
 
 
-class Value:
+class Value(weakref.ref):  # type: ignore[type-arg]
     """One tensor of the program: the id that entries use in place of it.
 
     ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
-    0 for views (their base says) and for host tensors. ``ref`` gives the tensor while it lives.
-    ``layout`` is noted where memory is guarded, None elsewhere.
+    0 for views (their base says) and for host tensors. Called, it gives the tensor while it lives: it
+    is itself the weak reference, for one object in place of two is what recording can afford.
+    ``layout`` is noted where memory is guarded, None elsewhere. Two values are never equal.
+
+    ``Value(tensor)`` leaves all of them to be set by the recorder; ``new_value`` sets them.
     """
 
-    __slots__ = ("address", "layout", "made_by", "ref", "root", "segment")
+    __slots__ = ("address", "layout", "made_by", "root", "segment")
 
-    def __init__(self, made_by: int, segment: int, address: int, root: Value | None, ref: Callable[[], Any]) -> None:
-        self.made_by = made_by
-        self.segment = segment
-        self.address = address
-        self.root = root
-        self.ref = ref
-        self.layout: Any = None
+    made_by: int
+    segment: int
+    address: int
+    root: Value | None
+    layout: Any
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
 
     @property
     def is_external(self) -> bool:
@@ -46,6 +52,17 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{'x' if self.is_external else '%'}{self.segment}.{self.made_by}@{self.address:x}"
+
+
+def new_value(tensor: Any, made_by: int, segment: int, address: int, root: Value | None) -> Value:
+    """A value with everything said about it."""
+    value = Value(tensor)
+    value.made_by = made_by
+    value.segment = segment
+    value.address = address
+    value.root = root
+    value.layout = None
+    return value
 
 
 class Entry:
@@ -64,9 +81,9 @@ class Entry:
         args: Any,
         kwargs: Any,
         outputs: Any,
-        code: Any,
-        lasti: int,
-        node_end: int,
+        code: Any = None,
+        lasti: int = -1,
+        node_end: int = 0,
     ) -> None:
         self.func = func
         self.args = args

@@ -99,10 +99,10 @@ class Copies:
         # costs a third of a microsecond.
         handle, arguments = pointer(function), byref(made.pointers)
         if table.has("launch_kernel_ex"):
-            call = table.bare("launch_kernel_ex")
+            call = table.undeclared("launch_kernel_ex")
             self.launch = functools.partial(call, byref(self._config), handle, arguments, None)
         else:
-            call = table.bare("launch_kernel")
+            call = table.undeclared("launch_kernel")
             self.launch = functools.partial(call, handle, *grid, THREADS, 1, 1, 0, self._stream, arguments, None)
 
     def on(self, stream: int) -> None:

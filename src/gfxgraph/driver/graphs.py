@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
 from gfxgraph.driver import params as kernel_params
@@ -73,18 +73,21 @@ class RuntimeDriver(ABC):
         return tuple(node or 0 for node in (c_void_p * count.value).from_address(first.value))
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
-        status, first, count = c_int(), c_void_p(), c_size_t()
-        call = self.table.raw("capture_info")
-        # Converted once: this runs before and after every operation of a capture.
-        arguments = (c_void_p(stream), byref(status), None, None, byref(first), byref(count))
-        word = c_size_t.from_address
+        # This runs before and after every operation of a capture: no argument is converted, no object made.
+        answers = (c_ulonglong * 2)()  # the status, an int, and the count
+        first = POINTER(c_size_t)()
+        call = self.table.undeclared("capture_info")
+        arguments = (c_void_p(stream), byref(answers), None, None, byref(first), byref(answers, sizeof(c_ulonglong)))
+        status = memoryview(answers).cast("B").cast("i")
+        count = memoryview(answers).cast("B").cast("Q")
 
         def frontier() -> int | tuple[int, ...]:
-            if call(*arguments) or status.value != 1 or not count.value or not first.value:
+            if call(*arguments) or status[0] != 1:
                 return 0
-            if count.value == 1:
-                return word(first.value).value
-            return tuple(word(first.value + 8 * i).value for i in range(count.value))
+            n_last = count[1]
+            if n_last == 1:
+                return first[0]  # type: ignore[no-any-return]
+            return tuple(first[:n_last]) if n_last else 0
 
         return frontier
 

@@ -58,7 +58,7 @@ class CopyNode:
 
     def belongs_to(self, driver: RuntimeDriver, graph_exec: int) -> None:
         """From now on ``apply`` is about this exec."""
-        call = driver.table.bare("exec_kernel_params")
+        call = driver.table.undeclared("exec_kernel_params")
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
 
 
@@ -95,7 +95,7 @@ class Joined:
                 node.belongs_to(driver, self._exec)
         self._stream = c_void_p(stream)
         self.launch: Callable[[], int] = functools.partial(
-            driver.table.bare("launch"), pointer(self._exec), self._stream
+            driver.table.undeclared("launch"), pointer(self._exec), self._stream
         )
 
     def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:

@@ -67,14 +67,18 @@ class Table:
         except KeyError:
             raise self._absent(self._symbols.get(name, name)) from None
 
-    def bare(self, name: str) -> Callable[..., Any]:
-        """Return the function without a signature: its arguments must be ctypes objects or small integers.
+    def undeclared(self, name: str) -> Callable[..., Any]:
+        """The function without a declared signature, for a call that is made very often.
+
+        ctypes converts each argument of a declared function anew; here the caller passes ctypes objects.
 
         Raises:
             DriverError: `graph_api_missing`.
         """
         self.raw(name)
-        return self.found.handle[self._symbols[name]]
+        pointer = self.found.handle[self._symbols[name]]
+        pointer.restype = self._functions[name].restype  # type: ignore[attr-defined]
+        return pointer  # type: ignore[no-any-return]
 
     def call(self, name: str, *args: Any) -> None:
         """Call a function and raise unless it succeeds.

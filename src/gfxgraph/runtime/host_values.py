@@ -43,6 +43,7 @@ class HostValues:
 
     def taint(self, tensor: Tensor) -> None:
         self.tainted[id(tensor)] = weakref.ref(tensor)
+        self._capturing().recorder.is_wary = True
 
     def is_tainted(self, tensor: Tensor) -> bool:
         ref = self.tainted.get(id(tensor))

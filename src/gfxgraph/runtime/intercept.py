@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.runtime import process
+from gfxgraph.runtime import process, whole
 from gfxgraph.runtime.numbers import TrackedNumber
 from gfxgraph.runtime.random_state import in_the_place_of
 
@@ -425,7 +425,7 @@ def _host_indices(index: Any) -> Any:
     """Lists in an index become host tensors here, so that the copy is seen at the dispatcher."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
-    if type(index) is tuple:
+    if type(index) is tuple and list in map(type, index):
         return tuple(_host_indices(part) if type(part) is list else part for part in index)
     return index
 
@@ -475,6 +475,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
+        "linear": (torch.nn.functional if whole.may_replace() else None, "linear", whole.linear),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

@@ -16,8 +16,8 @@ Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 
 
 from __future__ import annotations
 
+import re
 import sys
-import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.core.tape import Opaque, Tape, Value
+from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime import process
 from gfxgraph.runtime.autocasting import as_outside
+from gfxgraph.runtime.bindings import BINDINGS
 from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
 from gfxgraph.runtime.structure import written_arguments
@@ -38,26 +39,43 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
 
 
+_HOLDS_NO_TENSOR = re.compile(
+    r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
+    r"|SymBool|Scalar|Generator|Stream)\]*"
+).fullmatch
+"""Types of arguments, as schemas write them, among whose values no tensor can be."""
+
+
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
     __slots__ = (
         "applies",
+        "binding",
         "call",
         "draws",
+        "func",
         "generator",
+        "has_effects",
         "is_composite",
         "is_torchs",
         "is_view",
         "is_watched",
+        "launches_nothing",
         "makes_memory",
         "mutates",
+        "n_tensors",
         "name",
+        "names_tensors",
+        "stand_in",
+        "tensors",
         "unsafe",
     )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
+        self.func = func
+        self.stand_in: object = func
         self.name: str = schema.name
         self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
@@ -68,6 +86,12 @@ class OpInfo:
         )
         self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.has_effects = bool(self.mutates) or self.draws
+        may_hold = [i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type))]
+        self.tensors = tuple(i for i in may_hold if not arguments[i].kwarg_only)
+        """Positions of arguments that may be tensors, or hold some."""
+        self.names_tensors = len(may_hold) > len(self.tensors)
+        self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
         # Inference mode hands over composite operations whole: their parts are looked at instead.
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
@@ -81,15 +105,34 @@ class OpInfo:
             and not self.mutates
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
+        # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
+        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         self.call = getattr(func, "_op", func)
+        self.binding = BINDINGS.get(full, self.call)
+        """For positional arguments that begin with a tensor of torch's own type."""
 
 
-_OPS: dict[Any, OpInfo] = {}
+_OPS: dict[int, OpInfo] = {}  # by identity, which each holds: an overload's own hash is a call into Python
+_getframe = sys._getframe
+identity = object.__hash__
+"""A number that no two live objects share, as ``id`` gives one; unlike ``id`` it raises no audit event.
+
+With an audit hook in the process (filelock sets one, and transformers imports that) each ``id``, each
+``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
+"""
+_LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 # Programs that come with the package: their lines are to be named as a user's are.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
+
+
+def known_as(info: OpInfo) -> object:
+    """Something to give to a recorder in place of the overload, for it to be called as ``info`` says."""
+    stand_in = info.stand_in = object()
+    _OPS[identity(stand_in)] = info
+    return stand_in
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -104,6 +147,12 @@ def is_library_file(name: str) -> bool:
         known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
         known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
     return known
+
+
+def note_library(module: Any) -> None:
+    """Remember the module of a library's file, unless the name is one that a program may have too (``__main__``)."""
+    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
+        _LIBRARIES.add(module)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -133,6 +182,7 @@ class Recorder(TorchDispatchMode):
         self.session = session
         self.paused = False
         self.tape = Tape(0)
+        self.rows = self.tape.rows
         self.known: dict[int, Value] = {}
         self.storages: dict[int, Value] = {}
         self.externals: dict[Value, Tensor] = {}
@@ -146,7 +196,10 @@ class Recorder(TorchDispatchMode):
         self.is_hip_like = session.checks_for_escapes
         self.holds: list[Tensor] | None = None
         """Where set, every result is held until the capture is over, so that no two share memory."""
+        self.segment = 0
         self.is_guarded = session.state.settings.guard > 0
+        self.is_wary = self.is_guarded
+        """Whether operations are looked at that no table lists: for guards, or because host tensors hold values."""
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
@@ -158,6 +211,8 @@ class Recorder(TorchDispatchMode):
     def start_segment(self, index: int) -> None:
         """Begin a new tape; values of earlier segments stay known by their memory."""
         self.tape = Tape(index)
+        self.rows = self.tape.rows
+        self.segment = index
         self.mutated = {}
         self.readers.clear()
         self.reader = _no_reader
@@ -171,7 +226,7 @@ class Recorder(TorchDispatchMode):
         self.reader = _no_reader
         self.paused = True
 
-    def _reader_of_current_stream(self) -> Callable[[], int | tuple[int, ...]]:
+    def _find_reader(self) -> Callable[[], int | tuple[int, ...]]:
         stream = self.raw_stream(self.device_index)
         if stream != self.reader_stream:
             self.reader_stream = stream
@@ -195,7 +250,7 @@ class Recorder(TorchDispatchMode):
 
     def note_opaque(self) -> None:
         """Note nodes that came since the last operation, if any."""
-        frontier = self._reader_of_current_stream()()
+        frontier = self._find_reader()()
         if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
@@ -230,7 +285,7 @@ class Recorder(TorchDispatchMode):
         Such an operation wrote only to temporary memory of its own, which went with it: what it left
         in the graph matters to no later node, and need not be asked about.
         """
-        frontier = self._reader_of_current_stream()()
+        frontier = self._find_reader()()
         if frontier not in self.frontiers:
             self._new_nodes(frontier)
 
@@ -240,87 +295,128 @@ class Recorder(TorchDispatchMode):
         # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
         if self.paused:
             return func(*args, **kwargs) if kwargs else func(*args)
-        info = _OPS.get(func)
+        info = _OPS.get(identity(func))
         if info is None:
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
                 return func(*args, **(kwargs or {}))
-            info = _OPS[func] = OpInfo(func)
-        if info.is_watched or self.session.values.tainted:
+            info = _OPS[identity(func)] = OpInfo(func)
+        func = info.func
+        if info.is_watched or self.is_wary:
             if info.is_composite:
                 with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
-        if self.is_guarded and not info.is_torchs:
-            from gfxgraph.runtime.guard.layout import repaired
-
-            with self:  # the copies belong to the capture
-                args, kwargs = repaired(args, kwargs or {}, info.mutates)
+            if self.is_guarded and not info.is_torchs:
+                args, kwargs = self._repaired(info, args, kwargs or {})
         known = self.known
-        spec_args = []
+        spec_args = [*args]
         try:
-            for item in args:
-                value = known.get(id(item))
-                if value is not None and value.ref() is item:
-                    spec_args.append(value)
-                elif type(item) in _PLAIN:
-                    spec_args.append(item)
-                else:
-                    spec_args.append(self._spec(item))
-            spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()} if kwargs else _NO_KWARGS
+            for position in info.tensors if len(args) >= info.n_tensors else range(len(args)):
+                item = args[position]
+                value = known.get(identity(item))
+                if value is not None and value() is item:
+                    spec_args[position] = value
+                elif type(item) not in _PLAIN:
+                    spec_args[position] = self._spec_of_unknown(item)
+            if not kwargs:
+                kwargs = spec_kwargs = _NO_KWARGS
+            elif info.names_tensors:
+                spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()}
+            else:
+                spec_kwargs = kwargs
         except NoStorage:
-            return self.session.unsafe_op(_SPARSE, func, args, kwargs or {})
-        if info.is_view:
-            after: int | tuple[int, ...] = 0
-            launched = 0
-            out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+            return self.session.unsafe_op(_SPARSE, func, args, kwargs)
+        rows = self.rows
+        position = len(rows)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
+        if info.launches_nothing:
+            out = call(*args, **kwargs) if kwargs else call(*args)
         else:
-            stream = self.raw_stream(self.device_index)
-            reader = self.reader if stream == self.reader_stream else self._reader_of_current_stream()
-            if reader() not in self.frontiers:
+            reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
+            frontiers = self.frontiers
+            if reader() not in frontiers:
                 self.note_opaque()
             try:
-                out = info.call(*args, **kwargs) if kwargs else info.call(*args)
+                out = call(*args, **kwargs) if kwargs else call(*args)
             except RuntimeError as error:
-                return self.session.op_failed(info, func, args, kwargs or {}, error)
+                return self.session.op_failed(info, func, args, kwargs, error)
             after = reader()
-            launched = after not in self.frontiers and self._new_nodes(after)
-        rows = self.tape.rows
-        if type(out) is Tensor or isinstance(out, Tensor):
+            if launched := after not in frontiers:
+                if type(after) is int:
+                    frontiers.add(after)
+                else:
+                    launched = self._new_nodes(after)
+        if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
+            key = identity(out)
+            made: Any = known.get(key)
+            if made is None or made() is not out:  # else in-place: the same value, changed
+                known[key] = made = Value(out)
+                made.made_by = position
+                made.segment = self.segment
+                made.layout = None
+                if info.makes_memory:
+                    made.root = None
+                    if out.layout is _STRIDED:
+                        made.address = address = out.data_ptr()
+                        self.storages[address] = made
+                    else:
+                        made.address = 0
+                else:
+                    base = spec_args[0] if spec_args else None
+                    made.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+                    made.address = 0
+                if self.is_guarded:
+                    self._note_layout(out, made)
+        elif isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
                 return out  # host work that depends on nothing from the device: done once, as always
-            value = known.get(id(out))
-            if value is not None and value.ref() is out:
-                spec_out: Any = value  # in-place: the same value, changed
-            else:
-                spec_out = self._made(out, len(rows), info, spec_args)
+            made = known.get(identity(out))
+            if made is None or made() is not out:
+                made = self._made(out, position, info, spec_args)
         elif type(out) in _SEQUENCES:
-            spec_out = type(out)(
-                [self._made(o, len(rows), info, spec_args) if isinstance(o, Tensor) else o for o in out]
-            )
+            made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         else:
-            spec_out = out
-        if info.is_view:
-            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, 0))
-            return out
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (_SKIP.get(frame.f_code.co_filename) or is_library_code(frame.f_code)):
+            made = out
+        if info.launches_nothing:
+            if info.is_view:
+                rows.append((func, spec_args, spec_kwargs, made))
+                return out
+            if position and len(last := rows[-1]) > 4 and spec_args[0] is last[3]:  # the end of what torch did there
+                rows.append((func, spec_args, spec_kwargs, made, last[4], last[5], last[6]))
+                return out
+            launched, after = True, 0
+        frame: FrameType | None = _getframe(1)
+        while frame is not None:
+            if frame.f_globals.get("__name__") not in _LIBRARIES:
+                code = frame.f_code
+                is_library = _SKIP.get(code.co_filename)
+                if not (is_library_code(code) if is_library is None else is_library):
+                    rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
+                    break
+                note_library(frame.f_globals.get("__name__"))
             frame = frame.f_back
-        if frame is not None:
-            rows.append((func, spec_args, spec_kwargs, spec_out, frame.f_code, frame.f_lasti, after))
         else:
-            rows.append((func, spec_args, spec_kwargs, spec_out, None, -1, after))
-        if info.mutates:
-            self._note_mutation(info, args, kwargs or {})
-        if info.draws:
-            self.session.note_draw(info.generator, args, kwargs or {})
+            rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
+        if info.has_effects:
+            if info.mutates:
+                self._note_mutation(info, args, kwargs)
+            if info.draws:
+                self.session.note_draw(info.generator, args, kwargs)
         if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
             rows.pop()
-            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs or {})
+            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
         if len(self.frontiers) > self.max_nodes:
             self.session.grew()
         return out
+
+    def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
+        """The arguments of somebody else's kernel as such kernels assume them to be."""
+        from gfxgraph.runtime.guard.layout import repaired
+
+        with self:  # the copies belong to the capture
+            return repaired(args, kwargs, info.mutates)
 
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
         """The row of the table that this call falls under, if any."""
@@ -336,8 +432,8 @@ class Recorder(TorchDispatchMode):
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
         """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
         source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
-        value = self.known.get(id(source))
-        return info.unsafe is not None and value is not None and value.ref() is source and value in self.externals
+        value = self.known.get(identity(source))
+        return info.unsafe is not None and value is not None and value() is source and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -349,9 +445,12 @@ class Recorder(TorchDispatchMode):
             return kind([self._spec(part) for part in item])
         return item
 
+    def _spec_of_unknown(self, item: Any) -> Any:
+        return self.value_of_unknown(item) if isinstance(item, Tensor) else self._spec(item)
+
     def value_of(self, tensor: Tensor) -> Value:
-        value = self.known.get(id(tensor))
-        if value is not None and value.ref() is tensor:
+        value = self.known.get(identity(tensor))
+        if value is not None and value() is tensor:
             return value
         return self.value_of_unknown(tensor)
 
@@ -361,60 +460,63 @@ class Recorder(TorchDispatchMode):
         Raises:
             NoStorage: it is sparse, and has no memory of its own that an address could name.
         """
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not _STRIDED:
             raise NoStorage
         if not tensor.is_cuda:
-            return self._external(tensor)
-        base = self.storages.get(storage_address(tensor))
-        segment = self.tape.segment
+            return self._external(tensor, 0)
+        address = tensor.data_ptr()
+        start = storage_address(tensor) if tensor.storage_offset() or not address else address
+        base = self.storages.get(start)
+        segment = self.segment
         if base is None or base.segment != segment:
-            return self._external(tensor)
-        value = Value(len(self.tape.rows), segment, 0, base.root or base, weakref.ref(tensor))
+            return self._external(tensor, address)
+        value = new_value(tensor, len(self.tape.rows), segment, 0, base.root or base)
         layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
         self.tape.aliases.append((len(self.tape.rows), value, base, layout))
-        self.known[id(tensor)] = value
+        self.known[identity(tensor)] = value
         return value
 
-    def _external(self, tensor: Tensor) -> Value:
-        address = tensor.data_ptr() if tensor.is_cuda else 0
-        value = Value(-1, self.tape.segment, address, None, weakref.ref(tensor))
-        self.known[id(tensor)] = value
+    def _external(self, tensor: Tensor, address: int) -> Value:
+        self.known[identity(tensor)] = value = new_value(tensor, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
 
     def adopt(self, tensor: Tensor) -> None:
         """Make a tensor that a host step produced an external of what follows."""
         if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
-            self._external(tensor)
+            self._external(tensor, tensor.data_ptr())
 
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
-        segment = self.tape.segment
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
+        self.known[identity(tensor)] = value = Value(tensor)
+        value.made_by = position
+        value.segment = self.segment
+        value.address = 0
+        value.root = value.layout = None
         if not info.makes_memory:
-            base = args[0] if args and type(args[0]) is Value else None
-            root = (base.root or base) if base is not None else _EXTERNAL_ROOT
-            value = Value(position, segment, 0, root, weakref.ref(tensor))
-        elif tensor.layout is torch.strided:
-            address = tensor.data_ptr()
-            value = Value(position, segment, address, None, weakref.ref(tensor))
+            base = args[0] if args else None
+            value.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+        elif tensor.layout is _STRIDED:
+            value.address = address = tensor.data_ptr()
             self.storages[address] = value
-        else:
-            value = Value(position, segment, 0, None, weakref.ref(tensor))
-        self.known[id(tensor)] = value
         if self.is_guarded:
-            value.layout = Layout.of(tensor) if tensor.layout is torch.strided else None
-            if self.holds is not None:
-                self.holds.append(tensor)
+            self._note_layout(tensor, value)
         return value
+
+    def _note_layout(self, tensor: Tensor, value: Value) -> None:
+        """Where memory is guarded: how the result lies."""
+        value.layout = Layout.of(tensor) if tensor.layout is _STRIDED else None
+        if self.holds is not None:
+            self.holds.append(tensor)
 
     def _made_on_host(self, tensor: Tensor, position: int) -> Value:
         """A result in page-locked memory: each replay writes there, so the program holds it, as a graph does not.
 
         Host work with it is work with a value from the device.
         """
-        value = Value(position, self.tape.segment, 0, None, weakref.ref(tensor))
-        self.known[id(tensor)] = value
+        value = new_value(tensor, position, self.tape.segment, 0, None)
+        self.known[identity(tensor)] = value
         self.externals[value] = tensor
         self.session.values.taint(tensor)
         return value
@@ -444,7 +546,7 @@ class Recorder(TorchDispatchMode):
         alive = []
         for value in self.known.values():
             if value.segment == segment and value.made_by >= 0:
-                tensor = value.ref()
+                tensor = value()
                 if tensor is not None and tensor.layout is torch.strided:
                     alive.append((value, tensor))
         return alive
@@ -478,10 +580,12 @@ def storage_address(tensor: Tensor) -> int:
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_EXTERNAL_ROOT = Value(-1, -1, 0, None, lambda: None)
+_EXTERNAL_ROOT = new_value(type(None), -1, -1, 0, None)
+_STRIDED = torch.strided
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
+_EXACT = frozenset({Tensor, torch.nn.Parameter, list})
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

@@ -199,7 +199,8 @@ int FN(hipStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2)(Stream *s, int *st
   ENTER();
   *status = s->status;
   if (s->status != ACTIVE) return 0;
-  *id = s->id; *graph = s->graph;
+  if (id) *id = s->id; /* each optional, in both runtimes */
+  if (graph) *graph = s->graph;
   if (deps) *deps = &s->last;
   if (n_deps) *n_deps = s->last != NULL;
   return 0;

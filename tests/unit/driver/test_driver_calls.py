@@ -62,11 +62,14 @@ def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
     info = driver.capture_info(stream)
     assert (info.status, info.capture_id) == (CaptureStatus.ACTIVE, 7)
     assert driver.capture_frontier(stream) == ()
+    frontier = driver.frontier_reader(stream)
+    assert frontier() == 0
     count = driver.node_counter(info.graph)
     assert count() == 0
     nodes = [made.call("record", stream, kind, 0) for kind in (0, 2, 1)]
     assert count() == 3
     assert driver.capture_frontier(stream) == (nodes[2],)
+    assert frontier() == nodes[2]
     graph = driver.end_capture(stream)
     assert graph == info.graph
     assert list(driver.nodes(graph)) == nodes
@@ -74,6 +77,34 @@ def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
     assert driver.edges(graph) == [(nodes[0], nodes[1]), (nodes[1], nodes[2])]
     assert driver.leaves(graph) == [nodes[2]]
     assert driver.capture_info(stream).graph == 0
+    assert frontier() == 0
+
+
+def test_a_frontier_is_read_as_the_runtime_left_it(monkeypatch: pytest.MonkeyPatch, fake: Make) -> None:
+    """One node as a number, several as a tuple; none before the first, and none of a capture that has died."""
+    driver = fake("cuda").driver
+    nodes = (ctypes.c_size_t * 3)(POINTER, POINTER + 16, POINTER + 32)
+    state = {"status": 1, "count": 0, "answer": 0}
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 6)
+    def capture_info(stream: int, status: int, ident: None, graph: None, first: int, count: int) -> int:
+        assert (stream, ident, graph) == (7, None, None)
+        ctypes.c_int.from_address(status).value = state["status"]
+        ctypes.c_size_t.from_address(first).value = ctypes.addressof(nodes)
+        ctypes.c_size_t.from_address(count).value = state["count"]
+        return state["answer"]
+
+    monkeypatch.setattr(driver.table, "undeclared", lambda name: {"capture_info": capture_info}[name])
+    frontier = driver.frontier_reader(7)
+    assert frontier() == 0
+    state["count"] = 1
+    assert frontier() == POINTER
+    state["count"] = 3
+    assert frontier() == (POINTER, POINTER + 16, POINTER + 32)
+    state["status"] = 2
+    assert frontier() == 0
+    state.update(status=1, answer=900)
+    assert frontier() == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

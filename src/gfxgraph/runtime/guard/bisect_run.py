@@ -142,7 +142,7 @@ class WatchedSession(Session):
                 found = {value: externals[value] for value in wanted if value in externals}
                 for value in wanted:
                     if value not in found:  # made in the capture, which computed nothing: any content will do
-                        alive = value.ref()
+                        alive = value()
                         if alive is None:
                             raise KeyError(value)
                         fresh = torch.empty_strided(alive.size(), alive.stride(), dtype=alive.dtype)

@@ -235,7 +235,7 @@ def _use(role: str, value: Value, program: Program, names: Names | None) -> Tens
     layout = held if held is not None else value.layout or program.layouts.get(value)
     if not isinstance(layout, Layout):
         return None
-    alive = value.ref()
+    alive = value()
     name = names.of(alive) if names is not None and alive is not None else ""
     text = layout_text(layout.size, layout.stride, layout.dtype)
     return TensorUse(role, name, text, layout.address, layout.span_nbytes)

@@ -213,17 +213,21 @@ def bench_buckets(reps: int) -> dict:
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
     from gfxgraph.runtime import activation
+    from gfxgraph.runtime.callables.copying import copy_kernel
     from gfxgraph.runtime.callables.inputs import device_copier
 
     guards = torch._C._dynamo.guards
     x, y = torch.randn(NUMEL, device="cuda"), torch.randn(NUMEL, device="cuda")
     xs, ys = [x] * 6, [torch.empty_like(x) for _ in range(6)]
-    copier = device_copier(activation.process_for_callables().driver)
+    state = activation.process_for_callables()
+    copier, kernel = device_copier(state.driver), copy_kernel(state, 0)
     check1 = guards.TensorGuards(x, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     check6 = guards.TensorGuards(*xs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     settings = guards.GlobalStateGuard().check
     stream = torch.cuda.current_stream().cuda_stream
     a, b = x.data_ptr(), y.data_ptr()
+    assert copier is not None and kernel is not None
+    one, six = (kernel.prepare([(b, a, NUMEL * 4)] * n, stream) for n in (1, 6))
     tiny, _ = by_hand(lambda x: x + 1, (x,))
     parts = {
         "nothing": lambda: None,
@@ -231,6 +235,8 @@ def bench_parts(reps: int) -> dict:
         "foreach_copy_ of 1": lambda: torch._foreach_copy_([y], [x]),
         "foreach_copy_ of 6": lambda: torch._foreach_copy_(ys, xs),
         "driver copy": lambda: copier(b, a, NUMEL * 4, stream),
+        "launch that copies 1": one.launch,
+        "launch that copies 6": six.launch,
         "clone": lambda: x.clone(),
         "empty_like": lambda: torch.empty_like(x),
         "new tensor over it (.data)": lambda: x.data,
@@ -241,7 +247,6 @@ def bench_parts(reps: int) -> dict:
         "data_ptr": x.data_ptr,
         "replay of 1 node": tiny.replay,
     }
-    assert copier is not None
     took: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(reps):
         for name, call in parts.items():

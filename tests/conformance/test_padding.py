@@ -423,3 +423,13 @@ def test_repeated_padded_calls_in_hot_mode_are_cut(platform):
         y = g(x)
         assert y.shape == (n, 4) and torch.allclose(y, (x @ weight).relu(), atol=1e-5), n
     assert g.stats()["replays"] >= 10, g.explain()
+
+
+@pytest.mark.parametrize("mode", ["standard", "hot"])
+def test_a_transposed_argument_in_a_bucket_keeps_its_elements_apart(platform, mode):
+    """Its bytes lie in another order than the bucket's buffer has them: eager's result, on the short way too."""
+    g = gfxgraph.graphed(lambda x: x * 2 + 1, dynamic={"x": {0: "n"}}, buckets=[8], mode=mode)
+    for _ in range(6):
+        x = torch.randn(4, 5, device="cuda").t()
+        assert torch.equal(g(x), x * 2 + 1)
+    assert g.stats()["replays"] >= 4, g.explain()

@@ -13,14 +13,16 @@ import re
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
 from pathlib import Path
 from typing import Any
 
-from machine import ADD_LAYOUT, Machine
+from machine import ADD_LAYOUT, NBYTES, Machine, N
 
-from gfxgraph.driver import locate
+from gfxgraph.driver import hiprtc, locate
+from gfxgraph.driver.copies import MOST
 from gfxgraph.driver.graphs import RuntimeDriver
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
@@ -510,6 +512,78 @@ def bad_handles(driver: RuntimeDriver, gpu: Machine) -> Facts:
     }
     assert int(gpu.hip.hipGetLastError()) == 0
     return facts
+
+
+@scenario()
+def copy_kernel(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Compiled by hiprtc, the kernel copies to and from whatever addresses it is given, in one launch."""
+    stream = gpu.stream()
+    begun = time.perf_counter()
+    kernel = driver.copy_kernel("gfx1030")
+    took = time.perf_counter() - begun
+    sources, targets = [gpu.buffer(i) for i in range(1, 4)], [gpu.buffer() for _ in range(3)]
+    copies = kernel.prepare([(to, 0, NBYTES) for to in targets], 0)
+    copies.on(stream)
+    for i in range(3):
+        copies.words[i] = sources[i]
+    assert copies.launch() == 0
+    for i in range(3):
+        copies.words[i] = sources[2 - i]  # the runtime has its own copy of the arguments
+    driver.synchronize_stream(stream)
+    assert [gpu.read(b) for b in targets] == [1, 2, 3]
+    assert copies.launch() == 0
+    driver.synchronize_stream(stream)
+    assert [gpu.read(b) for b in targets] == [3, 2, 1]
+    other = gpu.buffer()
+    copies.words[MOST] = other
+    assert copies.launch() == 0
+    driver.synchronize_stream(stream)
+    assert gpu.read(other) == 3
+    odd = kernel.prepare([(other + 5, sources[1] + 2, 11)], stream)
+    assert odd.launch() == 0
+    driver.synchronize_stream(stream)
+    data = ctypes.create_string_buffer(NBYTES)
+    gpu("hipMemcpy", data, other, ctypes.c_size_t(NBYTES), 2)
+    wanted = bytearray(struct.pack("<i", 3) * N)
+    wanted[5:16] = (struct.pack("<i", 2) * 4)[2:13]
+    assert data.raw == bytes(wanted)
+    return {"compiled_s": round(took, 2)}
+
+
+@scenario()
+def joined_graph(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A graph with copies before and after it runs as one; its addresses change from launch to launch.
+
+    What is joined by the runtime room is CUDA's only: whether a launch under way keeps its addresses is not shown.
+    """
+    stream = gpu.stream()
+    kernel = driver.copy_kernel("gfx1030")
+    a, b = gpu.buffer(), gpu.buffer()
+    given, taken = [gpu.buffer(i) for i in range(1, 4)], [gpu.buffer() for _ in range(3)]
+    graph = driver.create_graph()
+    driver.add_copies(kernel, graph, [(b, a, NBYTES)], [])
+    joined = driver.joined(kernel, graph, [(a, given[0], NBYTES)], [(taken[0], b, NBYTES)], 0)
+    driver.destroy_graph(graph)
+    joined.on(stream)
+    assert joined.into is not None and joined.back is not None
+    for i in range(3):
+        joined.into.words[0], joined.back.words[MOST] = given[i], taken[i]
+        assert joined.into.apply() == 0 and joined.back.apply() == 0 and joined.launch() == 0
+        driver.synchronize_stream(stream)
+    assert [gpu.read(buffer) for buffer in taken] == [1, 2, 3]
+    assert len(driver.nodes(joined._graph)) == 3 and len(driver.edges(joined._graph)) == 2
+    joined.close()
+    return {}
+
+
+@scenario()
+def a_kernel_that_does_not_compile(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """What the compiler says is the error's reason; no name of a GPU never reaches it, for it dies of one."""
+    error = refusal(lambda: hiprtc.compile_kernel(driver.table.found, "__global__ void f() { g(); }", "gfx1030"))
+    assert error.code == "kernel_not_compiled" and "undeclared identifier 'g'" in str(error)
+    error = refusal(lambda: driver.copy_kernel(""))
+    assert error.code == "kernel_not_compiled"
+    return {}
 
 
 def main(name: str, kernels: str = "", code_object: str = "") -> None:

@@ -49,6 +49,18 @@ FUNCTIONS = (
     F("capture_info", "hipStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v2", (H, P, P, P, P, P)),
     F("synchronize", "hipStreamSynchronize", "cuStreamSynchronize", (H,)),
     F("copy", "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (H, H, N, H), ("device_copier",)),
+    F("exchange_mode", "hipThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (P,), ("relaxed",)),
+    # kernels of ours
+    F("load_module", "hipModuleLoadData", "cuModuleLoadData", (P, P), ("copy_kernel",)),
+    F("module_function", "hipModuleGetFunction", "cuModuleGetFunction", (P, H, P), ("copy_kernel",)),
+    F(
+        "launch_kernel",
+        "hipModuleLaunchKernel",
+        "cuLaunchKernel",
+        (H, U, U, U, U, U, U, U, H, P, P),
+        ("copy_kernel",),
+    ),
+    F("launch_kernel_ex", None, "cuLaunchKernelEx", (P, H, P, P), ("launch_attributes",)),
     # graphs
     F("graph_create", "hipGraphCreate", "cuGraphCreate", (P, U)),
     F("graph_destroy", "hipGraphDestroy", "cuGraphDestroy", (H,)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.types import CaptureInfo, NodeKind
@@ -23,6 +23,50 @@ class Patcher(Protocol):
 
     def apply(self) -> None:
         """Let the exec launch it so from now on; raises DriverError where the runtime refuses."""
+        ...
+
+
+class Copies(Protocol):
+    """A launch that copies some stretches of memory: addresses are written into ``words`` before it."""
+
+    words: Any
+    """``words[i]``: where part ``i`` is copied from; ``words[MOST + i]`` (driver.copies): where to."""
+    launch: Callable[[], int]
+    """Makes the copies; its status is 0 or a refusal."""
+
+    def on(self, stream: int) -> None:
+        """Launch on ``stream`` from now on."""
+        ...
+
+
+class CopyKernel(Protocol):
+    """A kernel that copies, loaded on one device."""
+
+    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> Copies:
+        """A launch of copies (to, from, nbytes), none of them empty."""
+        ...
+
+
+class CopyNode(Protocol):
+    """The copies before or after a joined graph: write addresses into ``words``, then ``apply``."""
+
+    words: Any
+    apply: Callable[[], int]
+
+
+class Joined(Protocol):
+    """A graph with copies before and after it, as one exec of ours; one stream and one thread at a time."""
+
+    into: CopyNode | None
+    back: CopyNode | None
+    launch: Callable[[], int]
+
+    def on(self, stream: int) -> None:
+        """Launch on ``stream`` from now on."""
+        ...
+
+    def close(self) -> None:
+        """Destroy the exec."""
         ...
 
 
@@ -101,6 +145,27 @@ class GraphDriver(Protocol):
 
     def device_copier(self) -> Callable[[int, int, int, int], int]:
         """Return the call ``copy(to, from, nbytes, stream)`` within one device; its status is 0 or a refusal."""
+        ...
+
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        """Load a kernel that makes several small copies in one launch on the current device, ``arch`` by name."""
+        ...
+
+    def add_copies(
+        self, kernel: CopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
+    ) -> int:
+        """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
+        ...
+
+    def joined(
+        self,
+        kernel: CopyKernel,
+        graph: int,
+        into: Sequence[tuple[int, int, int]],
+        back: Sequence[tuple[int, int, int]],
+        stream: int,
+    ) -> Joined:
+        """An exec of a copy of ``graph`` with the copies (to, from, nbytes) of ``into`` before it, ``back`` after."""
         ...
 
     def begin_capture(self, stream: int) -> None:

@@ -13,6 +13,8 @@ from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglo
 from typing import Any
 
 from gfxgraph.driver import params as kernel_params
+from gfxgraph.driver.copies import CopyKernel
+from gfxgraph.driver.joined import CopyNode, Joined, Parts
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.errors import DriverError
@@ -126,6 +128,18 @@ class RuntimeDriver(ABC):
             DriverError: `graph_api_missing`.
         """
         return self.table.raw("copy")
+
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        """Load the kernel that copies several stretches of memory in one launch; `CopyKernel` says what it raises."""
+        return CopyKernel(self.table, arch)
+
+    def add_copies(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
+        """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
+        return CopyNode(self, kernel, graph, parts, after).node
+
+    def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> Joined:
+        """Put copies before and after ``graph`` in one graph exec; `Joined` says what it raises."""
+        return Joined(self, kernel, graph, into, back, stream)
 
     # Graphs ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
-from gfxgraph.driver.base import GraphDriver
+from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.hardware.defects import Decisions
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class Process:
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Decisions = field(default_factory=Decisions)
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
+    copy_kernels: dict[int, CopyKernel | None] = field(default_factory=dict)
+    """By device: the kernel that copies small tensors; None where it cannot be had."""
+    joins: dict[int, bool] = field(default_factory=dict)
+    """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

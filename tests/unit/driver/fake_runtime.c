@@ -30,7 +30,8 @@ enum { LAUNCH_END = 0 };
 enum { NONE, ACTIVE, INVALIDATED };
 enum { MAX = 64 };
 
-typedef struct Node { int type, enabled; Params params; struct Graph *inner; } Node;
+typedef struct { unsigned long long from[32], to[32], nbytes[32]; } Parts; /* of driver/copies.py */
+typedef struct Node { int type, enabled; Params params; struct Graph *inner, *child; Parts *parts; unsigned n_parts; } Node;
 typedef struct Graph { int n_nodes, n_edges, alive; Node *nodes[MAX]; Node *from[MAX], *to[MAX]; } Graph;
 typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck, ended; } Stream;
 typedef struct { Graph *graph; int launches; } Exec;
@@ -99,12 +100,28 @@ size_t fake_offset(const char *member) {
 #endif
   return (size_t)-1;
 }
+static int lossy;
+void fake_lose_a_node(void) { lossy = 1; }
 int fake_launches(Exec *e) { return e->launches; }
 /* What the last SetParams or AddKernelNode was given, copied as a runtime would. */
 static Params given; static Arguments given_arguments;
 Params *fake_given(void) { return &given; }
 Arguments *fake_given_arguments(void) { return &given_arguments; }
-static int take(const Params *p) {
+/* A module is its image's first bytes; the one kernel there is copies `Parts`. */
+static char image[8];
+static void run_parts(const Parts *p, unsigned n) {
+  for (unsigned i = 0; i < n; i++) memcpy((void *)p->to[i], (void *)p->from[i], p->nbytes[i]);
+}
+static int take(const Params *p, Node *n) {
+  if (p->func == image) {
+#ifdef HIP
+    n->n_parts = p->gridDim.y;
+#else
+    n->n_parts = p->gridDimY;
+#endif
+    memcpy(n->parts = n->parts ? n->parts : malloc(sizeof(Parts)), p->kernelParams[0], sizeof(Parts));
+    return 0;
+  }
   given = *p;
   if (p->extra) {
     if (p->kernelParams || p->extra[0] != (void *)1 || p->extra[2] != (void *)2) return 1;
@@ -194,6 +211,60 @@ int FN(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *to, const void *from, siz
   ENTER(); (void)s; memcpy(to, from, n); return 0;
 }
 #endif
+#ifndef OLD
+const char *fake_image(void) { return image; }
+int FN(hipModuleLoadData, cuModuleLoadData)(void **out, const char *data) { ENTER(); memcpy(image, data, 7); *out = image; return 0; }
+int FN(hipModuleGetFunction, cuModuleGetFunction)(void **out, void *module, const char *name) {
+  ENTER();
+  *out = module == image && !strcmp(name, "gfxgraph_copy") ? image : NULL;
+  return *out ? 0 : (last_error = 500);
+}
+static unsigned copied_grid[3]; static void *copied_on;
+unsigned *fake_copied_grid(void) { return copied_grid; }
+void *fake_copied_on(void) { return copied_on; }
+static int copy(void *f, unsigned gx, unsigned gy, unsigned threads, void *s, void **params) {
+  Parts *p = params[0];
+  if (f != image || !gx || gy > 32 || !threads) return last_error = 1;
+  copied_grid[0] = gx; copied_grid[1] = gy; copied_grid[2] = threads; copied_on = s;
+  run_parts(p, gy);
+  return 0;
+}
+int FN(hipModuleLaunchKernel, cuLaunchKernel)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+    unsigned bz, unsigned shared, void *s, void **params, void **extra) {
+  ENTER();
+  if (gz != 1 || by != 1 || bz != 1 || shared || extra) return last_error = 1;
+  return copy(f, gx, gy, bx, s, params);
+}
+int FN(hipThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode)(int *mode) {
+  static int own;
+  ENTER();
+  int was = own; own = *mode; *mode = was;
+  return 0;
+}
+#ifdef HIP
+/* The compiler is in the runtime, as it was until 7.0. */
+static const char *source;
+int hiprtcCreateProgram(void **out, const char *text, const char *name, int n, void *headers, void *names) {
+  ENTER(); (void)name; (void)n; (void)headers; (void)names; source = text; *out = image; return 0;
+}
+int hiprtcCompileProgram(void *p, int n, const char **options) {
+  ENTER(); (void)p;
+  return n == 1 && !strcmp(options[0], "--offload-arch=gfx942") && strstr(source, "gfxgraph_copy") ? 0 : 6;
+}
+int hiprtcGetProgramLogSize(void *p, size_t *n) { ENTER(); (void)p; *n = 8; return 0; }
+int hiprtcGetProgramLog(void *p, char *out) { ENTER(); (void)p; memcpy(out, "no way!", 8); return 0; }
+int hiprtcGetCodeSize(void *p, size_t *n) { ENTER(); (void)p; *n = 8; return 0; }
+int hiprtcGetCode(void *p, char *out) { ENTER(); (void)p; memcpy(out, "object\0", 8); return 0; }
+int hiprtcDestroyProgram(void **p) { ENTER(); *p = NULL; return 0; }
+#else
+typedef struct { unsigned grid[3], block[3], shared; void *stream; void *attributes; unsigned n; } Config;
+int cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
+  ENTER();
+  if (c->grid[2] != 1 || c->block[1] != 1 || c->block[2] != 1 || c->shared || c->attributes || c->n || extra) return last_error = 1;
+  return copy(f, c->grid[0], c->grid[1], c->block[0], c->stream, params);
+}
+#endif
+#endif
 int FN(hipGraphCreate, cuGraphCreate)(Graph **out, unsigned flags) { ENTER(); (void)flags; *out = fake_graph(); return 0; }
 int FN(hipGraphDestroy, cuGraphDestroy)(Graph *g) { ENTER(); g->alive = 0; return 0; }
 int FN(hipGraphGetNodes, cuGraphGetNodes)(Graph *g, Node **nodes, size_t *n) {
@@ -216,9 +287,10 @@ int FN(hipGraphAddEmptyNode, cuGraphAddEmptyNode)(Node **out, Graph *g, Node **d
 }
 int FN(hipGraphAddKernelNode, cuGraphAddKernelNode_v2)(Node **out, Graph *g, Node **deps, size_t n, const Params *p) {
   ENTER();
-  (void)deps; (void)n;
-  if (take(p)) return last_error = 1;
-  *out = fake_add(g, 0, NULL);
+  Node *made = fake_add(g, 0, NULL);
+  if (take(p, made)) { g->n_nodes--; return last_error = 1; }
+  for (size_t i = 0; i < n; i++) { g->from[g->n_edges] = deps[i]; g->to[g->n_edges++] = made; }
+  *out = made;
   return 0;
 }
 int FN(hipGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph)(Node *n, Graph **out) { ENTER(); *out = n->inner; return 0; }
@@ -228,6 +300,7 @@ int FN(hipGraphAddChildGraphNode, cuGraphAddChildGraphNode)(Node **out, Graph *g
   if (!child->alive) return last_error = 1;
   *out = fake_add(g, FN(version_number < 50300000 ? 5 : 4, 4), NULL);
   (*out)->inner = memcpy(fake_graph(), child, sizeof *child);
+  (*out)->inner->n_nodes -= lossy; (*out)->child = (*out)->inner;
   for (size_t i = 0; i < n; i++) { g->from[g->n_edges] = deps[i]; g->to[g->n_edges++] = *out; }
   return 0;
 }
@@ -247,11 +320,24 @@ int FN(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(Exec **out, Gr
   return 0;
 }
 int FN(hipGraphExecDestroy, cuGraphExecDestroy)(Exec *e) { ENTER(); (void)e; return 0; }
-int FN(hipGraphLaunch, cuGraphLaunch)(Exec *e, Stream *s) { ENTER(); (void)s; e->launches++; return 0; }
+static void *launched_on;
+void *fake_launched_on(void) { return launched_on; }
+int FN(hipGraphLaunch, cuGraphLaunch)(Exec *e, Stream *s) {
+  ENTER();
+  launched_on = s; e->launches++;
+  /* Our copies only, in the order of insertion; a child graph's among them. */
+  for (int i = 0; i < e->graph->n_nodes; i++) {
+    Node *n = e->graph->nodes[i];
+    if (n->parts) run_parts(n->parts, n->n_parts);
+    for (int k = 0; n->child && k < n->child->n_nodes; k++)
+      if (n->child->nodes[k]->parts) run_parts(n->child->nodes[k]->parts, n->child->nodes[k]->n_parts);
+  }
+  return 0;
+}
 int FN(hipGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2)(Exec *e, Node *n, const Params *p) {
   ENTER();
-  (void)e; (void)n;
-  return last_error = take(p);
+  (void)e;
+  return last_error = take(p, n);
 }
 #ifdef HIP
 int hipGraphExecUpdate(Exec *e, Graph *g, Node **node, int *result) { ENTER(); (void)e; (void)g; if (!node || !result) return last_error = 1; *result = 0; return 0; }

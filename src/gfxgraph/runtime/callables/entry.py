@@ -28,6 +28,7 @@ from gfxgraph.runtime.callables.signature import flatten, replace
 from gfxgraph.runtime.effects import Effects
 
 if TYPE_CHECKING:
+    from gfxgraph.runtime.callables.joining import JoinedCall
     from gfxgraph.runtime.callables.memory import Arena
     from gfxgraph.runtime.callables.relocate import Moving
 
@@ -50,6 +51,10 @@ class Instance:
         self.generators = program.generators
         self.moving: Moving | None = None
         """Where arguments are read in place of buffers; None where all are copied."""
+        self.draws: bool | None = None
+        """A replay advances a random generator, which only torch's own replay does; None before the first."""
+        self.joined: JoinedCall | None = None
+        """The graph with the copies of a call before and after it, launched as one."""
         self.n_trials = 0
         """Replays whose result nobody was given."""
         self.seen_on = -1
@@ -109,6 +114,8 @@ class Entry:
         self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
+        self.can_join = True
+        """False after a change of a joined graph was refused."""
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}
@@ -306,8 +313,13 @@ class Entry:
             RunEagerly: nothing of the replay is left.
         """
         if not instance.has_guards:
+            # A capture that was not recorded names no generators; torch's default one is all that it can have.
+            generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
+            drawn = [g.get_offset() for g in generators] if instance.draws is None else []
             try:
                 instance.graph.replay()
+                if instance.draws is None:
+                    instance.draws = drawn != [g.get_offset() for g in generators]
             except ReplayError as error:
                 raise RunEagerly(f"the replay failed: {error.code}") from error
             return

@@ -30,7 +30,7 @@ from gfxgraph.runtime.callables.call import Call, RunEagerly, understand
 from gfxgraph.runtime.callables.capturing import Capturing
 from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.runtime.callables.entry import Entry, Instance, Steered
-from gfxgraph.runtime.callables.fast import MISS, Fast, make_fast, never
+from gfxgraph.runtime.callables.fast import make_fast, never
 from gfxgraph.runtime.callables.gradients import ForwardFailed, WithGradients
 from gfxgraph.runtime.callables.inputs import Buffers
 from gfxgraph.runtime.callables.memory import Arena, arena_of
@@ -40,6 +40,7 @@ from gfxgraph.runtime.callables.planned import Route, TooLarge
 from gfxgraph.runtime.callables.plans import Proofs, Sizes
 from gfxgraph.runtime.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.runtime.callables.watch import Watch
+from gfxgraph.runtime.callables.writer import MISS, Fast
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
@@ -282,7 +283,7 @@ class Graphed(Capturing):
 
     def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = tuple(entry.instances())
+        graphs = (*entry.instances(), entry.can_join)
         if route.fast is None or route.fast_of != graphs:
             made = make_fast(
                 entry,
@@ -363,6 +364,8 @@ class Graphed(Capturing):
                     how += f"; {entry.first.moving}"
                 elif entry.why_copied:
                     how += f"; arguments are copied: {entry.why_copied}"
+                if any(instance.joined is not None for instance in entry.instances()):
+                    how += "; copies are nodes of the launch"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")

@@ -31,6 +31,13 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+def is_one_copy(target: Tensor, source: Tensor) -> bool:
+    """True where copying all bytes in their order copies every element to its own place."""
+    if target.size() != source.size() or target.dtype != source.dtype or not is_dense(source):
+        return False
+    return all(a == b for a, b, n in zip(target.stride(), source.stride(), target.size()) if n > 1)
+
+
 def span(tensor: Tensor) -> int:
     """Elements from the first to past the last."""
     if tensor.numel() == 0:

@@ -25,15 +25,16 @@ from gfxgraph.runtime.callables.adaptive import Adaptive, Store
 from gfxgraph.runtime.callables.call import Call, RunEagerly
 from gfxgraph.runtime.callables.chunks import join, prove_chunks, split
 from gfxgraph.runtime.callables.dims import Bucketed, Dims, argument_paths
-from gfxgraph.runtime.callables.fast import MISS, Fast, never
+from gfxgraph.runtime.callables.fast import never
 from gfxgraph.runtime.callables.invent import Content, Pad
 from gfxgraph.runtime.callables.padding import Proof, Status
 from gfxgraph.runtime.callables.plans import Proofs, Sizes, refusal
 from gfxgraph.runtime.callables.signature import replace
+from gfxgraph.runtime.callables.writer import MISS, Fast
 from gfxgraph.types import ReplayMode
 
 if TYPE_CHECKING:
-    from gfxgraph.runtime.callables.entry import Entry, Instance
+    from gfxgraph.runtime.callables.entry import Entry
     from gfxgraph.runtime.callables.memory import Arena
 
 SAMPLED_IN_ADAPTIVE = 512
@@ -53,7 +54,7 @@ class Route:
         self.bucketed = bucketed
         self.why_eager = why_eager
         self.fast: Fast | None = None
-        self.fast_of: tuple[Instance, ...] = ()
+        self.fast_of: tuple[object, ...] = ()
         self.mark = object()
         """Stands for the route where a reference to it would be a cycle."""
         self.proof: Proof | None = None

@@ -16,13 +16,15 @@ import torch
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.runtime.simulator import codes
+from gfxgraph.runtime.simulator.copies import CopyKernel, CopyNode, Joined
 from gfxgraph.runtime.simulator.core import below_the_dispatcher
 from gfxgraph.runtime.simulator.device import Refused, Stream
 from gfxgraph.runtime.simulator.graphs import ChildNode, Graph, GraphExec, Node
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.runtime.simulator.core import Simulator
+    from gfxgraph.runtime.simulator.copies import CopyKernel, CopyNode, Joined
+from gfxgraph.runtime.simulator.core import Simulator
 
 
 class SimDriver:
@@ -172,6 +174,27 @@ class SimDriver:
             return 0
 
         return copy
+
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        return CopyKernel(self)
+
+    def add_copies(
+        self, kernel: CopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
+    ) -> int:
+        node = CopyNode(self, parts, tuple(self._node(before) for before in after))
+        self._graph(graph).add(node)
+        self._device.handles.nodes[node.handle] = node
+        return node.handle
+
+    def joined(
+        self,
+        kernel: CopyKernel,
+        graph: int,
+        into: Sequence[tuple[int, int, int]],
+        back: Sequence[tuple[int, int, int]],
+        stream: int,
+    ) -> Joined:
+        return Joined(self, graph, into, back, stream)
 
     def begin_capture(self, stream: int) -> None:
         try:

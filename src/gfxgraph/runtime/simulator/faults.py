@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # What can fail by its Nth call.
-CALLS = ("begin", "op", "end", "instantiate", "launch", "malloc", "synchronize", "exec_params")
+CALLS = ("begin", "op", "end", "instantiate", "launch", "malloc", "synchronize", "exec_params", "copy_kernel")
 
 # How a node may end: sticky error 700; ROCr's words on stderr and SIGABRT; never; with one element off.
 NODE_ENDINGS = ("fault", "abort", "hang", "wrong")

@@ -1,0 +1,134 @@
+"""A captured graph with copies before and after it, as one graph exec.
+
+    our kernel: the arguments, from wherever they lie ──> the captured graph, a child ──> our kernel: the results
+
+Problem: a copy costs a launch of its own, and a launch costs the CPU more than all of Python around it.
+Idea: the copies are nodes of a graph exec of our own; a call tells them new addresses, where those have
+changed, and launches once. The captured graph and its own exec stay as they are: whoever validates,
+guards or records replays goes on using those.
+
+Invariants:
+  - a change of a node is for later launches only; those that are enqueued keep their addresses. CUDA's
+    documentation says so and AMD's does not, and AMD's runtime keeps the memory of every change;
+  - the exec runs in the captured graph's memory, and must not outlive it;
+  - one thread at a time: its owner's lock.
+
+Source: cuGraphExecKernelNodeSetParams (CUDA 13.0); measured (docs/decisions/0100).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from ctypes import addressof, byref, c_void_p
+from typing import TYPE_CHECKING
+
+from gfxgraph.driver.copies import THREADS, Arguments, CopyKernel, pointer, relaxed
+from gfxgraph.errors import DriverError
+
+if TYPE_CHECKING:
+    from gfxgraph.driver.graphs import RuntimeDriver
+
+Parts = Sequence[tuple[int, int, int]]
+USE_NODE_PRIORITY = 8  # as torch instantiates; its other flag is about memory nodes, which no child may have
+
+
+class CopyNode:
+    """One launch of the copying kernel inside a graph.
+
+    ``words`` are as `Arguments` has them; ``apply()`` makes them count from the next launch on and returns
+    a status, 0 or a refusal, after which nobody knows what the node copies.
+    """
+
+    def __init__(
+        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]
+    ) -> None:
+        self._arguments = made = Arguments(parts)
+        self.words = made.words
+        self._raw = raw = driver.node_struct()
+        raw.func, raw.grid, raw.block = kernel.function, made.grid, (THREADS, 1, 1)
+        raw.params = addressof(made.pointers)
+        node = c_void_p()
+        before = (c_void_p * len(after))(*after) if after else None
+        driver.table.call("add_kernel", byref(node), graph, before, len(after), byref(raw))
+        self.node = node.value or 0
+        self.apply: Callable[[], int]
+
+    def belongs_to(self, driver: RuntimeDriver, graph_exec: int) -> None:
+        """From now on ``apply`` is about this exec."""
+        call = driver.table.undeclared("exec_kernel_params")
+        self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
+
+
+class Joined:
+    """The exec, on one stream at a time.
+
+    ``launch()`` returns a status; 0 where it was accepted.
+    """
+
+    def __init__(
+        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int
+    ) -> None:
+        """Build it.
+
+        Args:
+            graph: what was captured; a copy of it is taken.
+            into: (to, from, nbytes) of what is copied before it; may be empty.
+            back: of what is copied after it.
+
+        Raises:
+            DriverError: `driver_call_failed`, as for a graph that cannot be a child.
+        """
+        self._driver, self._pid = driver, os.getpid()
+        self._graph = self._exec = 0
+        self._graph = driver.create_graph()
+        try:
+            with relaxed(driver.table):
+                self._build(kernel, graph, into, back)
+        except DriverError:
+            self.close()
+            raise
+        for node in (self.into, self.back):
+            if node is not None:
+                node.belongs_to(driver, self._exec)
+        self._stream = c_void_p(stream)
+        self.launch: Callable[[], int] = functools.partial(
+            driver.table.undeclared("launch"), pointer(self._exec), self._stream
+        )
+
+    def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
+        driver = self._driver
+        self.into = CopyNode(driver, kernel, self._graph, into, ()) if into else None
+        child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
+        self.back = CopyNode(driver, kernel, self._graph, back, [child]) if back else None
+        found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
+        if found != wanted:
+            raise DriverError("child_graph_incomplete", found=found, wanted=wanted)
+        self._exec = driver.instantiate(self._graph, USE_NODE_PRIORITY)
+
+    def on(self, stream: int) -> None:
+        """Launch on ``stream`` from now on."""
+        self._stream.value = stream
+
+    def close(self) -> None:
+        """Destroy the exec; launches of it that still run are let finish."""
+        graph, graph_exec = self._graph, self._exec
+        self._graph = self._exec = 0
+        if os.getpid() != self._pid or sys.is_finalizing():
+            return  # a forked child has no context to destroy anything in; a process that ends takes all with it
+        with relaxed(self._driver.table):
+            # What is refused here has nobody to tell: the runtime may be gone already.
+            if graph_exec:
+                self._driver.table.raw("exec_destroy")(graph_exec)
+            if graph:
+                self._driver.table.raw("graph_destroy")(graph)
+
+    def __del__(self) -> None:
+        if self._graph or self._exec:
+            self.close()
+
+
+def _shape(driver: RuntimeDriver, graph: int) -> tuple[int, int]:
+    return len(driver.nodes(graph)), len(driver.edges(graph))

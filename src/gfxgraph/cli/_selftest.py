@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gfxgraph.runtime.selftest import Suite
-    from gfxgraph.runtime.selftest_outcome import Result
+    from gfxgraph.runtime.selftest.outcome import Result
+    from gfxgraph.runtime.selftest.suite import Suite
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
 WIDE = 100
@@ -60,11 +60,11 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     refuse_unsuitable(settings, sys.executable)
     from rich.console import Console
 
-    from gfxgraph.runtime import selftest
-    from gfxgraph.runtime.selftest_worker import CASES
+    from gfxgraph.runtime.selftest.suite import Suite, write
+    from gfxgraph.runtime.selftest.worker import CASES
 
     console = Console(highlight=False)
-    suite = selftest.Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
+    suite = Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
     lang = settings.lang
     if suite.is_simulated:
         console.print(_SIMULATED[lang].format(profile=suite.simulate), style="bold yellow")
@@ -79,7 +79,7 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
             suite.close()
     if suite.results:
         with _deaf():
-            selftest.write(suite.report(), path)
+            write(suite.report(), path)
     for result in suite.ended()[len(suite.results) :]:
         console.print(line(result, console.width))
     _conclude(console, suite, path, lang)
@@ -133,7 +133,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    from gfxgraph.runtime import selftest
+    from gfxgraph.runtime.selftest.suite import write
 
     class Now(ProgressColumn):
         """What is running, looked up at each refresh: a case that hangs is seen to."""
@@ -162,7 +162,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
         progress.update(bar, total=len(cases), description="report")
         for result in suite.run(cases):
             console.print(line(result, console.width))
-            selftest.write(suite.report(), path)
+            write(suite.report(), path)
 
 
 def _device(suite: Suite) -> str:

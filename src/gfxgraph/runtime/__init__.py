@@ -21,6 +21,5 @@ Stays out: command line, engines.
     guard/        against illegal memory accesses: tiers, flight recorder, red zones, bisect
     process.py    the process's settings, driver, counters and sessions
     callables/    gfxgraph.graphed: functions captured per signature
-    selftest.py   the safety suite, case by case in processes of its own; selftest_cases.py holds the cases,
-                  selftest_process.py their processes, selftest_schedule.py what runs beside what
+    selftest/     the safety suite of ``gfxgraph doctor --selftest``, case by case in processes of its own
 """

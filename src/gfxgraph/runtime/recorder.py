@@ -41,7 +41,7 @@ _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of 
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 # Programs that come with the package: their lines are to be named as a user's are.
-_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest/cases/")
 
 
 def is_library_code(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from gfxgraph.runtime.selftest_bench import Bench, case, expect, skip
+from gfxgraph.runtime.selftest.bench import Bench, case, expect, skip
 
 
 @case()

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from gfxgraph.runtime.selftest_bench import Bench, case
+from gfxgraph.runtime.selftest.bench import Bench, case
 
 
 @case()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import time
@@ -16,10 +18,12 @@ import pytest
 
 import gfxgraph
 from gfxgraph.hardware import environment
-from gfxgraph.runtime import selftest, selftest_scrub
-from gfxgraph.runtime.selftest import Suite
-from gfxgraph.runtime.selftest_outcome import Listed, Outcome
-from gfxgraph.runtime.selftest_process import Closed, Ended, Prepared
+from gfxgraph.runtime.selftest import scrub as selftest_scrub
+from gfxgraph.runtime.selftest import suite as selftest_suite
+from gfxgraph.runtime.selftest import worker
+from gfxgraph.runtime.selftest.outcome import Listed, Outcome
+from gfxgraph.runtime.selftest.processes import Closed, Ended, Prepared
+from gfxgraph.runtime.selftest.suite import Suite
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator is what is tested here")
@@ -75,7 +79,7 @@ def test_outcome(planted, name, outcome, reason, status):
 def test_report(planted):
     """The verdict counts every outcome; evidence stands with the case; the report says that it is the simulator."""
     _, report = planted
-    assert report["schema"] == selftest.SCHEMA and report["gfxgraph"] == gfxgraph.__version__
+    assert report["schema"] == selftest_suite.SCHEMA and report["gfxgraph"] == gfxgraph.__version__
     assert report["is_simulated"] and report["where"] == "the simulator, profile hip"
     assert report["verdict"]["outcome"] == "fail"
     assert report["verdict"]["counts"] == {"pass": 2, "fail": 2, "crash": 2, "hang": 1, "skip": 1}
@@ -156,7 +160,7 @@ class Scripted:
 
 def test_device_that_stops_answering(monkeypatch):
     """After a crash the GPU is asked twice; where it is silent, the rest is skipped with that reason."""
-    monkeypatch.setattr(selftest.time, "sleep", lambda s: None)
+    monkeypatch.setattr(selftest_suite.time, "sleep", lambda s: None)
     suite = Suite(allow_cuda=True, crew=Scripted(Ended(-6, False), Ended(None, True), Ended(None, True)))
     results = list(suite.run([Listed("a", "A.", 5, True), Listed("b", "B.", 5)]))
     assert [result.outcome for result in results] == [Outcome.CRASH, Outcome.SKIP]
@@ -196,6 +200,15 @@ def test_process_that_cannot_start():
     result = suite._run(Listed("right", "", 60), "right")[0]
     suite.close()
     assert result.outcome is Outcome.CRASH and "No module named 'no_such_cases'" in result.stderr[-1]
+
+
+def test_every_case_is_listed():
+    """Each case of each file in the folder is in the suite, under a name of its own."""
+    folder = importlib.import_module(worker.CASES)
+    names = [each.name for each in pkgutil.iter_modules(folder.__path__)]
+    found = [name for each in names for name in worker.load(f"{worker.CASES}.{each}")]
+    assert len(names) > 1 and sorted(found) == sorted(worker.load(worker.CASES))
+    assert len(folder.IN_ORDER) == len(found) == len(set(found))
 
 
 def test_stopped_from_outside(tmp_path):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from gfxgraph.runtime.selftest_outcome import Listed, Outcome, Result
-from gfxgraph.runtime.selftest_schedule import Schedule, how_many
+from gfxgraph.runtime.selftest.outcome import Listed, Outcome, Result
+from gfxgraph.runtime.selftest.schedule import Schedule, how_many
 
 PASS, FAIL, CRASH, HANG, SKIP = Outcome.PASS, Outcome.FAIL, Outcome.CRASH, Outcome.HANG, Outcome.SKIP
 

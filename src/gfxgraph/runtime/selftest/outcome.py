@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import Any
 
 from gfxgraph.diagnostics.explain import explain
-from gfxgraph.runtime.selftest_process import Ended
-from gfxgraph.runtime.selftest_worker import FAIL, PASS, REFUSED, SKIP
+from gfxgraph.runtime.selftest.processes import Ended
+from gfxgraph.runtime.selftest.worker import FAIL, PASS, REFUSED, SKIP
 
 N_FIRST_LINES, N_LAST_LINES = 12, 24
 

@@ -15,10 +15,13 @@ from torch import Tensor
 
 import gfxgraph
 from gfxgraph.runtime import process, simulator
-from gfxgraph.runtime.selftest_process import NEEDED_MIB, n_cores
+from gfxgraph.runtime.selftest.processes import NEEDED_MIB, n_cores
 
 Body = Callable[[], Any]
 SEED = 20
+MIB = 1 << 20
+# As far as two algorithms of one library lie apart, relative to the largest magnitude.
+RTOL = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
 class Skipped(Exception):

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 import gfxgraph
 
-WORKER = "gfxgraph.runtime.selftest_worker"
+WORKER = "gfxgraph.runtime.selftest.worker"
 FOLDER_PREFIX = "gfxgraph-selftest-"
 _KEPT_SETTINGS = frozenset({"GFXGRAPH_ARCH", "GFXGRAPH_ENVIRONMENT", "GFXGRAPH_LIB"})
 _KILL_LIMIT_S = 10.0
@@ -297,7 +297,7 @@ def wait() -> list[str] | None:
 
 def serve() -> list[str] | None:
     """Fork for each line of standard input. Returns twice: None in the server at its end, arguments in each fork."""
-    import_all("gfxgraph.runtime.selftest_cases")
+    import_all("gfxgraph.runtime.selftest.cases")
     gc.collect()
     gc.freeze()  # or the collector of each fork would write to, and so copy, all of torch's pages
 

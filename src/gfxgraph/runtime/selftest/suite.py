@@ -4,9 +4,9 @@ Problem: a GPU graph that goes wrong may take its process with it (a crash, an a
 later call repeats) or never end, and the next case must still be judged.
 
 Idea: this process never imports torch and never touches the GPU. Each case runs in a process of its own with
-a time limit (selftest_worker.py); how that ends is the outcome (selftest_outcome.py). The processes are
-prepared while earlier cases run (selftest_process.py), and a few cases run side by side where the machine has
-room; what is then done about a failure stands in selftest_schedule.py.
+a time limit (worker.py); how that ends is the outcome (outcome.py). The processes are prepared while earlier
+cases run (processes.py), and a few cases run side by side where the machine has room; what is then done about
+a failure stands in schedule.py.
 
 The report can be made at any time, and holds what has ended until then: whoever stops the suite, or has to
 switch the machine off, keeps it.
@@ -31,11 +31,11 @@ from gfxgraph import config
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.environment import Environment, detect
-from gfxgraph.runtime.selftest_outcome import Listed, Outcome, Result, result_of
-from gfxgraph.runtime.selftest_process import Crew, Forked, Prepared, n_cores
-from gfxgraph.runtime.selftest_schedule import MAX_BESIDE, Schedule, how_many
-from gfxgraph.runtime.selftest_scrub import cleaned
-from gfxgraph.runtime.selftest_worker import CASES
+from gfxgraph.runtime.selftest.outcome import Listed, Outcome, Result, result_of
+from gfxgraph.runtime.selftest.processes import Crew, Forked, Prepared, n_cores
+from gfxgraph.runtime.selftest.schedule import MAX_BESIDE, Schedule, how_many
+from gfxgraph.runtime.selftest.scrub import cleaned
+from gfxgraph.runtime.selftest.worker import CASES
 
 SCHEMA = 1
 # A ROCm device may spend a minute on its first kernels: code objects are unpacked, libraries opened.

@@ -1,6 +1,6 @@
 """One case of the self-test in this process, which was started for it and ends with it.
 
-    python -m gfxgraph.runtime.selftest_worker [--simulate PROFILE] [--allow-cuda] --result FILE [CASE]
+    python -m gfxgraph.runtime.selftest.worker [--simulate PROFILE] [--allow-cuda] --result FILE [CASE]
 
 Without a case it describes the device and lists the cases. The result goes to a file: whatever torch, the
 runtime or a dying process print cannot be mistaken for it. It is written before the process ends, so the
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77
-CASES = "gfxgraph.runtime.selftest_cases"
+CASES = "gfxgraph.runtime.selftest.cases"
 # An import that takes so long says where it stands.
 SLOW_IMPORT_S = 60.0
 _begun = time.monotonic()
@@ -60,9 +60,9 @@ def write(path: Path, result: dict[str, Any]) -> None:
 def run(asked: argparse.Namespace) -> int:
     """Run one case and write what came of it; what it raises goes on, to be printed, once that is written."""
     chosen = load(asked.module)[asked.case]
-    from gfxgraph.runtime.selftest_bench import Bench, Skipped
+    from gfxgraph.runtime.selftest.bench import Bench, Skipped
 
-    command = ["-m", "gfxgraph.runtime.selftest_worker", "--module", asked.module]
+    command = ["-m", "gfxgraph.runtime.selftest.worker", "--module", asked.module]
     command += ["--simulate", asked.simulate] if asked.simulate else []
     command += ["--allow-cuda"] if asked.allow_cuda else []
     bench = Bench(command)
@@ -164,11 +164,12 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 
 def load(module: str) -> dict[str, Any]:
-    """The cases of a module by name, in the order in which they stand there."""
+    """The cases of a module by name, in the order of its ``IN_ORDER``, or else as they stand there."""
     found = importlib.import_module(module)
-    from gfxgraph.runtime.selftest_bench import Case
+    from gfxgraph.runtime.selftest.bench import Case
 
-    return {value.name: value for value in vars(found).values() if isinstance(value, Case)}
+    values = getattr(found, "IN_ORDER", vars(found).values())
+    return {value.name: value for value in values if isinstance(value, Case)}
 
 
 def enable(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -196,12 +197,12 @@ def entry(arguments: list[str]) -> int:
     """Run one case; with ``--wait MODULE`` once it is asked for on standard input, with ``--serve`` one after the
     other as asked there, each in a fork."""
     if arguments == ["--serve"]:
-        from gfxgraph.runtime.selftest_process import serve
+        from gfxgraph.runtime.selftest.processes import serve
 
         forked = serve()
         return PASS if forked is None else main([*forked, "--imported-s", "0"])
     if arguments[:1] == ["--wait"]:
-        from gfxgraph.runtime.selftest_process import import_all, wait
+        from gfxgraph.runtime.selftest.processes import import_all, wait
 
         faulthandler.enable()
         faulthandler.dump_traceback_later(SLOW_IMPORT_S)

@@ -24,8 +24,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
 
-from gfxgraph.runtime.selftest_outcome import Listed, Outcome, Result
-from gfxgraph.runtime.selftest_process import NEEDED_MIB
+from gfxgraph.runtime.selftest.outcome import Listed, Outcome, Result
+from gfxgraph.runtime.selftest.processes import NEEDED_MIB
 
 MAX_BESIDE = 4
 

@@ -25,7 +25,7 @@ def load(name: str) -> dict[str, Any] | None:
 
 def speed() -> str:
     """The drop-in's cost against stock torch."""
-    found = load("core_h200.json")
+    found = load("core_h100.json")
     if found is None:
         return "Not measured yet."
     where = found["environment"]
@@ -66,7 +66,7 @@ def cells(figure: dict[str, Any]) -> list[str]:
 
 def upstream() -> str:
     """PyTorch's own graph tests."""
-    found = load("upstream_h200.json")
+    found = load("upstream_h100.json")
     if found is None:
         return "Not run yet."
     machine, counts = found["machine"], found["counts"]

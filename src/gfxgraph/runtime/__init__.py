@@ -10,6 +10,8 @@ Stays out: command line, engines.
     undo.py, generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
+    overloads.py, bindings.py, whole.py
+                  what is known of an operation, how it is called, and which ones are not taken apart
     modes.py      standing on torch's stack of dispatch modes, and leaving it
     intercept.py  host reads and waits that no dispatch mode sees
     numbers.py    what ``.item()`` hands out inside a capture

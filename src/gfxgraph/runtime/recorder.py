@@ -16,7 +16,6 @@ Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -30,109 +29,19 @@ from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.runtime import process
 from gfxgraph.runtime.autocasting import as_outside
-from gfxgraph.runtime.bindings import BINDINGS
-from gfxgraph.runtime.conditions import CONDITIONS
 from gfxgraph.runtime.memory import Layout
-from gfxgraph.runtime.structure import written_arguments
+from gfxgraph.runtime.overloads import OPS, OpInfo, identity
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
 
-
-_HOLDS_NO_TENSOR = re.compile(
-    r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
-    r"|SymBool|Scalar|Generator|Stream)\]*"
-).fullmatch
-"""Types of arguments, as schemas write them, among whose values no tensor can be."""
-
-
-class OpInfo:
-    """What is known about one overload before it runs; made once per overload."""
-
-    __slots__ = (
-        "applies",
-        "binding",
-        "call",
-        "draws",
-        "func",
-        "generator",
-        "has_effects",
-        "is_composite",
-        "is_torchs",
-        "is_view",
-        "is_watched",
-        "launches_nothing",
-        "makes_memory",
-        "mutates",
-        "n_tensors",
-        "name",
-        "names_tensors",
-        "stand_in",
-        "tensors",
-        "unsafe",
-    )
-
-    def __init__(self, func: Any) -> None:
-        schema = func._schema
-        self.func = func
-        self.stand_in: object = func
-        self.name: str = schema.name
-        self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
-        self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
-        arguments = schema.arguments
-        self.mutates = written_arguments(schema)
-        self.generator: tuple[int, str] | None = next(
-            ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
-        )
-        self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
-        self.draws = torch.Tag.nondeterministic_seeded in func.tags
-        self.has_effects = bool(self.mutates) or self.draws
-        may_hold = [i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type))]
-        self.tensors = tuple(i for i in may_hold if not arguments[i].kwarg_only)
-        """Positions of arguments that may be tensors, or hold some."""
-        self.names_tensors = len(may_hold) > len(self.tensors)
-        self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
-        # Inference mode hands over composite operations whole: their parts are looked at instead.
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
-        self.is_watched = self.unsafe is not None or self.is_composite
-        # False where the result shares memory with an argument (views and in-place operations).
-        self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
-        # A view launches nothing, so the graph need not be asked about it.
-        self.is_view = (
-            bool(schema.returns)
-            and not self.mutates
-            and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        )
-        # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
-        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
-        self.call = getattr(func, "_op", func)
-        self.binding = BINDINGS.get(full, self.call)
-        """For positional arguments that begin with a tensor of torch's own type."""
-
-
-_OPS: dict[int, OpInfo] = {}  # by identity, which each holds: an overload's own hash is a call into Python
 _getframe = sys._getframe
-identity = object.__hash__
-"""A number that no two live objects share, as ``id`` gives one; unlike ``id`` it raises no audit event.
-
-With an audit hook in the process (filelock sets one, and transformers imports that) each ``id``, each
-``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
-"""
 _LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 # Programs that come with the package: their lines are to be named as a user's are.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/runtime/selftest_cases")
-
-
-def known_as(info: OpInfo) -> object:
-    """Something to give to a recorder in place of the overload, for it to be called as ``info`` says."""
-    stand_in = info.stand_in = object()
-    _OPS[identity(stand_in)] = info
-    return stand_in
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -295,11 +204,11 @@ class Recorder(TorchDispatchMode):
         # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
         if self.paused:
             return func(*args, **kwargs) if kwargs else func(*args)
-        info = _OPS.get(identity(func))
+        info = OPS.get(identity(func))
         if info is None:
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
                 return func(*args, **(kwargs or {}))
-            info = _OPS[identity(func)] = OpInfo(func)
+            info = OPS[identity(func)] = OpInfo(func)
         func = info.func
         if info.is_watched or self.is_wary:
             if info.is_composite:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gfxgraph.runtime import process
-from gfxgraph.runtime.recorder import OpInfo, known_as
+from gfxgraph.runtime.overloads import OpInfo, known_as
 
 _linear = torch._C._nn.linear
 _n_modes = torch._C._len_torch_dispatch_stack

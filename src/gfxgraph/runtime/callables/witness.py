@@ -30,7 +30,8 @@ from gfxgraph.core.unsafe import Kind, When
 from gfxgraph.runtime import autocasting
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.memory import overwrite
-from gfxgraph.runtime.recorder import OpInfo, place, storage_address
+from gfxgraph.runtime.overloads import OpInfo
+from gfxgraph.runtime.recorder import place, storage_address
 from gfxgraph.types import Where
 
 T = TypeVar("T")

@@ -313,3 +313,26 @@ def test_exit_after_an_uncaught_failure(profile, failure):
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.rstrip().count("Traceback") >= 1 and "Exception ignored" not in done.stderr
+
+
+HELD_TO_THE_END = """
+import sys, types, torch, gfxgraph
+gfxgraph.enable(simulate="cuda", validate=False)
+x = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + 1
+if sys.argv[1] == "off":
+    gfxgraph.disable()
+holder = sys.modules["gfxgraph.types"]  # gone after the modules that a graph needs
+holder.held, holder.itself = (graph, y), holder
+del graph, x, y
+"""
+
+
+@pytest.mark.parametrize("bridge", ["on", "off"])
+def test_a_graph_that_outlives_everything_ends_quietly(bridge):
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_TO_THE_END, bridge], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -209,6 +211,8 @@ def test_without_the_kernel_calls_are_as_before(platform, monkeypatch, broken):
     for i in range(6):
         assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
     assert launches(g) == [] and g.stats()["replays"] == 5
+    why = {"refused": "no", "wrong": "it copied wrongly", "absent": "the runtime cannot load a kernel"}[broken]
+    assert f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not to be had: '}{why}" in g.explain()
     assert kinds().count("no_copy_kernel") == (broken != "absent")
 
 
@@ -251,11 +255,56 @@ def execs():
     return len(process.current().driver._made)
 
 
-def test_explain_tells_how_copies_are_made(platform):
-    """Where they are nodes of the launch it says so, and only there."""
+def test_explain_tells_how_copies_are_made(platform, monkeypatch):
+    """Where they are nodes of the launch it says so; where not, why."""
     assert "copies are nodes of the launch" in joined_g().explain()
-    process.current().joins[0] = False
-    assert "nodes of the launch" not in joined_g().explain()
+    drawing = gfxgraph.graphed(lambda x, *_: torch.nn.functional.dropout(x, 0.5))
+    many = gfxgraph.graphed(lambda *xs: xs[0] + 1)
+    for i in range(3):
+        drawing(*of_all_kinds(i))
+        many(*[torch.ones(2, device="cuda") for _ in range(40)])
+    assert "launched on their own: its graph draws random numbers" in drawing.explain()
+    assert "launched on their own: it has 41 small arguments and results" in many.explain()
+    process.current().joins.clear()
+    real = process.current().driver.joined
+    monkeypatch.setattr(process.current().driver, "joined", lambda *a: broken(real(*a)), raising=False)
+    assert "launched on their own: a joined graph gave other data" in joined_g().explain()
+
+
+def broken(joined):
+    joined.into.apply = lambda: 0
+    return joined
+
+
+def test_the_trial_is_the_first_call_of_a_thread(platform):
+    """Neither the kernel nor the joined graph is given up because the thread has no context yet."""
+    state, found = process.current(), []
+    state.copy_kernels.clear()
+    state.joins.clear()
+    thread = threading.Thread(target=lambda: found.append(joining.joins(state, 0)))
+    thread.start()
+    thread.join()
+    assert found == [True] and not {"no_copy_kernel", "not_joined"} & set(kinds())
+
+
+def test_calls_that_are_the_first_of_a_thread(platform, way):
+    """A thread's first call of the runtime is the joined launch, or that of the copies: right, nothing given up."""
+    g = gfxgraph.graphed(step)
+    for i in range(4):
+        g(*of_all_kinds(i))
+    sets, right = [of_all_kinds(i) for i in range(4, 8)], []
+    wanted = [step(*given) for given in sets]
+
+    def call(i):
+        with torch.no_grad():
+            first = g(*sets[i])
+            right.append(same(first, wanted[i]) and same(g(*sets[i]), wanted[i]))
+
+    for i in range(4):
+        thread = threading.Thread(target=call, args=(i,))
+        thread.start()
+        thread.join()
+    assert right == [True] * 4 and launches(g) == WAYS[way] and "join_refused" not in kinds()
 
 
 def test_addresses_are_told_only_where_they_changed(platform):

@@ -35,8 +35,9 @@ def state():
 @pytest.fixture(params=["joined", "launched"])
 def way(bridge, request):
     """The copies as nodes of one graph exec, and as launches of their own."""
-    if not joins(state(), torch.cuda.current_device()):
-        pytest.skip("this runtime's graph execs cannot be changed, or must not be")
+    if torch.version.hip is not None:
+        pytest.skip("on AMD's runtime nothing is joined")
+    assert joins(state(), torch.cuda.current_device()), state().why_not_joined
     if request.param == "launched":
         state().joins[torch.cuda.current_device()] = False
     yield request.param
@@ -251,7 +252,7 @@ def test_execs_are_given_back():
             x = torch.ones(10 + i, device="cuda")
             for _ in range(4):
                 g(x)
-            assert short_way(g) == "joined"
+            assert short_way(g) == "joined", g.explain()
             del g
         gc.collect()
         torch.cuda.synchronize()

@@ -218,7 +218,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
     _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     workspaces.start()
-    _undo.append(workspaces.stop)
+    _undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)
     for companion in COMPANIONS:
         module, name = companion.split(":")

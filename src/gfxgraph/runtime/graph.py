@@ -405,7 +405,14 @@ def bridged_class(base: type) -> type:
         def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
             super().debug_dump(debug_path, **kwargs)
 
-        def __del__(self) -> None:
+        def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+            try:
+                self._die()
+            except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
+                if not is_finalizing():
+                    raise
+
+        def _die(self) -> None:
             session = getattr(self, "_session", None)
             if session is not None and session.error is None:
                 session.abort(None, dying=self)

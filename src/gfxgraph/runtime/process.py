@@ -46,6 +46,8 @@ class Process:
     """By device: the kernel that copies small tensors; None where it cannot be had."""
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
+    why_not_joined: str = ""
+    """Why they may not, where that is so."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

@@ -97,9 +97,11 @@ def start() -> None:
     torch._C._cuda_clearCublasWorkspaces = kept
 
 
-def stop() -> None:
-    """Put torch's own function back; what is held stays until its graphs are gone."""
+def stop(*, is_device_gone: bool = False) -> None:
+    """Put torch's own function back; what is held stays until its graphs are gone, or the simulated device is."""
     global _replaced, _in_place
+    if is_device_gone:
+        _streams.clear()
     if _in_place is not None and torch._C._cuda_clearCublasWorkspaces is _in_place:
         torch._C._cuda_clearCublasWorkspaces = _replaced
     _replaced = _in_place = None

@@ -6,7 +6,8 @@ Stays out: engines, the command line.
     public.py     graphed(): what users call; options.py: what they asked for
     graphed.py    Graphed: what users hold, and the way of one call
     capturing.py  its captures: warm-up, room, attempts
-    fast.py       the fast path, written out for one signature
+    fast.py       the fast path, written out for one signature; writer.py: its source
+    joining.py    a call as one launch, its copies nodes of the graph exec; copying.py: copies launched on their own
     call.py       one call's arguments, understood
     signature.py  arguments and results as trees; what makes two calls the same
     dims.py       dynamic dims, declared or inferred; which bucket a call goes to

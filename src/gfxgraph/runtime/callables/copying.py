@@ -80,19 +80,41 @@ def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
     return state.copy_kernels[device_index]
 
 
+def give_context(device_index: int) -> None:
+    """Have a context in this thread, for calls of the driver's: one that has launched nothing yet has none.
+
+    To ask a stream whether it is done would do, too, but ends a capture of another thread.
+    """
+    torch.zeros(1, device=f"cuda:{device_index}")
+
+
+def what_said(error: Exception) -> str:
+    """Why something of the driver's cannot be had, in one line."""
+    if isinstance(error, DriverError):
+        for shown in ("{api} returned {status}", "{said}", "{api} is missing"):
+            try:
+                return shown.format(**error.fields)
+            except KeyError:
+                continue
+    return first_line(error)
+
+
 def _load(state: Process, device_index: int) -> CopyKernel | None:
     driver = state.driver
     if driver is None or "copy_kernel" in driver.missing:
+        state.why_not_joined = "the runtime cannot load a kernel"
         return None
     try:
         with torch.cuda.device(device_index):
+            give_context(device_index)
             arch = getattr(torch.cuda.get_device_properties(device_index), "gcnArchName", "")
             kernel = driver.copy_kernel(arch)
             if _copies_right(kernel):
                 return kernel
             why = "it copied wrongly"
     except (DriverError, RuntimeError) as error:
-        why = first_line(error)
+        why = what_said(error)
+    state.why_not_joined = f"the copying kernel is not to be had: {why}"
     state.report("no_copy_kernel", f"small tensors are copied one by one: {why}", level=logging.INFO)
     return None
 

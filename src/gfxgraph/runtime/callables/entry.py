@@ -116,6 +116,8 @@ class Entry:
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
         """False after a change of a joined graph was refused."""
+        self.why_not_joined = ""
+        """Why a call's copies are launched on their own."""
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}

@@ -366,6 +366,8 @@ class Graphed(Capturing):
                     how += f"; arguments are copied: {entry.why_copied}"
                 if any(instance.joined is not None for instance in entry.instances()):
                     how += "; copies are nodes of the launch"
+                elif entry.why_not_joined:
+                    how += f"; copies are launched on their own: {entry.why_not_joined}"
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.driver.copies import MOST
-from gfxgraph.errors import DriverError, first_line
-from gfxgraph.runtime.callables.copying import copy_kernel, part
+from gfxgraph.errors import DriverError
+from gfxgraph.runtime.callables.copying import copy_kernel, give_context, part, what_said
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.hooks import bare_launch
 
@@ -75,13 +75,12 @@ def refused_again(entry: Entry, apply: Callable[[], int]) -> bool:
     Returns:
         True where it is refused again; then nothing is joined for ``entry`` any more.
     """
-    # A thread that has launched nothing yet has no context; torch's launch gives it one. (To ask a stream whether
-    # it is done would do, too, but ends a capture of another thread.)
-    torch.zeros(1, device=f"cuda:{entry.arena.device_index}")
+    give_context(entry.arena.device_index)
     if not apply():
         return False
     entry.can_join = False
-    why = "an address in a joined graph could not be changed; copies are launched on their own"
+    entry.why_not_joined = "an address in the graph exec could not be changed"
+    why = f"{entry.why_not_joined}; copies are launched on their own"
     entry.arena.state.report("join_refused", why, entry.function, level=logging.INFO)
     return True
 
@@ -100,10 +99,14 @@ def joined_call(
     if instance.joined is not None:
         return instance.joined if instance.joined.copied == copied(into, back) else None
     state, device = entry.arena.state, entry.arena.device_index
-    if not 0 < len(into) + len(back) <= MOST or not _may_join(state, instance):
+    if not into and not back:
         return None
     kernel = copy_kernel(state, device)
     if kernel is None or not joins(state, device):
+        entry.why_not_joined = state.why_not_joined
+        return None
+    entry.why_not_joined = _why_not(state, instance, len(into) + len(back))
+    if entry.why_not_joined:
         return None
     try:
         with torch.cuda.device(device):
@@ -115,7 +118,8 @@ def joined_call(
             instance.joined = made
     except (DriverError, RuntimeError) as error:
         entry.can_join = False
-        why = f"copies are launched on their own: {first_line(error)}"
+        entry.why_not_joined = what_said(error)
+        why = f"copies are launched on their own: {entry.why_not_joined}"
         state.report("not_joined", why, entry.function, level=logging.INFO)
     return instance.joined
 
@@ -156,16 +160,22 @@ def _gives_the_same(
         return all(is_near(a, b, False) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
-def _may_join(state: Process, instance: Instance) -> bool:
+def _why_not(state: Process, instance: Instance, n_copies: int) -> str:
+    """Why a graph is not joined; "" where it may be."""
     graph, driver = instance.graph, state.driver
-    if driver is None or instance.draws is not False or graph._guard is not None or state.decisions.join_copies:
-        return False
-    if getattr(graph, "_tracker", None) is not None:
-        return False
+    if instance.draws is not False:
+        return "its graph draws random numbers, which torch's own replay provides"
+    if graph._guard is not None:
+        return "a guard looks before each replay"
+    if state.decisions.join_copies or getattr(graph, "_tracker", None) is not None:
+        return "something has to be done before each replay"
+    if n_copies > MOST:
+        return f"it has {n_copies} small arguments and results, and one launch copies {MOST}"
     try:
-        return len(driver.nodes(int(state.base.raw_cuda_graph(graph)))) <= MOST_NODES
+        n_nodes = len(driver.nodes(int(state.base.raw_cuda_graph(graph)))) if driver is not None else 0
     except (DriverError, RuntimeError, AttributeError):
-        return False  # torch before 2.8 keeps no graph
+        return "torch does not keep its graph"  # before 2.8
+    return f"its graph has {n_nodes} nodes, more than {MOST_NODES}" if n_nodes > MOST_NODES else ""
 
 
 def hooks_of(graph: Any) -> list[Any]:
@@ -186,17 +196,21 @@ def joins(state: Process, device_index: int) -> bool:
 def _try(state: Process, device_index: int) -> bool:
     driver, kernel = state.driver, copy_kernel(state, device_index)
     needed = {"add_child", "set_kernel_params", "copy_kernel"}
-    if driver is None or kernel is None or needed & driver.missing:
+    if driver is None or kernel is None:
         return False
-    if driver.name == "hip" or state.decisions.update_budget is not None:
-        return False  # each change of a node takes memory there, and what is enqueued may see it
+    if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:
+        # Each change of a node takes memory there, and what is enqueued may see it.
+        state.why_not_joined = "this runtime's graph execs are not to be changed from call to call"
+        return False
     try:
         with torch.cuda.device(device_index):
+            give_context(device_index)
             if _joins_right(driver, kernel):
                 return True
             why = "a joined graph gave other data"
     except (DriverError, RuntimeError) as error:
-        why = first_line(error)
+        why = what_said(error)
+    state.why_not_joined = why
     state.report("not_joined", f"copies are launched on their own: {why}", level=logging.INFO)
     return False
 

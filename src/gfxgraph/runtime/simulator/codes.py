@@ -14,6 +14,7 @@ import torch
 
 INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
+INVALID_CONTEXT: Final = 201
 ILLEGAL_STATE: Final = 401
 ILLEGAL_ADDRESS: Final = 700
 LAUNCH_FAILURE: Final = 719
@@ -33,6 +34,7 @@ EXEC_UPDATE_FAILURE: Final = 910
 _NAMES: Final[dict[int, tuple[str, str]]] = {
     INVALID_VALUE: ("InvalidValue", "invalid argument"),
     OUT_OF_MEMORY: ("OutOfMemory", "out of memory"),
+    INVALID_CONTEXT: ("InvalidContext", "invalid device context"),
     ILLEGAL_STATE: ("IllegalState", "the operation cannot be performed in the present state"),
     ILLEGAL_ADDRESS: ("IllegalAddress", "an illegal memory access was encountered"),
     LAUNCH_FAILURE: ("LaunchFailure", "unspecified launch failure"),

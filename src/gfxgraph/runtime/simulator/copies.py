@@ -33,7 +33,7 @@ class CopyNode(Node):
 
     def apply(self) -> int:
         try:
-            self._driver._device.check("exec_params")
+            self._driver._device.check_below("exec_params")
         except Refused as refused:
             return refused.code
         self._applied = list(self.words)
@@ -84,6 +84,7 @@ class Joined:
 
     def launch(self) -> int:
         try:
+            self._driver._device.check_below("joined")
             self._driver._device.launch(self._driver._exec(self._exec), self._driver._stream(self._stream))
         except Refused as refused:
             return refused.code
@@ -124,7 +125,7 @@ class Copies:
     def launch(self) -> int:
         driver = self._driver
         try:
-            driver._device.check("copy_kernel")
+            driver._device.check_below("copy_kernel")
         except Refused as refused:
             return refused.code
         if driver._stream(self._stream).capture is not None:

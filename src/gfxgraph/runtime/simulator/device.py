@@ -118,6 +118,8 @@ class Device:
         self._capture_ids = itertools.count(1)
         self._exec_numbers = itertools.count()
         self._next_in_pool = {0: itertools.count(), -1: itertools.count()}
+        self.threads = threading.local()
+        """``has_context`` in a thread that has made a call of the runtime."""
 
     # ---- streams ------------------------------------------------------------------------------------
 
@@ -158,12 +160,19 @@ class Device:
         """Raise what is due before ``call`` even looks at streams: sticky errors and planted failures."""
         if self.sticky:
             raise Refused(self.sticky)
+        self.threads.has_context = True
         code = self.faults.strike(call)
         if code:
             if code in codes.STICKY:
                 self.sticky = code
                 self._note_busy()
             raise Refused(code)
+
+    def check_below(self, call: str) -> None:
+        """As ``check``, for a call of the driver's: a thread that has made none of the runtime's has no context."""
+        if not getattr(self.threads, "has_context", False):
+            raise Refused(codes.INVALID_CONTEXT)
+        self.check(call)
 
     def check_op(self, stream: Stream, about: Capture | None = None) -> None:
         """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""

@@ -176,6 +176,10 @@ class SimDriver:
         return copy
 
     def copy_kernel(self, arch: str) -> CopyKernel:
+        try:
+            self._device.check_below("load")
+        except Refused as refused:
+            raise self._error("hipModuleLoadData", refused.code) from None
         return CopyKernel(self)
 
     def add_copies(

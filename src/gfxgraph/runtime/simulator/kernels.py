@@ -195,6 +195,7 @@ class Kernels:
 
     def compute(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out the call now, on the device's memory."""
+        self.device.threads.has_context = True
         call, keywords = self.twins(plan, args, kwargs)
         fresh = self._replace_outs(plan, keywords)
         if plan.draws:

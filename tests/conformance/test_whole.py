@@ -8,7 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.runtime import whole
 
 
 class Own(TorchDispatchMode):
@@ -102,6 +105,68 @@ def test_parts_are_recorded_where_they_matter(nothing_compiled, capture, case):
     assert torch.equal(y.detach(), expected.detach())
 
 
+def attended(**given):
+    q, k, v = (torch.randn(1, 2, 5, 8, device="cuda") for _ in range(3))
+    return (q, k, v), lambda: F.scaled_dot_product_attention(q, k, v, **given) + 0
+
+
+@pytest.mark.parametrize("case", ["plain", "causal", "mask", "named", "gqa"])
+def test_attention_is_one_row_too(nothing_compiled, capture, case):
+    """With a mask or without one: the replay and the tape give what eager gives."""
+    mask = torch.ones(5, 5, device="cuda").tril().bool()
+    given = {
+        "causal": {"is_causal": True},
+        "mask": {"attn_mask": mask},
+        "named": {"dropout_p": 0.0, "scale": 0.5, "enable_gqa": False},
+        "gqa": {"enable_gqa": True},
+    }.get(case, {})
+    (q, _, _), body = attended(**given)
+    with torch.no_grad():
+        graph, y = capture(body)
+        assert names(graph) == ["aten::scaled_dot_product_attention", "aten::add"]
+        q.copy_(torch.randn(1, 2, 5, 8))
+        expected = body()
+        graph.replay()
+        assert torch.equal(y, expected)
+        y.zero_()
+        (step,) = graph._program.segments
+        assert not step.tape.opaque
+        step.run_tape(graph._program)
+        assert torch.allclose(y, expected)
+
+
+def test_attention_with_dropout_is_taken_apart(nothing_compiled, capture):
+    """It draws: a replay's numbers are eager's."""
+    _, body = attended(dropout_p=0.5)
+    with torch.no_grad():
+        torch.manual_seed(3)
+        graph, y = capture(body, warm=False)
+        assert "aten::scaled_dot_product_attention" not in names(graph)
+        graph.replay()
+        first = y.clone()
+        torch.manual_seed(3)
+        assert torch.equal(first, body())
+
+
+def test_the_tape_attends_under_the_captures_switches(nothing_compiled, capture, monkeypatch):
+    """Whatever holds when the tape runs; it is put back."""
+    _, body = attended()
+    switches = []
+    with torch.no_grad():
+        with sdpa_kernel(SDPBackend.MATH):
+            graph, _ = capture(body)
+            inside = whole._switches()
+        outside = whole._switches()
+        assert inside != outside
+        (step,) = graph._program.segments
+        func = step.tape.entries[0].func
+        original = func._func
+        monkeypatch.setattr(func, "_func", lambda *a, **k: (switches.append(whole._switches()), original(*a, **k))[1])
+        step.run_tape(graph._program)
+        assert switches == [inside]
+        assert whole._switches() == outside
+
+
 def test_an_error_is_the_functions_own(nothing_compiled, capture):
     """Shapes that do not fit: torch's error, and the process goes on."""
     x, w, _ = tensors()
@@ -121,6 +186,7 @@ def test_the_name_is_put_back(nothing_compiled, capture):
         capture(lambda: (inside.append(F.linear), F.linear(x, w))[1], warm=False)
     assert inside != [torch._C._nn.linear]
     assert F.linear is torch._C._nn.linear
+    assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
     assert torch.equal(inside[0](x, w), F.linear(x, w))  # kept by somebody, it goes on as torch's
 
 

@@ -408,9 +408,10 @@ def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _getitem(self: Tensor, index: Any) -> Any:
-    session = _session()
-    if session is not None and self.is_cuda:
-        index = _host_indices(index)
+    if type(index) is list or (type(index) is tuple and list in map(type, index)):
+        session = _session()
+        if session is not None and self.is_cuda:
+            index = _host_indices(index)
     return _stock["getitem"](self, index)
 
 
@@ -425,7 +426,7 @@ def _host_indices(index: Any) -> Any:
     """Lists in an index become host tensors here, so that the copy is seen at the dispatcher."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
-    if type(index) is tuple and list in map(type, index):
+    if type(index) is tuple:
         return tuple(_host_indices(part) if type(part) is list else part for part in index)
     return index
 
@@ -475,7 +476,12 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
-        "linear": (torch.nn.functional if whole.may_replace() else None, "linear", whole.linear),
+        "linear": (whole.owner_of("linear"), "linear", whole.linear),
+        "attention": (
+            whole.owner_of("scaled_dot_product_attention"),
+            "scaled_dot_product_attention",
+            whole.attention,
+        ),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

@@ -374,8 +374,7 @@ class Recorder(TorchDispatchMode):
         if not tensor.is_cuda:
             return self._external(tensor, 0)
         address = tensor.data_ptr()
-        start = storage_address(tensor) if tensor.storage_offset() or not address else address
-        base = self.storages.get(start)
+        base = self.storages.get(storage_address(tensor) if tensor.storage_offset() or not address else address)
         segment = self.segment
         if base is None or base.segment != segment:
             return self._external(tensor, address)
@@ -452,13 +451,14 @@ class Recorder(TorchDispatchMode):
     def live_values(self) -> list[tuple[Value, Tensor]]:
         """Values of the current segment whose tensors are alive, with those tensors."""
         segment = self.tape.segment
-        alive = []
-        for value in self.known.values():
-            if value.segment == segment and value.made_by >= 0:
-                tensor = value()
-                if tensor is not None and tensor.layout is torch.strided:
-                    alive.append((value, tensor))
-        return alive
+        return [
+            (value, tensor)
+            for value in self.known.values()
+            if value.segment == segment
+            and value.made_by >= 0
+            and (tensor := value()) is not None
+            and tensor.layout is _STRIDED
+        ]
 
 
 def _shield_from_dynamo() -> None:

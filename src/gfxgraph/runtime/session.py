@@ -572,9 +572,11 @@ class Session:
         graph_memory = self.state.graph_memory
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
-            in_pool = tensor.is_cuda and (
-                storage_address(tensor) in graph_memory or is_within(tensor.data_ptr(), ranges)
-            )
+            in_pool = False
+            if tensor.is_cuda:
+                address = tensor.data_ptr()
+                start = storage_address(tensor) if tensor.storage_offset() or not address else address
+                in_pool = start in graph_memory or is_within(address, ranges)
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
         for step in program.segments:
             # By address: the memory is pinned through ``externals``, or is a pool's and must not be.

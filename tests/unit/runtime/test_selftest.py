@@ -93,7 +93,7 @@ def test_report(planted):
     assert report["stats"]["replay_count"] == sum(
         case["stats"]["replay_count"] for case in report["cases"] if "stats" in case
     )
-    assert environment.from_dict(report).platform == "none"
+    assert environment.from_dict(report).platform == ("cuda" if torch.version.cuda else "none")
 
 
 def test_nothing_of_the_owner_is_in_it(planted):
@@ -137,7 +137,8 @@ def test_real_cases_pass(tmp_path):
 def test_refusals(tmp_path):
     """Where gfxgraph cannot be used, and for a case or profile that there is not: status 2, no report."""
     done = doctor(cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith(("not_rocm_cpu_torch: ", "no_gpu: "))
+    refusals = ("not_rocm_cpu_torch: ", "not_rocm_cuda_torch: ", "no_gpu: ")
+    assert done.returncode == 2 and done.stderr.startswith(refusals)
     done = doctor("--simulate", "no-such-profile", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("simulator_unknown_profile: ")
     done = doctor("--simulate", "--only", "no_such_case", cwd=tmp_path)

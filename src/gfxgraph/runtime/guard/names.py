@@ -6,7 +6,6 @@ import gc
 import inspect
 import sys
 from collections.abc import Collection, Iterable
-from itertools import chain, compress, repeat, tee
 from types import FrameType
 from typing import Any
 
@@ -90,18 +89,12 @@ def device_tensors() -> list[Tensor]:
 
 
 def objects_of(kinds: Collection[type]) -> list[Any]:
-    """Every object of exactly these types, without another thread ever meeting the list of all objects.
+    """Every object of exactly these types, which are classes made by Python: others their objects do not refer to.
 
-    That list holds tuples that other threads are still making, and making one ends in a SystemError while
-    somebody else has it. So it lives within one call into C, which no thread switch interrupts; before
-    Python 3.12 one may, and there what refers to the types is asked for, which takes some times as long.
+    Not from ``gc.get_objects()``: that list holds tuples that other threads are still making, and making one ends
+    in a SystemError while somebody else has it. What refers to a type is found as fast.
     """
-    if sys.version_info < (3, 12):
-        return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
-    # The last few that passed stay in tee's buffer until it is dropped: nothing of interest.
-    everything = chain(chain.from_iterable(map(gc.get_objects, (None,))), repeat(None, 256))
-    items, same = tee(everything)
-    return list(compress(items, map(frozenset(kinds).__contains__, map(type, same))))
+    return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
 
 
 def _with_memory() -> set[type]:

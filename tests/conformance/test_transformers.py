@@ -497,7 +497,7 @@ def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkey
     gfx.accelerate(llama)
     assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
     (decoder,) = gfx.report(llama)["decoders"]
-    assert len(failed) == 2 and decoder["forwards"] == 1, decoder
+    assert len(failed) == 2 and decoder["forwards"] == 1 and not decoder["why_eager"], decoder
 
 
 @pytest.mark.parametrize(("message", "n_expected"), [("not permitted when stream is capturing", 3), ("no such", 1)])

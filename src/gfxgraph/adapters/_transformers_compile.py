@@ -40,6 +40,9 @@ MOST_TRIES, WAIT_S = 5, 1.0
 """A wait for the device, of which Inductor makes many, fails while another thread captures; then all is tried again,
 so often and after so many seconds. What Inductor has compiled it keeps."""
 
+MET_A_CAPTURE = ("when stream is capturing", "previous error during capture")
+"""What CUDA's and HIP's statuses 900 and 901 say."""
+
 EXACT = {
     "emulate_precision_casts": True,  # also keeps products and sums apart
     "eager_numerics.division_rounding": True,
@@ -78,7 +81,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
                         torch.cuda.current_stream().synchronize()
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
                 twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
-                if n_left and "captur" in str(error):
+                if n_left and any(said in str(error) for said in MET_A_CAPTURE):
                     time.sleep(WAIT_S)
                     continue
             break

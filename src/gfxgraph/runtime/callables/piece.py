@@ -170,6 +170,7 @@ class Piece:
             self.pool = None
             self._give_up("its capture failed", error)
             return False
+        self.why_eager = ""
         return True
 
     def run(self) -> Any:

@@ -24,13 +24,15 @@ class Value(weakref.ref):  # type: ignore[type-arg]
     ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
     0 for views (their base says) and for host tensors. Called, it gives the tensor while it lives: it
     is itself the weak reference, for one object in place of two is what recording can afford.
-    ``layout`` is noted where memory is guarded, None elsewhere. Two values are never equal.
+    ``layout`` is noted where memory is guarded, None elsewhere. ``owner`` is the number of the recorder
+    that made it: a tensor may have values of several. Two values are never equal.
 
     ``Value(tensor)`` leaves all of them to be set by the recorder; ``new_value`` sets them.
     """
 
-    __slots__ = ("address", "layout", "made_by", "root", "segment")
+    __slots__ = ("address", "layout", "made_by", "owner", "root", "segment")
 
+    owner: int
     made_by: int
     segment: int
     address: int
@@ -54,9 +56,10 @@ class Value(weakref.ref):  # type: ignore[type-arg]
         return f"{'x' if self.is_external else '%'}{self.segment}.{self.made_by}@{self.address:x}"
 
 
-def new_value(tensor: Any, made_by: int, segment: int, address: int, root: Value | None) -> Value:
+def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int, root: Value | None) -> Value:
     """A value with everything said about it."""
     value = Value(tensor)
+    value.owner = owner
     value.made_by = made_by
     value.segment = segment
     value.address = address

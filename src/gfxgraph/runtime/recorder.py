@@ -7,8 +7,9 @@ appear between two operations were launched by somebody else (Triton, an extensi
 as opaque. Operations of the unsafe table never reach the driver: the session splits there.
 
 Invariants: no tensor made inside the capture is kept alive (that would change which memory is
-reused, so the graph would differ from a stock capture); identity is by a weak reference to the
-tensor object, which lives exactly as long as torch's tensor does.
+reused, so the graph would differ from a stock capture); a tensor's value is one of the weak references
+to it, found through the tensor itself (``__weakref__``, the newest), which lives exactly as long as torch's
+tensor does.
 
 Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 2.13: without
 ``ignore_compile_internals`` compiled code silently runs eagerly under the mode, and stays eager.
@@ -16,13 +17,16 @@ Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import getweakrefs
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.core.tape import Opaque, Tape, Value, new_value
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
 
 _getframe = sys._getframe
+_numbers = itertools.count(1)  # of recorders
 _LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 _SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
@@ -92,7 +97,11 @@ class Recorder(TorchDispatchMode):
         self.paused = False
         self.tape = Tape(0)
         self.rows = self.tape.rows
-        self.known: dict[int, Value] = {}
+        self.owner = next(_numbers)
+        self.outside: dict[int, Value] = {}
+        """By ``identity``: values of tensors from outside, which ``externals`` holds."""
+        self.values: list[Value] = []
+        """What the current segment's operations made."""
         self.storages: dict[int, Value] = {}
         self.externals: dict[Value, Tensor] = {}
         self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
@@ -122,6 +131,7 @@ class Recorder(TorchDispatchMode):
         self.tape = Tape(index)
         self.rows = self.tape.rows
         self.segment = index
+        self.values = []
         self.mutated = {}
         self.readers.clear()
         self.reader = _no_reader
@@ -219,16 +229,19 @@ class Recorder(TorchDispatchMode):
                 return self.session.unsafe_op(row, func, args, kwargs or {})
             if self.is_guarded and not info.is_torchs:
                 args, kwargs = self._repaired(info, args, kwargs or {})
-        known = self.known
+        owner = self.owner
         spec_args = [*args]
         try:
             for position in info.tensors if len(args) >= info.n_tensors else range(len(args)):
                 item = args[position]
-                value = known.get(identity(item))
-                if value is not None and value() is item:
+                kind = type(item)
+                if kind is Tensor or kind is Parameter:
+                    value = item.__weakref__  # see known
+                    if type(value) is not Value or value.owner is not owner:
+                        value = self.value_of(item)
                     spec_args[position] = value
-                elif type(item) not in _PLAIN:
-                    spec_args[position] = self._spec_of_unknown(item)
+                elif kind not in _PLAIN:
+                    spec_args[position] = self._spec(item)
             if not kwargs:
                 kwargs = spec_kwargs = _NO_KWARGS
             elif info.names_tensors:
@@ -258,10 +271,13 @@ class Recorder(TorchDispatchMode):
                 else:
                     launched = self._new_nodes(after)
         if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
-            key = identity(out)
-            made: Any = known.get(key)
-            if made is None or made() is not out:  # else in-place: the same value, changed
-                known[key] = made = Value(out)
+            made: Any = out.__weakref__
+            if made is not None and (type(made) is not Value or made.owner is not owner):
+                made = self.known(out)
+            if made is None:  # else in-place: the same value, changed
+                made = Value(out)
+                self.values.append(made)
+                made.owner = owner
                 made.made_by = position
                 made.segment = self.segment
                 made.layout = None
@@ -281,9 +297,7 @@ class Recorder(TorchDispatchMode):
         elif isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
                 return out  # host work that depends on nothing from the device: done once, as always
-            made = known.get(identity(out))
-            if made is None or made() is not out:
-                made = self._made(out, position, info, spec_args)
+            made = self.known(out) or self._made(out, position, info, spec_args)
         elif type(out) in _SEQUENCES:
             made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         else:
@@ -341,8 +355,8 @@ class Recorder(TorchDispatchMode):
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
         """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
         source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
-        value = self.known.get(identity(source))
-        return info.unsafe is not None and value is not None and value() is source and value in self.externals
+        value = self.known(source)
+        return info.unsafe is not None and value is not None and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -354,14 +368,19 @@ class Recorder(TorchDispatchMode):
             return kind([self._spec(part) for part in item])
         return item
 
-    def _spec_of_unknown(self, item: Any) -> Any:
-        return self.value_of_unknown(item) if isinstance(item, Tensor) else self._spec(item)
+    def known(self, tensor: Tensor) -> Value | None:
+        """The value of a tensor that this recorder has seen: the newest weak reference, unless others have some."""
+        newest = tensor.__weakref__
+        if newest is None:
+            return None
+        held = self.outside.get(identity(tensor))
+        # Weights may have a value of every graph that was ever captured: looked through only where ours may be.
+        if held is not None or (type(newest) is Value and newest.owner < self.owner):
+            return held
+        return next((ref for ref in getweakrefs(tensor) if type(ref) is Value and ref.owner == self.owner), None)
 
     def value_of(self, tensor: Tensor) -> Value:
-        value = self.known.get(identity(tensor))
-        if value is not None and value() is tensor:
-            return value
-        return self.value_of_unknown(tensor)
+        return self.known(tensor) or self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> Value:
         """A tensor that no recorded operation made: an input, or another view of captured memory.
@@ -378,14 +397,14 @@ class Recorder(TorchDispatchMode):
         segment = self.segment
         if base is None or base.segment != segment:
             return self._external(tensor, address)
-        value = new_value(tensor, len(self.tape.rows), segment, 0, base.root or base)
+        value = new_value(tensor, self.owner, len(self.tape.rows), segment, 0, base.root or base)
         layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
         self.tape.aliases.append((len(self.tape.rows), value, base, layout))
-        self.known[identity(tensor)] = value
+        self.values.append(value)
         return value
 
     def _external(self, tensor: Tensor, address: int) -> Value:
-        self.known[identity(tensor)] = value = new_value(tensor, -1, self.segment, address, None)
+        self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
 
@@ -397,7 +416,9 @@ class Recorder(TorchDispatchMode):
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
-        self.known[identity(tensor)] = value = Value(tensor)
+        value = Value(tensor)
+        self.values.append(value)
+        value.owner = self.owner
         value.made_by = position
         value.segment = self.segment
         value.address = 0
@@ -423,8 +444,8 @@ class Recorder(TorchDispatchMode):
 
         Host work with it is work with a value from the device.
         """
-        value = new_value(tensor, position, self.tape.segment, 0, None)
-        self.known[identity(tensor)] = value
+        value = new_value(tensor, self.owner, position, self.tape.segment, 0, None)
+        self.values.append(value)
         self.externals[value] = tensor
         self.session.values.taint(tensor)
         return value
@@ -449,16 +470,13 @@ class Recorder(TorchDispatchMode):
                         self.mutated[key] = tensor
 
     def live_values(self) -> list[tuple[Value, Tensor]]:
-        """Values of the current segment whose tensors are alive, with those tensors."""
-        segment = self.tape.segment
-        return [
-            (value, tensor)
-            for value in self.known.values()
-            if value.segment == segment
-            and value.made_by >= 0
-            and (tensor := value()) is not None
-            and tensor.layout is _STRIDED
-        ]
+        """Values of the current segment whose tensors are alive, with those tensors; of two for one the later."""
+        live = {
+            identity(tensor): (value, tensor)
+            for value in self.values
+            if (tensor := value()) is not None and tensor.layout is _STRIDED
+        }
+        return list(live.values())
 
 
 def _shield_from_dynamo() -> None:
@@ -489,12 +507,12 @@ def storage_address(tensor: Tensor) -> int:
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_EXTERNAL_ROOT = new_value(type(None), -1, -1, 0, None)
+_EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
 _STRIDED = torch.strided
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
-_EXACT = frozenset({Tensor, torch.nn.Parameter, list})
+_EXACT = frozenset({Tensor, Parameter, list})
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _TAINTED = UnsafeOp(

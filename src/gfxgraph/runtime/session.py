@@ -585,7 +585,8 @@ class Session:
         graph_memory.update(program.addresses)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
         self.recorder.externals = {}
-        self.recorder.known.clear()
+        self.recorder.outside = {}
+        self.recorder.values = []
         self.recorder.mutated = {}
         self.recorder.tape = type(self.recorder.tape)(-1)
 

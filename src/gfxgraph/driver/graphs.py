@@ -77,7 +77,8 @@ class RuntimeDriver(ABC):
         answers = (c_ulonglong * 2)()  # the status, an int, and the count
         first = POINTER(c_size_t)()
         call = self.table.undeclared("capture_info")
-        arguments = (c_void_p(stream), byref(answers), None, None, byref(first), byref(answers, sizeof(c_ulonglong)))
+        handle = c_void_p.from_param(stream)
+        arguments = (handle, byref(answers), None, None, byref(first), byref(answers, sizeof(c_ulonglong)))
         status = memoryview(answers).cast("B").cast("i")
         count = memoryview(answers).cast("B").cast("Q")
 

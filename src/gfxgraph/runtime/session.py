@@ -572,11 +572,10 @@ class Session:
         graph_memory = self.state.graph_memory
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
-            in_pool = False
-            if tensor.is_cuda:
-                address = tensor.data_ptr()
+            in_pool, address = False, value.address
+            if address or tensor.is_cuda:
                 start = storage_address(tensor) if tensor.storage_offset() or not address else address
-                in_pool = start in graph_memory or is_within(address, ranges)
+                in_pool = start in graph_memory or (bool(ranges) and is_within(address, ranges))
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
         for step in program.segments:
             # By address: the memory is pinned through ``externals``, or is a pool's and must not be.

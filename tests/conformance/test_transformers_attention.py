@@ -115,11 +115,31 @@ def test_a_capture_elsewhere_is_no_verdict(platform, monkeypatch):
     assert not attention._chosen
 
 
+def test_trials_need_shapes_alone(monkeypatch):
+    """A compiler's tensors have no numbers, and what is made from them has none either."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    ways = {"repeated": attention._repeated, "other": other_bits, "same": lambda *given: attention._repeated(*given)}
+    monkeypatch.setattr(attention, "WAYS", ways)
+    monkeypatch.setattr(attention, "_took", lambda way, given: 2.0 if way is attention._repeated else 1.0)
+    q, k, _, mask, scale = case()
+    like = FakeTensorMode().from_tensor
+    assert attention._try(like(q), like(k), like(mask), scale) == "same"
+
+
+def test_little_memory_is_left_alone(monkeypatch):
+    """Trials hold keys and values once more, and repeated; where memory is short nothing is tried."""
+    q, k, _, mask, scale = case()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (k.numel() * 4 * 8, 1 << 40))
+    assert attention._try(q, k, mask, scale) == "repeated"
+
+
 def test_it_is_tried_once_for_shapes_and_settings(platform, monkeypatch):
     """Again the same answer at once; other settings of attention are another question."""
     tried = []
     monkeypatch.setattr(attention, "_try", lambda q, *_: tried.append(q.shape) or "packed")
-    q, k, _, mask, scale = case()
+    q, k, _, mask, scale = case(device="cuda")
     was = torch.backends.cuda.mem_efficient_sdp_enabled()
     try:
         for is_on in (True, True, False):

@@ -255,7 +255,7 @@ def test_execs_are_given_back(monkeypatch):
         return lambda *given: answers.append((name, call(*given)))
 
     monkeypatch.setattr(table, "raw", raw)
-    n_before = sum(isinstance(found, Joined) for found in gc.get_objects())
+    n_before = sum(type(found) is Joined for found in gc.get_objects())
     for i in range(20):
         g = gfxgraph.graphed(lambda x, i=i: x + i)
         x = torch.ones(10 + i, device="cuda")
@@ -264,7 +264,7 @@ def test_execs_are_given_back(monkeypatch):
         assert short_way(g) == "joined", g.explain()
         del g
     gc.collect()
-    assert sum(isinstance(found, Joined) for found in gc.get_objects()) <= n_before
+    assert sum(type(found) is Joined for found in gc.get_objects()) <= n_before
     for name in ("exec_destroy", "graph_destroy"):
         assert answers.count((name, 0)) >= 20 and not [a for a in answers if a[0] == name and a[1]]
 

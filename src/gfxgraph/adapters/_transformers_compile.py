@@ -79,7 +79,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
                         why = _compile(twin, model, extras, has_positions, mode)
                         torch.cuda.current_stream().synchronize()
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
-                twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
+                twin, why = decoder, f"it cannot be compiled ({first_line(getattr(error, 'inner_exception', error))})"
                 if n_left and any(said in str(error) for said in MET_A_CAPTURE):
                     time.sleep(WAIT_S)
                     continue

@@ -326,8 +326,25 @@ class Writer:
                 source = source.narrow(dim, 0, n)
             sources.append(source)
             self.names[f"source{i}"] = source
-            self.line(f"out{i} = empty_like(source{i})")
+            self.line(f"out{i} = {self._empty(i, source)}")
         return sources
+
+    def _empty(self, i: int, source: Tensor) -> str:
+        """What makes a tensor like ``source``: where it can, in the way of compiled code, past the dispatcher."""
+        like = torch.empty_like(source)
+        empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        try:
+            made = empty(like.size(), like.stride(), like.dtype) if empty is not None else None
+        except RuntimeError:  # a torch without it for this device
+            made = None
+        if made is None or made.device != like.device:
+            return f"empty_like(source{i})"
+        self.names |= {"empty_strided": empty, f"size{i}": tuple(like.size()), f"stride{i}": like.stride()}
+        self.names[f"dtype{i}"] = like.dtype
+        expression = f"empty_strided(size{i}, stride{i}, dtype{i})"  # on the current device
+        if torch.cuda.device_count() == 1:
+            return expression
+        return f"{expression} if current_device() == device else empty_like(source{i})"
 
     def launch_joined(self, instance: Instance) -> None:
         """One launch that copies the arguments in and every small result into memory of the caller's."""

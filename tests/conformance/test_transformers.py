@@ -340,6 +340,31 @@ def test_weights_that_moved_are_noticed(llama):
     assert not torch.equal(stock, before) and all(torch.equal(stock, each) for each in ours)
 
 
+@pytest.mark.parametrize("change", [
+    lambda is_on: torch.backends.cuda.enable_cudnn_sdp(is_on),
+    lambda is_on: torch.use_deterministic_algorithms(not is_on),
+    lambda is_on: torch.set_float32_matmul_precision("highest" if is_on else "high"),
+])  # fmt: skip
+def test_settings_that_choose_kernels_are_noticed(llama, change):
+    """A graph has the kernels of its capture: under other settings everything is captured anew."""
+    gfx.accelerate(llama)
+
+    def forwards():
+        llama.generate(**prompt(), max_new_tokens=6, do_sample=False)
+        return gfx.report(llama)["decoders"][0]["forwards"]
+
+    assert [forwards() for _ in range(4)] == [1] * 4  # the prompt's graph, too, is there by then
+    captures = gfxgraph.stats()["capture_count"]
+    forwards()
+    assert gfxgraph.stats()["capture_count"] == captures
+    change(False)
+    try:
+        forwards()
+        assert gfxgraph.stats()["capture_count"] > captures
+    finally:
+        change(True)
+
+
 def test_hooks_are_called(llama):
     """A model with a forward hook is left alone: a graph would not call it."""
     gfx.accelerate(llama)

@@ -79,6 +79,21 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return bool((one.contiguous().view(size) == other.contiguous().view(size)).all())
 
 
+def kernel_settings() -> tuple[Any, ...]:
+    """What torch's choice of kernels depends on beside the tensors: a graph has the kernels of its capture."""
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled(),
+        backends.mem_efficient_sdp_enabled(),
+        backends.math_sdp_enabled(),
+        backends.cudnn_sdp_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        backends.matmul.allow_fp16_reduced_precision_reduction,
+        backends.matmul.allow_bf16_reduced_precision_reduction,
+    )
+
+
 def choose(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
     """The way for calls like this one: a name of `WAYS`.
 
@@ -90,15 +105,7 @@ def choose(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
     """
     if not q.is_cuda:
         return "repeated"
-    backends = torch.backends.cuda
-    settings = (
-        backends.flash_sdp_enabled(),
-        backends.mem_efficient_sdp_enabled(),
-        backends.math_sdp_enabled(),
-        backends.cudnn_sdp_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-    key = (q.shape, k.shape, mask.shape, q.dtype, mask.dtype, q.device, scale, settings)
+    key = (q.shape, k.shape, mask.shape, q.dtype, mask.dtype, q.device, scale, kernel_settings())
     with _lock:
         if key not in _chosen:
             _chosen[key] = _try(q, k, mask, scale)

@@ -239,6 +239,7 @@ def bench_parts(reps: int) -> dict:
         "launch that copies 6": six.launch,
         "clone": lambda: x.clone(),
         "empty_like": lambda: torch.empty_like(x),
+        "as compiled code allocates": lambda: guards._empty_strided_cuda((NUMEL,), (1,), torch.float32),
         "new tensor over it (.data)": lambda: x.data,
         "check of 1": lambda: check1(x),
         "check of 6": lambda: check6(*xs),

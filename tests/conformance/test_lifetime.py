@@ -72,9 +72,15 @@ def test_temporaries_die_inside_the_capture(on_both, size):
 def _side_streams(n_streams):
     x = torch.zeros(4096, device="cuda")
     before = reserved()
-    graph, streams = torch.cuda.CUDAGraph(), [torch.cuda.Stream() for _ in range(n_streams)]
+    # torch hands out streams round robin, and one of these could be the one that captures.
+    different = {}
+    while len(different) <= n_streams:
+        stream = torch.cuda.Stream()
+        different[stream.cuda_stream] = stream
+    capturing, *streams = different.values()
+    graph = torch.cuda.CUDAGraph()
     addresses, outs = [], []
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=capturing):
         main = torch.cuda.current_stream()
         for _ in range(3):
             outs = []

@@ -340,6 +340,31 @@ def test_weights_that_moved_are_noticed(llama):
     assert not torch.equal(stock, before) and all(torch.equal(stock, each) for each in ours)
 
 
+@pytest.mark.parametrize("change", [
+    lambda is_on: torch.backends.cuda.enable_cudnn_sdp(is_on),
+    lambda is_on: torch.use_deterministic_algorithms(not is_on),
+    lambda is_on: torch.set_float32_matmul_precision("highest" if is_on else "high"),
+])  # fmt: skip
+def test_settings_that_choose_kernels_are_noticed(llama, change):
+    """A graph has the kernels of its capture: under other settings everything is captured anew."""
+    gfx.accelerate(llama)
+
+    def forwards():
+        llama.generate(**prompt(), max_new_tokens=6, do_sample=False)
+        return gfx.report(llama)["decoders"][0]["forwards"]
+
+    assert [forwards() for _ in range(4)] == [1] * 4  # the prompt's graph, too, is there by then
+    captures = gfxgraph.stats()["capture_count"]
+    forwards()
+    assert gfxgraph.stats()["capture_count"] == captures
+    change(False)
+    try:
+        forwards()
+        assert gfxgraph.stats()["capture_count"] > captures
+    finally:
+        change(True)
+
+
 def test_hooks_are_called(llama):
     """A model with a forward hook is left alone: a graph would not call it."""
     gfx.accelerate(llama)
@@ -544,3 +569,32 @@ def test_by_setting(on, monkeypatch):
         monkeypatch.undo()
         gfxgraph.enable(validate=False, **ON)
     assert not gfx.is_accelerated(model) and not gfx.ADAPTER.is_installed
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("model_class, config_class, more", [
+    (LlamaForCausalLM, LlamaConfig, {}),
+    (MistralForCausalLM, MistralConfig, {"sliding_window": 8}),
+    (Gemma2ForCausalLM, Gemma2Config, {"sliding_window": 8, "head_dim": 8, "attn_implementation": "sdpa"}),
+])  # fmt: skip
+def test_a_captured_prompt_calls_attention_as_eager_does(monkeypatch, model_class, config_class, more, padded):
+    """Inside a capture transformers cannot ask whether a mask is needed; what was found outside counts."""
+    more = SMALL | more | {"num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = model_class(config_class(**more)).to("cuda").eval()
+    inputs = prompt(length=12)
+    if not padded:
+        inputs["attention_mask"].fill_(1)
+    seen, real = [], torch.nn.functional.scaled_dot_product_attention
+
+    def attention(query, key, value, attn_mask=None, **kwargs):
+        if query.shape[2] > 1:
+            mask = None if attn_mask is None else tuple(attn_mask.shape)
+            seen.append((torch.cuda.is_current_stream_capturing(), (tuple(key.shape), mask, sorted(kwargs.items()))))
+        return real(query, key, value, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    stock, ours = both(model, inputs, n=4, max_new_tokens=3, do_sample=False)
+    assert all(torch.equal(stock, each) for each in ours)
+    calls = [[each[1] for each in seen if each[0] is captured] for captured in (True, False)]
+    assert len(calls[0]) == 2 and calls[1][:2] == calls[0]

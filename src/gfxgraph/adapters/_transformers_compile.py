@@ -24,6 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GenerationConfig
 
+from gfxgraph.adapters import _transformers_attention as attention
+from gfxgraph.adapters._transformers_attention import MET_A_CAPTURE, same_bits
 from gfxgraph.adapters._transformers_choice import Choice, Stops
 from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
@@ -39,9 +41,6 @@ N_COMPARED = 6
 MOST_TRIES, WAIT_S = 5, 1.0
 """A wait for the device, of which Inductor makes many, fails while another thread captures; then all is tried again,
 so often and after so many seconds. What Inductor has compiled it keeps."""
-
-MET_A_CAPTURE = ("when stream is capturing", "previous error during capture")
-"""What CUDA's and HIP's statuses 900 and 901 say."""
 
 EXACT = {
     "emulate_precision_casts": True,  # also keeps products and sums apart
@@ -80,7 +79,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
                         why = _compile(twin, model, extras, has_positions, mode)
                         torch.cuda.current_stream().synchronize()
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
-                twin, why = decoder, f"it cannot be compiled ({first_line(error)})"
+                twin, why = decoder, f"it cannot be compiled ({first_line(getattr(error, 'inner_exception', error))})"
                 if n_left and any(said in str(error) for said in MET_A_CAPTURE):
                     time.sleep(WAIT_S)
                     continue
@@ -105,7 +104,7 @@ def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: b
         twin.forward(twin.model_step)
         expected, written = twin.logits.clone(), _written(twin)
         twin.forward(compiled)
-        if mode != "any" and not (_same(twin.logits, expected) and all(map(_same, _written(twin), written))):
+        if mode != "any" and not (same_bits(twin.logits, expected) and all(map(same_bits, _written(twin), written))):
             return f"compiled, its step {step} gives other bits"
         twin.choose(greedy, twin.logits)
         twin.cache.place.n_cached += 1
@@ -134,12 +133,6 @@ def _written(decoder: Decoder) -> list[Tensor]:
     """What a step has written into the cache."""
     at = decoder.position
     return [held.index_select(2, at).clone() for layer in decoder.cache.layers for held in (layer.keys, layer.values)]
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Equal bit for bit; numbers that are none count as equal to themselves."""
-    size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return bool((one.view(size) == other.view(size)).all())
 
 
 def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
@@ -210,6 +203,9 @@ def _define_ops() -> None:
     _library = torch.library.Library("gfxgraph", "FRAGMENT")
     _library.define("unary(Tensor x, str name) -> Tensor")
     _library.define("mean(Tensor x, int[] dim, bool keepdim) -> Tensor")
+    _library.define("attention(Tensor q, Tensor k, Tensor v, Tensor mask, float scale, str way) -> Tensor")
+    _library.impl("attention", attention.attend, "CompositeExplicitAutograd")
+    torch.library.register_fake("gfxgraph::attention", lambda q, *_: q.new_empty(q.shape), lib=_library)
     _library.define("softmax(Tensor x, int dim, ScalarType? dtype) -> Tensor")
     _library.impl("unary", lambda x, name: _UNARY[name](x), "CompositeExplicitAutograd")
     _library.impl("mean", lambda x, dim, keepdim: x.mean(dim, keepdim), "CompositeExplicitAutograd")
@@ -250,6 +246,8 @@ def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
     else:
         return None
     args, kwargs = node.args, dict(node.kwargs)
+    if name == "scaled_dot_product_attention":
+        return attention.replacement(node)
     if name == "gelu":
         how = kwargs.get("approximate", "none")
         return ops.unary, (args[0], "gelu_tanh" if how == "tanh" else "gelu")

@@ -18,11 +18,11 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from transformers.generation.utils import GenerateDecoderOnlyOutput
-from transformers.masking_utils import create_masks_for_generate
 
 from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
+from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.errors import first_line
 from gfxgraph.runtime.callables.memory import Arena
 from gfxgraph.runtime.callables.piece import Piece, beside, copy_in
@@ -145,45 +145,6 @@ class Decoder:
 
     # -- the two parts of a step --------------------------------------------------------------------
 
-    def _masks(self) -> Any:
-        """The attention masks of a step, as ``prepare_inputs_for_generation`` makes them."""
-        made = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)
-        like = torch.empty((self.batch, 1, 0), dtype=self.model.dtype, device=self.mask.device)
-
-        def masks(mask: Tensor) -> Any:
-            return made(
-                config=self.model.config,
-                inputs_embeds=like,
-                attention_mask=mask,
-                past_key_values=self.cache,
-                position_ids=self.position_ids,
-                block_sequence_ids=None,
-                token_type_ids=None,
-                mm_token_type_ids=None,
-                is_first_iteration=False,
-            )
-
-        if not self.cache.place.is_full:
-            return masks(self.mask)
-        # A full window ends at the query: it sees the same columns each step, of a mask that moves along.
-        seen = masks(self.mask.index_select(1, self.in_window + self.position))
-        if not isinstance(seen, dict):
-            return seen
-        everything = masks(self.mask)
-        return {kind: seen[kind] if kind == "sliding_attention" else everything[kind] for kind in seen}
-
-    def _added_masks(self) -> Any:
-        """The masks as numbers to add, made once instead of by torch's attention in every layer."""
-        masks = self._masks()
-        dtypes = {layer.keys.dtype for layer in self.cache.layers}
-        if self.model.config._attn_implementation != "sdpa" or len(dtypes) > 1:
-            return masks
-        like = {"dtype": dtypes.pop(), "device": self.mask.device}
-        nothing, everything = torch.full((), 0.0, **like), torch.full((), -math.inf, **like)
-        return pytree.tree_map_only(
-            Tensor, lambda mask: torch.where(mask, nothing, everything) if mask.dtype is torch.bool else mask, masks
-        )
-
     def model_step(self, **inputs: Any) -> Tensor:
         """Scores by the model's own kernels."""
         scores: Tensor = self.model(**inputs, return_dict=True).logits
@@ -193,7 +154,7 @@ class Decoder:
         """Read the token; leave the scores of the next."""
         self.cache.place.is_decoding = True
         try:
-            masks = self._added_masks()
+            masks = to_add(self)
             inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=masks)
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
@@ -278,7 +239,10 @@ class Decoder:
         """
 
         def read(given: dict[str, Any]) -> None:
-            scores = self.model(**given, return_dict=True).logits[:, -1]
+            model = self.model
+            is_unmasked = given.get("attention_mask") is None
+            with none_made(model.config.get_text_config(decoder=True)) if is_unmasked else nullcontext():
+                scores = model(**given, return_dict=True).logits[:, -1]
             if self.logits.shape != scores.shape:
                 self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
                 self.scores = torch.empty_like(self.logits)

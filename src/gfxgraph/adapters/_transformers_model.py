@@ -33,7 +33,7 @@ class Accelerated:
         self.arena: Any = None
         self.decoders: OrderedDict[tuple[int, int], Decoder] = OrderedDict()
         self.seen: tuple[Any, ...] = ()
-        """The modules and where their weights are, at this call."""
+        """The modules, where their weights are, and torch's settings, at this call."""
         self.captured: tuple[Any, ...] = ()
         """The same when the first of the present graphs was captured."""
         self.left_alone: dict[str, int] = {}
@@ -181,7 +181,7 @@ class Accelerated:
 
         model, state = self.model, activation.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:
-            self.free()  # graphs hold the addresses of weights that have moved
+            self.free()  # graphs hold addresses of weights, and kernels chosen by settings, that are no more
             self.captured = self.seen
         if self.arena is None:
             self.arena = Arena(state, model.device.index or 0)
@@ -263,7 +263,9 @@ class Accelerated:
         """Look at every module: what a graph would not call or could not follow, and where the weights are."""
         from torch.nn.modules import module as globally
 
-        found: list[Any] = [self.model.config._attn_implementation]
+        from gfxgraph.adapters._transformers_attention import kernel_settings
+
+        found: list[Any] = [self.model.config._attn_implementation, *kernel_settings()]
         if globally._global_forward_hooks or globally._global_forward_pre_hooks:
             return "there are forward hooks on all modules, which a graph would not call"
         for module in self.model.modules():

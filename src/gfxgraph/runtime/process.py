@@ -16,6 +16,7 @@ from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.hardware.defects import Decisions
+from gfxgraph.runtime.context import Contexts
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.session import Session
@@ -48,6 +49,7 @@ class Process:
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
     why_not_joined: str = ""
     """Why they may not, where that is so."""
+    contexts: Contexts = field(default_factory=Contexts)
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

@@ -56,7 +56,6 @@ class Launches:
 
     def refused(self, targets: list[Tensor], sources: list[Tensor]) -> None:
         """A launch was refused: torch copies, and says what is wrong where it is refused too."""
-        # A thread without a context is refused, for one; torch gives it one.
         why = "a launch of the copying kernel was refused; torch copied"
         self._state.report("copy_refused", why, level=logging.INFO)
         copy_all(targets, sources)
@@ -80,14 +79,6 @@ def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
     return state.copy_kernels[device_index]
 
 
-def give_context(device_index: int) -> None:
-    """Have a context in this thread, for calls of the driver's: one that has launched nothing yet has none.
-
-    To ask a stream whether it is done would do, too, but ends a capture of another thread.
-    """
-    torch.zeros(1, device=f"cuda:{device_index}")
-
-
 def what_said(error: Exception) -> str:
     """Why something of the driver's cannot be had, in one line."""
     if isinstance(error, DriverError):
@@ -106,7 +97,7 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
         return None
     try:
         with torch.cuda.device(device_index):
-            give_context(device_index)
+            state.contexts.give(device_index)
             arch = getattr(torch.cuda.get_device_properties(device_index), "gcnArchName", "")
             kernel = driver.copy_kernel(arch)
             if _copies_right(kernel):

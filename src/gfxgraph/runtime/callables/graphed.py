@@ -127,6 +127,7 @@ class Graphed(Capturing):
                 return result
         call = self._understand(state, structure, args, kwargs, tensors)
         arena = arena_of(state, call.device, self._owner)
+        state.contexts.give(arena.device_index)
         with arena.lock:
             if self._dims is not None:
                 self._count_fast_calls()

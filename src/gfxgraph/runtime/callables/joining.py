@@ -15,7 +15,7 @@ time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import DriverError
-from gfxgraph.runtime.callables.copying import copy_kernel, give_context, part, what_said
+from gfxgraph.runtime.callables.copying import copy_kernel, part, what_said
 from gfxgraph.runtime.callables.nearness import is_near
 from gfxgraph.runtime.hooks import bare_launch
 
@@ -69,20 +69,12 @@ def copied(into: Pairs, back: Pairs) -> Any:
     return [(part(*pair)[0], part(*pair)[2]) for pair in into], [part(*pair) for pair in back]
 
 
-def refused_again(entry: Entry, apply: Callable[[], int]) -> bool:
-    """A change of a joined graph was refused: try it once more.
-
-    Returns:
-        True where it is refused again; then nothing is joined for ``entry`` any more.
-    """
-    give_context(entry.arena.device_index)
-    if not apply():
-        return False
+def change_refused(entry: Entry) -> None:
+    """A change of a joined graph was refused: nothing is joined for ``entry`` any more."""
     entry.can_join = False
     entry.why_not_joined = "an address in the graph exec could not be changed"
     why = f"{entry.why_not_joined}; copies are launched on their own"
     entry.arena.state.report("join_refused", why, entry.function, level=logging.INFO)
-    return True
 
 
 def joined_call(
@@ -204,7 +196,7 @@ def _try(state: Process, device_index: int) -> bool:
         return False
     try:
         with torch.cuda.device(device_index):
-            give_context(device_index)
+            state.contexts.give(device_index)
             if _joins_right(driver, kernel):
                 return True
             why = "a joined graph gave other data"

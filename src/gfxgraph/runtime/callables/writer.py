@@ -22,7 +22,7 @@ from gfxgraph.errors import ReplayError
 from gfxgraph.runtime.callables.copying import Launches, copy_kernel, part, takes
 from gfxgraph.runtime.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.runtime.callables.invent import Content, Pad, last_rows
-from gfxgraph.runtime.callables.joining import hooks_of, joined_call, refused_again
+from gfxgraph.runtime.callables.joining import change_refused, hooks_of, joined_call
 from gfxgraph.runtime.callables.outputs import Result
 from gfxgraph.runtime.graph import launch_of
 
@@ -127,6 +127,8 @@ class Writer:
             # The default stream's handle is 0 on every device: the driver would take the current one's.
             self.names["current_device"] = torch._C._cuda_getDevice
             self.line("if not stream and current_device() != device: return MISS")
+        self.names["contexts"] = self.entry.arena.state.contexts
+        self.line("if device not in contexts.devices: contexts.give(device)")
         if self.kernel is not None:
             self.names["launches"] = self.launches
             self.line(_REBIND)
@@ -265,7 +267,7 @@ class Writer:
         assert joined is not None
         launched = joined.launched
         self.names |= {graph: instance.graph, f"joined{k}": joined, f"at{k}": joined.at, f"go{k}": launched.launch}
-        self.names["refused_again"] = functools.partial(refused_again, self.entry)
+        self.names["change_refused"] = functools.partial(change_refused, self.entry)
         self.names[f"on{k}"] = launched.on
         lines = [
             f"left = {graph}._left - 1",
@@ -299,7 +301,9 @@ class Writer:
                 f"    at{k}[{which}] = None",
                 f"    pack{len(tensors)}({name}_words, {8 * first}, *places)" if many
                 else f"    {name}_words[{first}] = places",
-                f"    if {name}_apply() and refused_again({name}_apply): return MISS",
+                f"    if {name}_apply():",
+                "        change_refused()",
+                "        return MISS",
                 f"    at{k}[{which}] = places",
             ]  # fmt: skip
         lines += [f"if go{k}(): return MISS", f"{graph}._left = left"]
@@ -322,8 +326,25 @@ class Writer:
                 source = source.narrow(dim, 0, n)
             sources.append(source)
             self.names[f"source{i}"] = source
-            self.line(f"out{i} = empty_like(source{i})")
+            self.line(f"out{i} = {self._empty(i, source)}")
         return sources
+
+    def _empty(self, i: int, source: Tensor) -> str:
+        """What makes a tensor like ``source``: where it can, in the way of compiled code, past the dispatcher."""
+        like = torch.empty_like(source)
+        empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        try:
+            made = empty(like.size(), like.stride(), like.dtype) if empty is not None else None
+        except RuntimeError:  # a torch without it for this device
+            made = None
+        if made is None or made.device != like.device:
+            return f"empty_like(source{i})"
+        self.names |= {"empty_strided": empty, f"size{i}": tuple(like.size()), f"stride{i}": like.stride()}
+        self.names[f"dtype{i}"] = like.dtype
+        expression = f"empty_strided(size{i}, stride{i}, dtype{i})"  # on the current device
+        if torch.cuda.device_count() == 1:
+            return expression
+        return f"{expression} if current_device() == device else empty_like(source{i})"
 
     def launch_joined(self, instance: Instance) -> None:
         """One launch that copies the arguments in and every small result into memory of the caller's."""

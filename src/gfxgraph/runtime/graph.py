@@ -56,6 +56,8 @@ STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only whe
 
 # One replay in so many is timed; the others take no clock.
 SAMPLE_INTERVAL = 256
+# What every replay counts down; in __dict__, where all else is, that takes 0.07 us longer.
+_IN_SLOTS = ("_left",)
 
 
 def bridged_class(base: type) -> type:
@@ -65,8 +67,7 @@ def bridged_class(base: type) -> type:
     class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
         """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
 
-        # Beside everything else, which is in __dict__: each replay counts it down, and a slot takes 0.07 us less.
-        __slots__ = ("_left",)
+        __slots__ = _IN_SLOTS
 
         def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
             return super().__new__(cls, True)

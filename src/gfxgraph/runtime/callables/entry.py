@@ -55,6 +55,8 @@ class Instance:
         """A replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
         """The graph with the copies of a call before and after it, launched as one."""
+        self.twin: JoinedCall | None = None
+        """Another, where results are copied out: who keeps one result until the next has two places in turn."""
         self.n_trials = 0
         """Replays whose result nobody was given."""
         self.seen_on = -1

@@ -86,7 +86,7 @@ def joined_call(
         tensors: all arguments of this call.
     """
     if not entry.can_join:
-        instance.joined = None
+        instance.joined = instance.twin = None
         return None
     if instance.joined is not None:
         return instance.joined if instance.joined.copied == copied(into, back) else None
@@ -107,6 +107,7 @@ def joined_call(
             if back and _may_run_again(entry, instance):
                 if not _gives_the_same(entry, instance, made, tensors, into, back):
                     raise RuntimeError("joined to its copies, the graph gave another result")
+            instance.twin = JoinedCall(entry, instance, kernel, into, back) if back else None
             instance.joined = made
     except (DriverError, RuntimeError) as error:
         entry.can_join = False

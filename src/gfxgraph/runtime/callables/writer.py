@@ -28,6 +28,7 @@ from gfxgraph.runtime.graph import launch_of
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry, Instance
+    from gfxgraph.runtime.callables.joining import JoinedCall
     from gfxgraph.runtime.callables.watch import Watch
 
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
@@ -36,6 +37,12 @@ DRIVER_COPIES = 2
 """Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"
 _PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
+
+
+def _addresses(tensors: Sequence[str]) -> str:
+    """An expression: where they lie; one address for one tensor."""
+    found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
+    return f"({found})" if len(tensors) > 1 else found
 
 
 class Writer:
@@ -261,9 +268,11 @@ class Writer:
         back = [(source, source) for source in made if takes(source, source)]
         return joined_call(entry, instance, self.tensors, into, back) is not None
 
-    def replay_joined(self, instance: Instance, k: str = "", indent: str = "", out: Sequence[int] = ()) -> None:
+    def replay_joined(
+        self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()
+    ) -> None:
         """One launch; the exec is told where the arguments and the results ``out`` lie, where that has changed."""
-        joined, graph = instance.joined, f"graph{k}"
+        graph = f"graph{k}"
         assert joined is not None
         launched = joined.launched
         self.names |= {graph: instance.graph, f"joined{k}": joined, f"at{k}": joined.at, f"go{k}": launched.launch}
@@ -294,9 +303,8 @@ class Writer:
             self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply}
             self.names[f"pack{len(tensors)}"] = _PACK[len(tensors)]
             many = len(tensors) > 1
-            places = ", ".join(f"{t}.data_ptr()" for t in tensors)
             lines += [
-                f"places = ({places})" if many else f"places = {places}",
+                f"places = {'outs' if which and instance.twin is not None else _addresses(tensors)}",
                 f"if places != at{k}[{which}]:",
                 f"    at{k}[{which}] = None",
                 f"    pack{len(tensors)}({name}_words, {8 * first}, *places)" if many
@@ -350,7 +358,18 @@ class Writer:
         """One launch that copies the arguments in and every small result into memory of the caller's."""
         sources = self._fresh(instance)
         light = [i for i, source in enumerate(sources) if takes(source, source)]
-        self.replay_joined(instance, out=light)
+        if instance.twin is None:
+            self.replay_joined(instance, instance.joined, out=light)
+        else:
+            # The last result often lives until this one is there: two places take turns, and each exec keeps one.
+            self.names["turn"] = [0]
+            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
+            self.line("if outs == at_b[1] or (turn[0] and outs != at[1]):")
+            self.line("    turn[0] = 0")
+            self.replay_joined(instance, instance.twin, "_b", indent="    ", out=light)
+            self.line("else:")
+            self.line("    turn[0] = 1")
+            self.replay_joined(instance, instance.joined, indent="    ", out=light)
         self._copy_rest(sources, light)
         self.give([f"out{i}" for i in range(len(sources))], instance)
 
@@ -394,7 +413,10 @@ class Writer:
                 for handle, idle in zip(instance.outputs.handles, instance.outputs.idle)
             )
             self.line(f"if {free or True}:")
-            (self.replay_joined if is_joined else self.replay)(instance, str(k), indent="    ")
+            if is_joined:
+                self.replay_joined(instance, instance.joined, str(k), indent="    ")
+            else:
+                self.replay(instance, str(k), indent="    ")
             results = []
             for i, result in enumerate(instance.outputs.results):
                 self.names[f"made{k}_{i}"] = made = result.made

@@ -355,7 +355,7 @@ class Recorder(TorchDispatchMode):
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
         """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
         source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
-        value = self.known(source)
+        value = self.known(source) if isinstance(source, Tensor) else None  # a collective takes lists
         return info.unsafe is not None and value is not None and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------

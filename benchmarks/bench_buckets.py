@@ -1,6 +1,6 @@
 """Learned buckets against vLLM's ladder: 10,000 calls over 200 random batch sizes, one stream of calls.
 
-    python benchmarks/bench_buckets.py [--out FILE] [--calls N] [--sizes N] [--largest N] [--seed N]
+    python benchmarks/bench_buckets.py [--out FILE] [--calls N] [--sizes N] [--largest N] [--seed N] [--ways NAMES]
 
 Three ways over the same calls: the ladder, all of it captured ahead, as vLLM does; a plan learned from
 the first tenth of the calls and captured ahead; and "auto", which begins knowing nothing and learns as
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, default=200, help="different batch sizes")
     parser.add_argument("--largest", type=int, default=512)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--ways", default="ladder,learned,auto")
     parser.add_argument("--way", help="measure this one alone, in this process")
     options = parser.parse_args()
     sizes = calls(options.calls, options.sizes, options.largest, options.seed)
@@ -177,7 +178,7 @@ def main() -> None:
             print(json.dumps(measured(options.way, *ways[options.way], sizes, data)))
             return
         found |= environment()
-        rows = {name: in_a_process(name) for name in ways}
+        rows = {name: in_a_process(name) for name in options.ways.split(",")}
         found["measured"] = rows
         best = rows["ladder"]
         found["reached"] = {
@@ -186,7 +187,8 @@ def main() -> None:
                 "less memory": rows[name]["device_nbytes"] < best["device_nbytes"],
                 "same answers": rows[name]["wrong_answers"] == 0,
             }
-            for name in ("learned", "auto")
+            for name in rows
+            if name != "ladder"
         }
     else:
         found["note"] = "no GPU: rows are counted from the plans; memory and answers need one"

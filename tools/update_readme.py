@@ -89,7 +89,7 @@ def upstream() -> str:
 
 def fuzz() -> str:
     """Random programs on the GPU."""
-    found = load("fuzz_h200.json")
+    found = load("fuzz_h100.json")
     if found is None:
         return "Not run on a GPU yet."
     return found["sentence"]

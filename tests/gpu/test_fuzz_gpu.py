@@ -1,7 +1,7 @@
 """2,000 random programs on a GPU: the same generator as tests/property/test_fuzz.py, other seeds.
 
 GFXGRAPH_TEST_OUT=FOLDER pytest tests/gpu/test_fuzz_gpu.py -n 8     # each part leaves a file
-python tests/gpu/test_fuzz_gpu.py FOLDER fuzz_h200.json              # puts them together
+python tests/gpu/test_fuzz_gpu.py FOLDER fuzz_h100.json              # puts them together
 """
 
 from __future__ import annotations

@@ -590,3 +590,23 @@ def test_results_are_allocated_past_the_dispatcher(platform, monkeypatch, n_devi
     assert made == [(1, 3)] * 3 * n_made
     assert [r.unique().tolist() for r in results] == [[8.0], [10.0], [12.0]]
     assert {r.stride() for r in results} == {(1, 3)} and len({r.data_ptr() for r in results}) == 3
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_of_the_two_is_compared_before_it_is_used(platform, monkeypatch, which):
+    """A graph that leaves its results elsewhere is not joined, be it the first or its twin."""
+    joining.joins(process.current(), 0)  # the device's own trial is over
+    real, made = process.current().driver.joined, []
+
+    def joined(*args):
+        made.append(real(*args))
+        if len(made) == which + 1:
+            made[-1].back.apply = lambda: 0
+        return made[-1]
+
+    monkeypatch.setattr(process.current().driver, "joined", joined, raising=False)
+    g = gfxgraph.graphed(lambda x: x * 2)
+    for i in range(6):
+        assert g(torch.full((5,), float(i), device="cuda")).tolist() == [2.0 * i] * 5
+    assert len(made) == 2 and launches(g) == WAYS["launched"]
+    assert "the graph gave another result" in g.explain() and kinds().count("not_joined") == 1

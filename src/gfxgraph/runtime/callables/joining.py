@@ -104,11 +104,11 @@ def joined_call(
         with torch.cuda.device(device):
             entry.arena.follow(torch.cuda.current_stream())
             made = JoinedCall(entry, instance, kernel, into, back)
-            if back and _may_run_again(entry, instance):
-                if not _gives_the_same(entry, instance, made, tensors, into, back):
+            twin = JoinedCall(entry, instance, kernel, into, back) if back else None
+            if twin is not None and _may_run_again(entry, instance):
+                if not all(_gives_the_same(entry, instance, each, tensors, into, back) for each in (made, twin)):
                     raise RuntimeError("joined to its copies, the graph gave another result")
-            instance.twin = JoinedCall(entry, instance, kernel, into, back) if back else None
-            instance.joined = made
+            instance.joined, instance.twin = made, twin
     except (DriverError, RuntimeError) as error:
         entry.can_join = False
         entry.why_not_joined = what_said(error)
@@ -135,10 +135,12 @@ def _gives_the_same(
         entry.fill(tensors)
         bare_launch(entry.arena.state.base)(instance.graph)
         wanted, results = [source.clone() for source in sources], [source.clone() for source, _ in back]
-        for spoiled in (*sources, *[target for target, _ in into]):
-            spoiled.zero_()
         given = [tensor.detach().clone() for _, tensor in into]
         taken = [torch.empty_like(source) for source, _ in back]
+        for target, _ in into:
+            target.zero_()
+        for spoiled, want in zip((*sources, *taken), (*wanted, *results)):
+            spoiled.fill_(0 if bool(want.any()) else 1)  # memory just freed may hold the right answer
         for i, tensor in enumerate(given):
             assert launched.into is not None
             launched.into.words[i] = tensor.data_ptr()

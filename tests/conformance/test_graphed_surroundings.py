@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import gfxgraph
+from tests.conformance.conftest import HAS_GPU
 
 FACTOR = 2.0
 MODEL = None
@@ -201,3 +204,22 @@ def test_a_copy_of_the_module_is_another_function():
     x = X()
     agree(gfxgraph.graphed(a), a, x)
     agree(gfxgraph.graphed(b), b, x)
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_set_fp32_precision_setter"), reason="torch 2.9 and later")
+def test_precision_set_by_torchs_newer_names():
+    """Once they are used torch's older ones raise, for the rest of the process; so in one of its own."""
+    on = "allow_cuda=True" if HAS_GPU else "simulate='cuda'"
+    program = f"""
+import torch, gfxgraph
+from gfxgraph.adapters._transformers_attention import kernel_settings
+gfxgraph.enable(validate=False, {on})
+g, x, replays = gfxgraph.graphed(lambda x: x @ x), torch.eye(4, device="cuda"), []
+for precision in ("tf32", "tf32", "tf32", "ieee", "ieee"):
+    torch.backends.cuda.matmul.fp32_precision = precision
+    assert torch.equal(g(x), x) and precision in kernel_settings()
+    replays.append(g.stats()["replays"])
+print(replays, g.stats()["captures"])
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip() == "[0, 1, 2, 2, 3] 2", run.stdout + run.stderr

@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gfxgraph.runtime.callables.signature import matmul_precision
+
 Way = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 N_REPEATED = 4
 """Calls by which it is found out whether repeating repeats itself."""
@@ -88,7 +90,7 @@ def kernel_settings() -> tuple[Any, ...]:
         backends.math_sdp_enabled(),
         backends.cudnn_sdp_enabled(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        matmul_precision(),
         backends.matmul.allow_fp16_reduced_precision_reduction,
         backends.matmul.allow_bf16_reduced_precision_reduction,
     )

@@ -22,7 +22,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_mask
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
-_REPLACED = threading.Lock()
+_REPLACED = threading.RLock()  # a model may call another one's generate
 
 
 @contextmanager

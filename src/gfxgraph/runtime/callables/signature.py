@@ -129,8 +129,14 @@ def mode_key() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.backends.cuda.matmul.allow_tf32,
+        matmul_precision(),
     )
+
+
+def matmul_precision() -> str:
+    """How float32 matrices are multiplied. torch's older names of it raise once a program has used the newer."""
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9 and later
+    return newer or torch.get_float32_matmul_precision()
 
 
 def paths(value: Any, name: str = "") -> list[str]:

@@ -30,6 +30,7 @@ TORCHES = {
     "none": ("", "", "no_torch"),
     "old": ("None", "'6.1'", "torch_too_old"),
     "no gpu": ("None", "'7.2'", "no_gpu"),
+    "cuda, no gpu": ("'13.0'", "None", "no_cuda_gpu"),
 }
 
 
@@ -171,6 +172,8 @@ def test_unsuitable_torch(tmp_path, kind):
         script = (
             "import gfxgraph\ntry:\n    gfxgraph.enable()\nexcept gfxgraph.ActivationError as e:\n    print(e.code)"
         )
+    if kind == "cuda, no gpu":
+        script = script.replace("enable()", "enable(allow_cuda=True)")
     source = str(Path(gfxgraph.__file__).parent.parent)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB"))}
     done = subprocess.run(

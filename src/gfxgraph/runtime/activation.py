@@ -56,7 +56,7 @@ def enable(
         guard: tier of memory checks, by number or name (``GFXGRAPH_GUARD``'s values).
 
     Raises:
-        ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`,
+        ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`, `no_cuda_gpu`,
             `torch_too_old`, `already_enabled_differently`; nothing is patched then.
         ConfigError: `bad_setting`.
     """
@@ -192,7 +192,9 @@ def _platform(torch: Any, settings: Config) -> str:
                 "not_rocm_cuda_torch", torch_version=torch.__version__, cuda_version=torch.version.cuda
             )
     if not torch.cuda.is_available():
-        raise ActivationError("no_gpu", torch_version=torch.__version__, hip_version=torch.version.hip or "none")
+        if torch.version.hip is None:
+            raise ActivationError("no_cuda_gpu", torch_version=torch.__version__, cuda_version=torch.version.cuda)
+        raise ActivationError("no_gpu", torch_version=torch.__version__, hip_version=torch.version.hip)
     return "rocm" if torch.version.hip is not None else "cuda"
 
 

@@ -436,6 +436,24 @@ def test_a_refused_change_ends_joining_for_that_signature(platform, mode, at):
     assert g.stats()["replays"] == 9
 
 
+@pytest.mark.parametrize("n_ops", [20, 90])
+def test_large_graphs_of_buckets_are_not_joined(platform, n_ops):
+    """Each size would take memory for further execs; a small graph is joined where a call fills its bucket."""
+
+    def chain(x):
+        for _ in range(n_ops):
+            x = x + 1
+        return x
+
+    g = gfxgraph.graphed(chain, dynamic={"x": {0: "n"}}, buckets=[4, 8])
+    alone = gfxgraph.graphed(chain)
+    x = torch.zeros(8, device="cuda")
+    for _ in range(6):
+        assert g(x).tolist() == alone(x).tolist() == [float(n_ops)] * 8
+    assert launches(alone) == WAYS["joined"] and launches(g) == WAYS["joined" if n_ops == 20 else "launched"]
+    assert ("its graph has 90 nodes, more than 64" in g.explain()) is (n_ops == 90)
+
+
 @pytest.mark.skipif(HAS_GPU, reason="refusals are planted in the simulator")
 def test_a_refused_launch_goes_the_long_way(platform):
     """Once, with the right result; the next call is one launch again."""

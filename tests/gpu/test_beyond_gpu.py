@@ -282,3 +282,27 @@ def test_composition_launches_faster_than_its_parts(bridge):
     each = timed(lambda: [graph.replay() for graph in graphs])
     assert one < each, (one, each)
     assert process.require().driver is not None
+
+
+def test_a_capture_leaves_the_random_numbers_of_other_graphs_alone(bridge):
+    """torch writes a seed of its own on the capture's stream, late where that is busy, for every graph to read."""
+    x = torch.zeros(4, device="cuda")
+
+    def slow():
+        spin(40)
+        x.copy_(torch.rand(4, device="cuda"))
+
+    draws = capture(slow)[0]
+    side = torch.cuda.Stream()
+    torch.cuda.manual_seed(21)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        spin(20)
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        x + 1
+        graph.capture_end()
+    torch.cuda.manual_seed(5)
+    draws.replay()
+    torch.cuda.manual_seed(5)
+    assert torch.equal(x, torch.rand(4, device="cuda"))

@@ -252,7 +252,12 @@ def test_execs_are_given_back(monkeypatch):
         call = real(name)
         if name not in ("exec_destroy", "graph_destroy"):
             return call
-        return lambda *given: answers.append((name, call(*given)))
+
+        def noted(*given):
+            answers.append((name, call(*given)))
+            return answers[-1][1]
+
+        return noted
 
     monkeypatch.setattr(table, "raw", raw)
     n_before = sum(type(found) is Joined for found in gc.get_objects())

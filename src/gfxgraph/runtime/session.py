@@ -129,7 +129,6 @@ class Session:
         """End the last segment; undo what splits executed; give the program."""
         try:
             self._end_segment(final=True)
-            self._settle_random_states()
             self._close()
             self._finish_program()
         except BaseException as error:
@@ -139,14 +138,14 @@ class Session:
         return program
 
     def _settle_random_states(self) -> None:
-        """Wait until torch has cleared the graph's seed and offset, which a begin does on the capture's stream.
+        """Wait until torch has cleared the graphs' seed and offset, which a begin does on the capture's stream.
 
-        A replay sets them on its own stream, which nothing orders after that: on a busy GPU a graph replayed
-        right after its capture could draw other numbers (torch's CUDAGeneratorState::capture_prologue).
+        Every graph reads them from the same memory, and a replay sets them on its own stream, which nothing
+        orders after that: on a busy GPU the next graph replayed could draw other numbers
+        (torch's CUDAGeneratorState::capture_prologue).
         """
-        if any(step.tape.generators or step.tape.opaque for step in self.program.segments):
-            with suppress(RuntimeError):  # another thread captures: it comes first
-                intercept.stock("stream_synchronize")(self.streams.own)
+        with suppress(RuntimeError):  # another thread captures: it comes first
+            intercept.stock("stream_synchronize")(self.streams.own)
 
     @property
     def is_over(self) -> bool:
@@ -200,6 +199,7 @@ class Session:
         autocasting.leave()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
         intercept.leave()
+        self._settle_random_states()
         self._give_turn()
         stack = process.sessions()
         if self in stack:

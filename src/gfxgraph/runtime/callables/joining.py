@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_NODES = 1024
 """Larger graphs are not joined: a second exec of them costs memory, and what is saved nobody sees."""
+MOST_NODES_OF_A_BUCKET = 64
+"""The same, where other sizes have graphs of their own: a node takes 6 KiB of the driver in each exec (an H100)."""
 N_TRIED = 12
 MOST_COMPARED_NBYTES = 64 << 20
 """Larger results are not compared: the copies would take the memory that a call needs."""
@@ -97,7 +99,7 @@ def joined_call(
     if kernel is None or not joins(state, device):
         entry.why_not_joined = state.why_not_joined
         return None
-    entry.why_not_joined = _why_not(state, instance, len(into) + len(back))
+    entry.why_not_joined = _why_not(entry, instance, len(into) + len(back))
     if entry.why_not_joined:
         return None
     try:
@@ -155,9 +157,10 @@ def _gives_the_same(
         return all(is_near(a, b, False) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
-def _why_not(state: Process, instance: Instance, n_copies: int) -> str:
+def _why_not(entry: Entry, instance: Instance, n_copies: int) -> str:
     """Why a graph is not joined; "" where it may be."""
-    graph, driver = instance.graph, state.driver
+    state, graph = entry.arena.state, instance.graph
+    driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
     if instance.draws is not False:
         return "its graph draws random numbers, which torch's own replay provides"
     if graph._guard is not None:
@@ -170,7 +173,7 @@ def _why_not(state: Process, instance: Instance, n_copies: int) -> str:
         n_nodes = len(driver.nodes(int(state.base.raw_cuda_graph(graph)))) if driver is not None else 0
     except (DriverError, RuntimeError, AttributeError):
         return "torch does not keep its graph"  # before 2.8
-    return f"its graph has {n_nodes} nodes, more than {MOST_NODES}" if n_nodes > MOST_NODES else ""
+    return f"its graph has {n_nodes} nodes, more than {most}" if n_nodes > most else ""
 
 
 def hooks_of(graph: Any) -> list[Any]:

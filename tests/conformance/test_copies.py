@@ -593,6 +593,8 @@ def test_results_are_allocated_past_the_dispatcher(platform, monkeypatch, n_devi
     made = []
 
     def empty(size, stride, dtype):
+        if not type(size) is type(stride) is tuple:
+            raise RuntimeError("as torch's, which takes no torch.Size")
         made.append(stride)
         return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 

@@ -122,6 +122,27 @@ def test_many_parameters_are_watched_in_turn():
     assert agree(g, m, x) >= 2
 
 
+def test_attributes_of_many_modules_are_watched_in_turn():
+    """A number that one module among many computes with is noticed within as many calls as it takes to go round."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def forward(self, x):
+            return x * self.scale
+
+    m = torch.nn.Sequential(*[Scaled() for _ in range(12)])
+    g = gfxgraph.graphed(m)
+    x = X()
+    assert agree(g, m, x) == 3
+    m[7].scale = 3.0
+    expected = m(x)
+    assert any(torch.equal(g(x), expected) for _ in range(14))
+    assert agree(g, m, x) >= 2
+
+
 def test_variables():
     """Variables of the enclosing function and globals that the function names."""
     global FACTOR

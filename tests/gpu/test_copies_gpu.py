@@ -243,6 +243,20 @@ def test_loading_and_joining_leave_another_threads_capture_alone():
     assert not problems and z.unique().tolist() == [4.0]
 
 
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_results_are_allocated_past_the_dispatcher(guard):
+    """By torch's function for compiled code, which takes what we hand it; the tensors are of eager's kind."""
+    f = lambda x: (x.t() * 2).half()  # noqa: E731
+    g = gfxgraph.graphed(f)
+    with guard():
+        for i in range(6):
+            x = torch.full((2, 3), float(i), device="cuda")
+            got, want = g(x), f(x)
+            assert torch.equal(got, want) and got.stride() == want.stride() and got.dtype is want.dtype
+            assert got.is_inference() == want.is_inference() and not got.requires_grad
+    assert "empty_strided" in g._fast.__globals__
+
+
 def test_execs_are_given_back(monkeypatch):
     """Twenty signatures, each joined and forgotten: every exec and graph is destroyed, and CUDA agrees."""
     table, answers = activation.process_for_callables().driver.table, []

@@ -88,12 +88,14 @@ class Watch:
         self._last_tensors: list[Any] = []
         self._epoch = -1
         self._variables: list[tuple[Any, Any, Any]] = []
-        self._far: list[tuple[Any, str, Any]] = []
         self._tensors: list[Tensor] = []
         self._addresses: list[int] = []
-        self._next = self._turns = 0
+        self._cells: list[tuple[Any, Any]] = []
+        self._entries: list[tuple[Callable[[Any], Any], Any, Any]] = []
+        self._pointers: Iterator[list[tuple[Callable[[], int], int]]] = itertools.cycle([[]])
+        """Tensors' places for one call after the other; all of them at each where they are few."""
+        self._distant: Iterator[list[tuple[Callable[[Any], Any], Any, Any]]] = itertools.cycle([[]])
         self._has_modules = False
-        self._is_exact = True
         self.requires_grad = False
         self._functions = list(_functions(fn))
         if any(True for _ in self._modules()):
@@ -104,26 +106,22 @@ class Watch:
         if self._epoch != _epoch[0]:
             return False
         try:
-            for where, name, value in self._variables:
-                if (where.cell_contents if name is CELL else where.get(name)) is not value:
+            for cell, value in self._cells:
+                if cell.cell_contents is not value:
                     return False
         except ValueError:  # the variable was deleted
             return False
-        tensors, addresses = self._tensors, self._addresses
-        if self._is_exact:
-            for tensor, address in zip(tensors, addresses):
-                if tensor.data_ptr() != address:
-                    return False
-            return True
-        start = self._next
-        for tensor, address in zip(tensors[start : start + IN_TURN], addresses[start : start + IN_TURN]):
-            if tensor.data_ptr() != address:
+        for get, name, value in self._entries:
+            if get(name) is not value:
                 return False
-        self._next = start + IN_TURN if start + IN_TURN < len(tensors) else 0
-        if self._far:
-            self._turns += 1
-            where, name, value = self._far[self._turns % len(self._far)]
-            return where.get(name) is value
+        for pointer, address in next(self._pointers):
+            if pointer() != address:
+                self._epoch = -1  # the next call would look at others
+                return False
+        for get, name, value in next(self._distant):
+            if get(name) is not value:
+                self._epoch = -1
+                return False
         return True
 
     @property
@@ -139,9 +137,8 @@ class Watch:
         modules = list(self._modules())
         attributes = [a for module in modules for inner in module.modules() for a in _attributes(inner)]
         near = [a for owner in (*modules, *_owners(self.fn)) for a in _attributes(owner)]
-        self._is_exact = len(attributes) <= EXACT
-        self._variables = [*self._named(), *(attributes if self._is_exact else near)]
-        self._far = attributes
+        is_exact = len(attributes) <= EXACT
+        self._variables = [*self._named(), *(attributes if is_exact else near)]
         if modules:
             _listen()
         tensors = [v for _, _, v in self._variables if isinstance(v, Tensor)]
@@ -154,11 +151,16 @@ class Watch:
         unique = {id(t): t for t in tensors if t.layout is torch.strided}
         self._tensors = list(unique.values())
         self._addresses = [t.data_ptr() for t in self._tensors]
-        self._is_exact = self._is_exact and len(self._tensors) <= EXACT
-        self._next = 0
+        self._cells = [(where, value) for where, name, value in self._variables if name is CELL]
+        self._entries = [(where.get, name, value) for where, name, value in self._variables if name is not CELL]
+        is_exact = is_exact and len(self._tensors) <= EXACT
+        places = [(t.data_ptr, a) for t, a in zip(self._tensors, self._addresses)]
+        self._pointers = _in_turn(places, EXACT if is_exact else IN_TURN)
+        distant = [] if is_exact else [(where.get, name, value) for where, name, value in attributes]
+        self._distant = _in_turn(distant, 1)
         self.requires_grad = any(t.requires_grad for t in self._tensors)
         key = (
-            tuple((name, _key(value)) for _, name, value in (*self._variables, *self._far)),
+            tuple((name, _key(value)) for _, name, value in (*self._variables, *attributes)),
             tuple(flags),
             tuple(t.requires_grad for t in self._tensors),
             self._look_at_tensors(),
@@ -297,6 +299,11 @@ def _items(value: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield from ((where, i, item) for i, item in enumerate(value))
     elif isinstance(value, dict) and len(value) <= MAX_ITEMS:
         yield from ((value, name, item) for name, item in list(value.items()))
+
+
+def _in_turn(items: list[Any], n: int) -> Iterator[list[Any]]:
+    """``n`` of the items after the other, for ever."""
+    return itertools.cycle([items[at : at + n] for at in range(0, len(items), n)] or [[]])
 
 
 def _key(value: Any) -> Any:

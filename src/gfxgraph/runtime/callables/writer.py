@@ -340,14 +340,15 @@ class Writer:
     def _empty(self, i: int, source: Tensor) -> str:
         """What makes a tensor like ``source``: where it can, in the way of compiled code, past the dispatcher."""
         like = torch.empty_like(source)
+        size = tuple(like.size())  # torch.Size is refused
         empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
         try:
-            made = empty(like.size(), like.stride(), like.dtype) if empty is not None else None
+            made = empty(size, like.stride(), like.dtype) if empty is not None else None
         except RuntimeError:  # a torch without it for this device
             made = None
         if made is None or made.device != like.device:
             return f"empty_like(source{i})"
-        self.names |= {"empty_strided": empty, f"size{i}": tuple(like.size()), f"stride{i}": like.stride()}
+        self.names |= {"empty_strided": empty, f"size{i}": size, f"stride{i}": like.stride()}
         self.names[f"dtype{i}"] = like.dtype
         expression = f"empty_strided(size{i}, stride{i}, dtype{i})"  # on the current device
         if torch.cuda.device_count() == 1:

@@ -104,6 +104,19 @@ def test_where_repeating_does_not_repeat_itself(platform, monkeypatch, from_leng
     assert chosen(monkeypatch, {"near": near, "far": far}, took) == [expected]
 
 
+def test_where_repeating_rarely_differs_from_itself(platform, monkeypatch):
+    """A few calls may agree by chance; a way that then differs is out only if many more calls agree, too."""
+    real, n_calls = attention._repeated, iter(range(100_000))
+
+    def unsteady(*given):
+        return real(*given) * (1 + 2**-18 * (next(n_calls) % 11 == 10))
+
+    near, far = (lambda *given: unsteady(*given)), (lambda *given: real(*given) * 1.5)
+    monkeypatch.setattr(attention, "_repeated", unsteady)
+    took = {unsteady: 3.0, near: 2.0, far: 1.0}
+    assert chosen(monkeypatch, {"near": near, "far": far}, took) == ["near"]
+
+
 def test_a_capture_elsewhere_is_no_verdict(platform, monkeypatch):
     """A call refused because another thread captures says nothing about a way: all is tried again later."""
 

@@ -28,6 +28,8 @@ from gfxgraph.runtime.callables.signature import matmul_precision
 Way = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 N_REPEATED = 4
 """Calls by which it is found out whether repeating repeats itself."""
+N_DOUBTED = 32
+"""Further ones, where a way gave other bits: what is done in another order on a busy device only is seen rarely."""
 N_TIMED, N_TURNS = 20, 8
 MOST_OF_MEMORY = 1 / 8
 """Of what is free, for the keys and values of a trial."""
@@ -141,17 +143,26 @@ def _try(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
         bias[..., length:] = -torch.inf
         bias[0, ..., : length // 3] = -torch.inf
         wanted = _repeated(*given, bias, scale)
-        is_steady = all(same_bits(_repeated(*given, bias, scale), wanted) for _ in range(N_REPEATED - 1))
-        n_compared += is_steady
+        is_steady = repeats_itself((*given, bias, scale), wanted, N_REPEATED - 1)
         for name in list(left):
-            if not _agrees(left[name], (*given, bias, scale), wanted, is_steady):
+            agrees = _agrees(left[name], (*given, bias, scale), wanted, is_steady)
+            if not agrees and is_steady and not repeats_itself((*given, bias, scale), wanted, N_DOUBTED):
+                is_steady = False
+                agrees = _agrees(left[name], (*given, bias, scale), wanted, False)
+            if not agrees:
                 del left[name]
+        n_compared += is_steady
     if not n_compared or not left:
         return "repeated"
     ways = ("repeated", *left)
     # In turns: others use the device as well, and a busy moment must not decide.
     took = [{name: _took(WAYS[name], (*given, bias, scale)) for name in ways} for _ in range(N_TURNS)]
     return min(ways, key=lambda name: min(turn[name] for turn in took))
+
+
+def repeats_itself(given: Any, wanted: Tensor, n: int) -> bool:
+    """True where ``n`` further calls of what transformers does give the bits of ``wanted``."""
+    return all(same_bits(_repeated(*given), wanted) for _ in range(n))
 
 
 def _agrees(way: Way, given: Any, wanted: Tensor, in_bits: bool) -> bool:

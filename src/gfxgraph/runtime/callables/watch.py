@@ -6,8 +6,8 @@ enclosing function set to another value: replaying would give the answer of befo
 costs more than a replay, so:
 
   - at every call: the variables that the function itself names, and the addresses of a few tensors;
-  - at every call, all of them where there are at most ``EXACT`` tensors; else a few more each time, in
-    turn, for what happens beside the ways below (``parameter.data = other``);
+  - at every call, all of them where there are at most ``EXACT`` tensors; else two tensors and one attribute
+    more each time, in turn, for what happens beside the ways below (``parameter.data = other``);
   - when it happens: parameters, buffers and submodules registered, ``module.train``, ``module._apply``
     (which ``to``, ``half``, ``cuda`` go through) raise one number, and then everything is looked at.
 
@@ -23,6 +23,7 @@ import functools
 import inspect
 import itertools
 import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,7 +37,6 @@ MAX_TOKENS = 1024
 MAX_ITEMS = 16
 CELL = object()
 """In the place of a name: the value of a variable of an enclosing function."""
-IN_TURN = 4
 
 _epoch = [0]
 _is_listening = False
@@ -88,13 +88,13 @@ class Watch:
         self._last_tensors: list[Any] = []
         self._epoch = -1
         self._variables: list[tuple[Any, Any, Any]] = []
+        self._far: list[tuple[Any, str, Any]] = []
         self._tensors: list[Tensor] = []
-        self._addresses: list[int] = []
+        self._addresses = array("Q")
         self._cells: list[tuple[Any, Any]] = []
-        self._entries: list[tuple[Callable[[Any], Any], Any, Any]] = []
-        self._pointers: Iterator[list[tuple[Callable[[], int], int]]] = itertools.cycle([[]])
-        """Tensors' places for one call after the other; all of them at each where they are few."""
-        self._distant: Iterator[list[tuple[Callable[[Any], Any], Any, Any]]] = itertools.cycle([[]])
+        self._entries: list[tuple[Any, Any, Any]] = []
+        self._next_tensor = self._next_far = 0
+        self._is_exact = True
         self._has_modules = False
         self.requires_grad = False
         self._functions = list(_functions(fn))
@@ -111,17 +111,26 @@ class Watch:
                     return False
         except ValueError:  # the variable was deleted
             return False
-        for get, name, value in self._entries:
-            if get(name) is not value:
+        for where, name, value in self._entries:
+            if where.get(name) is not value:
                 return False
-        for pointer, address in next(self._pointers):
-            if pointer() != address:
-                self._epoch = -1  # the next call would look at others
+        tensors, addresses = self._tensors, self._addresses
+        if self._is_exact:
+            for tensor, address in zip(tensors, addresses):
+                if tensor.data_ptr() != address:
+                    return False
+            return True
+        # After a step of the model none of these is in the CPU's caches: how many are read is what a call costs.
+        i, k = self._next_tensor, self._next_far
+        if tensors:
+            if tensors[i].data_ptr() != addresses[i] or tensors[i - 1].data_ptr() != addresses[i - 1]:
                 return False
-        for get, name, value in next(self._distant):
-            if get(name) is not value:
-                self._epoch = -1
+            self._next_tensor = i + 2 if i + 2 < len(tensors) else 0
+        if self._far:
+            where, name, value = self._far[k]
+            if where.get(name) is not value:
                 return False
+            self._next_far = k + 1 if k + 1 < len(self._far) else 0
         return True
 
     @property
@@ -137,8 +146,11 @@ class Watch:
         modules = list(self._modules())
         attributes = [a for module in modules for inner in module.modules() for a in _attributes(inner)]
         near = [a for owner in (*modules, *_owners(self.fn)) for a in _attributes(owner)]
-        is_exact = len(attributes) <= EXACT
-        self._variables = [*self._named(), *(attributes if is_exact else near)]
+        self._is_exact = len(attributes) <= EXACT
+        self._variables = [*self._named(), *(attributes if self._is_exact else near)]
+        self._cells = [(where, value) for where, name, value in self._variables if name is CELL]
+        self._entries = [variable for variable in self._variables if variable[1] is not CELL]
+        self._far = attributes
         if modules:
             _listen()
         tensors = [v for _, _, v in self._variables if isinstance(v, Tensor)]
@@ -150,17 +162,12 @@ class Watch:
         self._has_modules = bool(modules)
         unique = {id(t): t for t in tensors if t.layout is torch.strided}
         self._tensors = list(unique.values())
-        self._addresses = [t.data_ptr() for t in self._tensors]
-        self._cells = [(where, value) for where, name, value in self._variables if name is CELL]
-        self._entries = [(where.get, name, value) for where, name, value in self._variables if name is not CELL]
-        is_exact = is_exact and len(self._tensors) <= EXACT
-        places = [(t.data_ptr, a) for t, a in zip(self._tensors, self._addresses)]
-        self._pointers = _in_turn(places, EXACT if is_exact else IN_TURN)
-        distant = [] if is_exact else [(where.get, name, value) for where, name, value in attributes]
-        self._distant = _in_turn(distant, 1)
+        self._addresses = array("Q", [t.data_ptr() for t in self._tensors])
+        self._is_exact = self._is_exact and len(self._tensors) <= EXACT
+        self._next_tensor = self._next_far = 0
         self.requires_grad = any(t.requires_grad for t in self._tensors)
         key = (
-            tuple((name, _key(value)) for _, name, value in (*self._variables, *attributes)),
+            tuple((name, _key(value)) for _, name, value in (*self._variables, *self._far)),
             tuple(flags),
             tuple(t.requires_grad for t in self._tensors),
             self._look_at_tensors(),
@@ -299,11 +306,6 @@ def _items(value: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield from ((where, i, item) for i, item in enumerate(value))
     elif isinstance(value, dict) and len(value) <= MAX_ITEMS:
         yield from ((value, name, item) for name, item in list(value.items()))
-
-
-def _in_turn(items: list[Any], n: int) -> Iterator[list[Any]]:
-    """``n`` of the items after the other, for ever."""
-    return itertools.cycle([items[at : at + n] for at in range(0, len(items), n)] or [[]])
 
 
 def _key(value: Any) -> Any:

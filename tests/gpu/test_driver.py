@@ -329,10 +329,13 @@ def test_counting_nodes_is_cheap(driver: RuntimeDriver) -> None:
         for n_nodes in (1, 1000):
             while count() < n_nodes:
                 x.add_(1)
-            begin = time.perf_counter()
-            for _ in range(1000):
-                count()
-            took[n_nodes] = (time.perf_counter() - begin) * 1e3  # us a call
+            blocks = []
+            for _ in range(10):  # the best of them: other processes use the CPU as well
+                begin = time.perf_counter()
+                for _ in range(100):
+                    count()
+                blocks.append((time.perf_counter() - begin) * 1e4)  # us a call
+            took[n_nodes] = min(blocks)
     print("node_counter us:", took)
     assert took[1] < 5
 

@@ -202,7 +202,10 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     # A test that crashed its process may be reported under another id, or not at all: those count as failed.
     again = [t for t in tests if final(first["gfxgraph"].get(t), None) in (*BAD, "not run")]
     print(f"{len(again)} did not pass under gfxgraph; running them alone", flush=True)
-    second = {c: runs.alone(c, again) if c == "gfxgraph" or earlier is None else {} for c in reversed(CONFIGURATIONS)}
+    second = {"gfxgraph": runs.alone("gfxgraph", again)}
+    if earlier is not None:  # made on another machine, maybe, which a test may depend on: stock torch is asked here
+        again = [t for t in again if final(first["gfxgraph"].get(t), second["gfxgraph"].get(t)) in (*BAD, "not run")]
+    second["stock"] = runs.alone("stock", again)
     outcomes = {t: {c: final(first[c].get(t), second[c].get(t)) for c in CONFIGURATIONS} for t in tests}
     missing = lost(outcomes)
     third = runs.alone("gfxgraph", missing, GFXGRAPH_ON_UNSAFE="raise") if missing else {}

@@ -59,6 +59,27 @@ def test_lost_tests_are_found(sandbox):
     assert "lost here" in report["details"][name("lost")]["together"]
 
 
+def test_an_earlier_report_is_not_believed_about_what_fails_here(sandbox):
+    """A test that stock torch passed elsewhere and fails on this machine is not lost; one that it passes is."""
+    sandbox.torch("cuda")
+    sandbox.script(
+        "import os, unittest\n"
+        "class TestCuda(unittest.TestCase):\n"
+        "    def test_graph_of_machine(self): assert False\n"
+        "    def test_graph_lost(self): assert 'GFXGRAPH' not in os.environ\n",
+        "tests/test_cuda.py",
+    )
+    sandbox.script("", "tests/inductor/test_cudagraph_trees.py")
+    name = "test_cuda.py::TestCuda::test_graph_{}".format
+    known = dict.fromkeys([name("of_machine"), name("lost")], {"stock": "passed", "gfxgraph": "passed"})
+    earlier = {"tests": known, "failed_on_stock": [], "counts": {"stock": {"passed": 2}}}
+    (sandbox.folder / "earlier.json").write_text(json.dumps(earlier))
+    line = ["--tests", sandbox.folder / "tests", "--out", "report.json", "--processes", 1]
+    sandbox.python(RUNNER, *line, "--stock-from", sandbox.folder / "earlier.json")
+    report = json.loads((sandbox.folder / "report.json").read_text())
+    assert report["lost"] == [name("lost")] and report["failed_on_stock"] == [name("of_machine")]
+
+
 def test_a_run_that_is_not_what_it_should_be_proves_nothing(sandbox):
     """Where gfxgraph is not enabled the tests do not run under its name."""
     sandbox.torch("cuda")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.runtime import process
 
 
 def ones(*size, **kw):
@@ -356,24 +358,51 @@ def test_a_proof_of_padding_under_autocast(platform):
 
 def test_a_capture_waits_until_random_states_are_cleared(platform, monkeypatch):
     """torch clears them on the capture's stream, for all graphs, and no replay on another stream comes after that."""
-    from gfxgraph.runtime import intercept
-
+    driver = process.require().driver
     waited = []
-    stock = intercept.stock
-
-    def noting(name):
-        if name != "stream_synchronize":
-            return stock(name)
-        return lambda stream: (waited.append(stream), stock(name)(stream))[1]
+    real = driver.synchronize_stream
+    monkeypatch.setattr(driver, "synchronize_stream", lambda stream: (waited.append(stream), real(stream)))
 
     def failing():
         torch.ones(4, device="cuda")
         raise ValueError("planted")
 
-    monkeypatch.setattr(intercept, "stock", noting)
     side = torch.cuda.Stream()
     for body in (lambda: torch.rand(4, device="cuda"), lambda: torch.ones(4, device="cuda"), failing):
         waited.clear()
         with suppress(ValueError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
             body()
-        assert side in waited
+        assert side.cuda_stream in waited
+
+
+def test_a_capture_that_ends_leaves_another_threads_alone(platform):
+    """A plain wait for its stream would end a capture of global mode that another thread has begun without us."""
+    x, graphs = torch.ones(4, device="cuda"), {}
+    begun, over = threading.Event(), threading.Event()
+
+    def work():
+        graph = process.require().base()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            y = x * 2
+            begun.set()
+            over.wait(30)
+            graphs[graph] = y + 1
+            graph.capture_end()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(30)
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            graphs[graph] = x + 4
+            graph.capture_end()
+    finally:
+        over.set()
+        thread.join()
+    for graph in graphs:
+        graph.replay()
+    torch.cuda.synchronize()
+    assert sorted(made[0].item() for made in graphs.values()) == [3.0, 5.0]

@@ -464,6 +464,27 @@ def abandon_from_another_thread(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
+def waiting_beside_a_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """A plain wait is refused and ends another thread's global capture; ours is not refused, and that goes on."""
+    buffer, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
+    seen: dict[str, str] = {}
+    for way, wait in (
+        ("ours", lambda: driver.synchronize_stream(other)),
+        ("plain", lambda: seen.update(status=str(gpu.status("hipStreamSynchronize", other)))),
+    ):
+        driver.begin_capture(stream, 0)
+        gpu.memset(buffer, 1, stream)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+        seen[way] = driver.capture_info(stream).status.name
+        driver.abandon_capture(stream)
+        works_again(driver, gpu, stream)
+    assert (seen["ours"], seen["plain"], seen["status"]) == ("ACTIVE", "INVALIDATED", "900"), seen
+    return seen
+
+
+@scenario()
 def launch_on_a_capturing_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
     """HIP runs it at once and records nothing: only the node count tells."""
     a, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()

@@ -141,7 +141,9 @@ class GraphDriver(Protocol):
 
     def launch(self, graph_exec: int, stream: int) -> None: ...
 
-    def synchronize_stream(self, stream: int) -> None: ...
+    def synchronize_stream(self, stream: int) -> None:
+        """Wait for what was sent to ``stream``; captures of other threads go on."""
+        ...
 
     def device_copier(self) -> Callable[[int, int, int, int], int]:
         """Return the call ``copy(to, from, nbytes, stream)`` within one device; its status is 0 or a refusal."""

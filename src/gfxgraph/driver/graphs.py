@@ -13,7 +13,7 @@ from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglo
 from typing import Any
 
 from gfxgraph.driver import params as kernel_params
-from gfxgraph.driver.copies import CopyKernel
+from gfxgraph.driver.copies import CopyKernel, relaxed
 from gfxgraph.driver.joined import CopyNode, Joined, Parts
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.table import SUCCESS, Table
@@ -226,7 +226,9 @@ class RuntimeDriver(ABC):
         self.table.call("exec_child_params", graph_exec, node, child)
 
     def synchronize_stream(self, stream: int) -> None:
-        self.table.call("synchronize", stream)
+        """Wait for what was sent to ``stream``; captures of other threads go on."""
+        with relaxed(self.table):  # AMD's runtime would end theirs of global mode, and refuse
+            self.table.call("synchronize", stream)
 
     def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:
         """Let ``graph_exec`` skip ``node``, or not. Kernel, copy and memset nodes of the top level only."""

@@ -144,8 +144,12 @@ class Session:
         orders after that: on a busy GPU the next graph replayed could draw other numbers
         (torch's CUDAGeneratorState::capture_prologue).
         """
-        with suppress(RuntimeError):  # another thread captures: it comes first
-            intercept.stock("stream_synchronize")(self.streams.own)
+        driver, stream = self.state.driver, self.streams.own
+        with suppress(RuntimeError):
+            if driver is not None:  # torch's own way ends captures of other threads
+                driver.synchronize_stream(stream.cuda_stream)
+            else:
+                intercept.stock("stream_synchronize")(stream)
 
     @property
     def is_over(self) -> bool:

@@ -335,9 +335,11 @@ class Device:
         self.check("synchronize")
         self.unsafe_call("device_synchronize")
 
-    def synchronize_stream(self, stream: Stream) -> None:
+    def synchronize_stream(self, stream: Stream, relaxed: bool = False) -> None:
+        """Wait; ``relaxed`` is a thread in that mode, which no capture but the stream's own forbids anything."""
         self.check("synchronize")
-        self.unsafe_call("stream_synchronize", stream)
+        if not relaxed or stream.status is not CaptureStatus.NONE:
+            self.unsafe_call("stream_synchronize", stream)
 
     def query_stream(self, stream: Stream) -> bool:
         self.check("synchronize")

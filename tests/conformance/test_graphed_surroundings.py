@@ -6,12 +6,15 @@ import copy
 import functools
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.runtime.callables.watch import Watch
 from tests.conformance.conftest import HAS_GPU
 
 FACTOR = 2.0
@@ -141,6 +144,39 @@ def test_attributes_of_many_modules_are_watched_in_turn():
     expected = m(x)
     assert any(torch.equal(g(x), expected) for _ in range(14))
     assert agree(g, m, x) >= 2
+
+
+def test_a_thread_looks_while_others_ask():
+    """What is watched grows and shrinks under the threads that ask whether it is the same."""
+    m = model(12)
+    watch = Watch(m)
+    watch.look()
+    problems, until = [], time.monotonic() + 1
+
+    def ask():
+        try:
+            while time.monotonic() < until:
+                watch.is_same()
+        except Exception as error:
+            problems.append(error)
+
+    was = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        while time.monotonic() < until:
+            m.append(nn.Linear(4, 4).cuda())
+            watch.look()
+            del m[len(m) - 1]
+            watch._epoch = -1
+            watch.look()
+    finally:
+        sys.setswitchinterval(was)
+        for thread in threads:
+            thread.join()
+    assert not problems
 
 
 def test_variables():

@@ -24,7 +24,7 @@ import inspect
 import itertools
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -88,13 +88,13 @@ class Watch:
         self._last_tensors: list[Any] = []
         self._epoch = -1
         self._variables: list[tuple[Any, Any, Any]] = []
-        self._far: list[tuple[Any, str, Any]] = []
         self._tensors: list[Tensor] = []
-        self._addresses = array("Q")
         self._cells: list[tuple[Any, Any]] = []
         self._entries: list[tuple[Any, Any, Any]] = []
+        self._always: list[tuple[Tensor, int]] = []
+        # In one piece, for another thread may look while this one asks.
+        self._in_turn: tuple[list[Tensor], array[int], list[tuple[Any, str, Any]]] = [], array("Q"), []
         self._next_tensor = self._next_far = 0
-        self._is_exact = True
         self._has_modules = False
         self.requires_grad = False
         self._functions = list(_functions(fn))
@@ -114,23 +114,26 @@ class Watch:
         for where, name, value in self._entries:
             if where.get(name) is not value:
                 return False
-        tensors, addresses = self._tensors, self._addresses
-        if self._is_exact:
-            for tensor, address in zip(tensors, addresses):
-                if tensor.data_ptr() != address:
-                    return False
-            return True
+        for tensor, address in self._always:
+            if tensor.data_ptr() != address:
+                return False
         # After a step of the model none of these is in the CPU's caches: how many are read is what a call costs.
-        i, k = self._next_tensor, self._next_far
+        tensors, addresses, far = self._in_turn
         if tensors:
+            i = self._next_tensor
+            if i >= len(tensors):
+                i = 0
             if tensors[i].data_ptr() != addresses[i] or tensors[i - 1].data_ptr() != addresses[i - 1]:
                 return False
-            self._next_tensor = i + 2 if i + 2 < len(tensors) else 0
-        if self._far:
-            where, name, value = self._far[k]
+            self._next_tensor = i + 2
+        if far:
+            k = self._next_far
+            if k >= len(far):
+                k = 0
+            where, name, value = far[k]
             if where.get(name) is not value:
                 return False
-            self._next_far = k + 1 if k + 1 < len(self._far) else 0
+            self._next_far = k + 1
         return True
 
     @property
@@ -146,11 +149,10 @@ class Watch:
         modules = list(self._modules())
         attributes = [a for module in modules for inner in module.modules() for a in _attributes(inner)]
         near = [a for owner in (*modules, *_owners(self.fn)) for a in _attributes(owner)]
-        self._is_exact = len(attributes) <= EXACT
-        self._variables = [*self._named(), *(attributes if self._is_exact else near)]
+        has_few = len(attributes) <= EXACT
+        self._variables = [*self._named(), *(attributes if has_few else near)]
         self._cells = [(where, value) for where, name, value in self._variables if name is CELL]
         self._entries = [variable for variable in self._variables if variable[1] is not CELL]
-        self._far = attributes
         if modules:
             _listen()
         tensors = [v for _, _, v in self._variables if isinstance(v, Tensor)]
@@ -160,17 +162,18 @@ class Watch:
                 flags.append((_serial(inner), inner.training))
                 tensors += [t for t in (*inner._parameters.values(), *inner._buffers.values()) if t is not None]
         self._has_modules = bool(modules)
-        unique = {id(t): t for t in tensors if t.layout is torch.strided}
-        self._tensors = list(unique.values())
-        self._addresses = array("Q", [t.data_ptr() for t in self._tensors])
-        self._is_exact = self._is_exact and len(self._tensors) <= EXACT
-        self._next_tensor = self._next_far = 0
+        self._tensors = list({id(t): t for t in tensors if t.layout is torch.strided}.values())
+        addresses = array("Q", [t.data_ptr() for t in self._tensors])
+        if has_few and len(addresses) <= EXACT:
+            self._always, self._in_turn = list(zip(self._tensors, addresses)), ([], addresses, [])
+        else:
+            self._always, self._in_turn = [], (self._tensors, addresses, attributes)
         self.requires_grad = any(t.requires_grad for t in self._tensors)
         key = (
-            tuple((name, _key(value)) for _, name, value in (*self._variables, *self._far)),
+            tuple((name, _key(value)) for _, name, value in (*self._variables, *attributes)),
             tuple(flags),
             tuple(t.requires_grad for t in self._tensors),
-            self._look_at_tensors(),
+            self._look_at_tensors(addresses),
         )
         if key not in self._tokens:
             if len(self._tokens) >= MAX_TOKENS:
@@ -180,8 +183,8 @@ class Watch:
         self.token = self._tokens[key]
         return self.token
 
-    def _look_at_tensors(self) -> int:
-        now = [(id(t), a, t.dtype, t.size()) for t, a in zip(self._tensors, self._addresses)]
+    def _look_at_tensors(self, addresses: Sequence[int]) -> int:
+        now = [(id(t), a, t.dtype, t.size()) for t, a in zip(self._tensors, addresses)]
         if now != self._last_tensors:
             self._last_tensors = now
             self.tensors_token += 1

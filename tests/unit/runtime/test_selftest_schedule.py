@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -121,10 +122,11 @@ def test_simulated_failures_are_not_repeated():
 def test_stopping_closes():
     """Whoever stops listening, or is interrupted, leaves nothing running."""
     place = Place()
-    results = Schedule(place.run, lambda: True, place.close, 2).results([Listed(n, "", 5) for n in "abcdef"])
+    cases = [Listed(n, "", 5) for n in string.ascii_letters]  # far more than end before the first is handed on
+    results = Schedule(place.run, lambda: True, place.close, 2).results(cases)
     assert next(results).name == "a"
     results.close()
-    assert place.is_closed and not place.running and "f" not in place.log
+    assert place.is_closed and not place.running and "Z" not in place.log
 
 
 @pytest.mark.parametrize(

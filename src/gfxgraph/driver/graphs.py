@@ -227,7 +227,7 @@ class RuntimeDriver(ABC):
 
     def synchronize_stream(self, stream: int) -> None:
         """Wait for what was sent to ``stream``; captures of other threads go on."""
-        with relaxed(self.table):  # AMD's runtime would end theirs of global mode, and refuse
+        with relaxed(self.table):  # else those of global mode are ended, and this is refused
             self.table.call("synchronize", stream)
 
     def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:

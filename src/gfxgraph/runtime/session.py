@@ -145,7 +145,7 @@ class Session:
         (torch's CUDAGeneratorState::capture_prologue).
         """
         driver, stream = self.state.driver, self.streams.own
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # a device that has failed says so at the next call, too
             if driver is not None:  # torch's own way ends captures of other threads
                 driver.synchronize_stream(stream.cuda_stream)
             else:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_NODES = 1024
 """Larger graphs are not joined: a second exec of them costs memory, and what is saved nobody sees."""
 MOST_NODES_OF_A_BUCKET = 64
-"""The same, where other sizes have graphs of their own: a node takes 6 KiB of the driver in each exec (an H100)."""
+"""The same, where other sizes have graphs of their own: a node takes some 5 KiB in each exec (an H100)."""
 N_TRIED = 12
 MOST_COMPARED_NBYTES = 64 << 20
 """Larger results are not compared: the copies would take the memory that a call needs."""

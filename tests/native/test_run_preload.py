@@ -128,10 +128,10 @@ def test_signals_reach_the_program(plain: Path, tmp_path: Path) -> None:
     )
     _until(started.exists)
     program.send_signal(signal.SIGTERM)
-    assert program.wait(timeout=20) == 9
+    assert program.wait(timeout=60) == 9
 
 
-def _until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

@@ -1,25 +1,18 @@
 """Every pattern of the catalogue in a form that starts fast and searches fast.
 
-Reading all entries takes tens of milliseconds, so what matching needs is kept in a derived file
-beside the bytecode, named by a fingerprint of the catalogue: adding or editing an entry makes a
-new one. Nothing breaks where the file cannot be written; the start is slower then.
+Reading all entries takes tens of milliseconds, so what matching needs is kept in a derived file.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import tempfile
 import tomllib
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from gfxgraph.diagnostics import patterns, statuses
+from gfxgraph.diagnostics import derived, patterns, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 
 VERSION = 9
@@ -73,15 +66,7 @@ class Index:
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file where that is current."""
-    fingerprint = _fingerprint()
-    for path in _places(fingerprint):
-        try:
-            return _from_plain(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError):
-            continue
-    plain = build()
-    _store(plain, fingerprint)
-    return _from_plain(plain)
+    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER], build, _from_plain)
 
 
 def build() -> dict[str, Any]:
@@ -181,38 +166,3 @@ def _from_plain(plain: dict[str, Any]) -> Index:
         plain["n_combos"],
         {str(number): code for number, code in plain["numbers"].items()},
     )
-
-
-def _fingerprint() -> str:
-    """Names, sizes and times of all files: enough to notice an edit, without reading them."""
-    seen = [str(VERSION)]
-    for folder in (FOLDER, statuses.FOLDER):
-        with os.scandir(folder) as found:
-            for file in found:
-                state = file.stat()
-                seen.append(f"{file.name}:{state.st_size}:{state.st_mtime_ns}")
-    return f"{zlib.crc32(' '.join(sorted(seen)).encode()):08x}{len(seen):04x}"
-
-
-def _places(fingerprint: str) -> list[Path]:
-    name = f"catalogue.{fingerprint}.json"
-    # Beside the bytecode; where that is read-only, in a folder that only this user can write.
-    return [
-        FOLDER.parent / "__pycache__" / name,
-        Path.home() / ".cache" / "gfxgraph" / name,
-    ]
-
-
-def _store(plain: dict[str, Any], fingerprint: str) -> None:
-    for path in _places(fingerprint):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for old in path.parent.glob("catalogue.*.json"):
-                old.unlink(missing_ok=True)
-            # Written aside and renamed: another process may be reading.
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-                json.dump(plain, file, ensure_ascii=False)
-            os.replace(file.name, path)
-            return
-        except OSError:
-            continue

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from gfxgraph.diagnostics import derived
 
 FOLDER = Path(__file__).parent / "codes"
+VERSION = 1
+"""Raised when the form of the derived file changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,17 @@ class Status:
 @lru_cache(maxsize=1)
 def every() -> tuple[Status, ...]:
     """Return every status of every table, HIP's first."""
-    found = []
-    for path in sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem != "hip", path.stem)):
-        table = tomllib.loads(path.read_text())
-        for row in table["status"]:
-            found.append(Status(api=table["api"], **(row | {"aka": tuple(row.get("aka", ()))})))
-    return tuple(found)
+    return derived.load("statuses", VERSION, [FOLDER], _rows, _from_rows)
+
+
+def _rows() -> list[dict[str, Any]]:
+    paths = sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem != "hip", path.stem))
+    tables = [tomllib.loads(path.read_text()) for path in paths]
+    return [{"api": table["api"], **row} for table in tables for row in table["status"]]
+
+
+def _from_rows(rows: list[dict[str, Any]]) -> tuple[Status, ...]:
+    return tuple(Status(**(row | {"aka": tuple(row.get("aka", ()))})) for row in rows)
 
 
 def by_name(name: str) -> Status | None:

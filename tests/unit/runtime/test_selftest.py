@@ -182,7 +182,7 @@ def test_prepared_processes(monkeypatch):
         time.sleep(0.2)
         suite.close()
         with pytest.raises(Closed):
-            begun.result(5)
+            begun.result(60)
     assert {name: str(result.outcome) for name, result in found.items()} == {
         "right": "pass",
         "dying_at_exit": "crash",
@@ -191,7 +191,7 @@ def test_prepared_processes(monkeypatch):
     assert found["right"].figures == {"n": 3} and found["dying_at_exit"].exit_status == -6
     assert found["right"].times_s.keys() == {"import", "enable", "device", "case"}
     assert found["right"].times_s["import"] > 10 * found["right"].times_s["device"]
-    assert "in hanging" in "".join(found["hanging"].stderr) and 5 <= found["hanging"].seconds < 8
+    assert "in hanging" in "".join(found["hanging"].stderr) and 5 <= found["hanging"].seconds < 60
     assert suite.running == ["hanging"]
 
 

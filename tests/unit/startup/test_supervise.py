@@ -118,7 +118,7 @@ def test_the_third_ending_a_hang(tmp_path: Path) -> None:
     finally:
         supervising._PATIENCE_S = before
     assert run.status == -signal.SIGKILL
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 120
     assert run.report == (
         "replay_hang: a replay did not finish\n"
         "  what: the graph captured at model.py:39 was still running after 0.5 s; last node begun: "

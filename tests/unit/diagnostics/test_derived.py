@@ -1,0 +1,73 @@
+"""diagnostics.derived: files that spare a start the parsing of TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gfxgraph.diagnostics import derived, statuses
+
+
+class Sources:
+    """A folder of sources, and how often they were read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.n_read = folder, 0
+        folder.mkdir()
+        (folder / "a.toml").write_text("1")
+
+    def load(self) -> list[str]:
+        return derived.load("sources", 1, [self.folder], self._read, lambda plain: plain["texts"])
+
+    def _read(self) -> dict[str, list[str]]:
+        self.n_read += 1
+        return {"texts": [path.read_text() for path in sorted(self.folder.iterdir())]}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the package seems to lie."""
+    monkeypatch.setattr(derived, "__file__", str(tmp_path / "package" / "derived.py"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "package" / "__pycache__"
+
+
+def test_sources_are_read_once_and_after_an_edit(tmp_path: Path, place: Path) -> None:
+    """The derived file answers until a source changes or is added; the old one is gone then."""
+    sources = Sources(tmp_path / "sources")
+    assert sources.load() == sources.load() == ["1"] and sources.n_read == 1
+    (sources.folder / "a.toml").write_text("22")
+    assert sources.load() == sources.load() == ["22"] and sources.n_read == 2
+    (sources.folder / "b.toml").write_text("3")
+    assert sources.load() == ["22", "3"] and sources.n_read == 3
+    assert len(list(place.iterdir())) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3"])
+def test_a_broken_file_is_written_anew(tmp_path: Path, place: Path, text: str) -> None:
+    """Whatever stands in it: the sources are read again."""
+    sources = Sources(tmp_path / "sources")
+    sources.load()
+    (file,) = place.iterdir()
+    file.write_text(text)
+    assert sources.load() == sources.load() == ["1"] and sources.n_read == 2
+
+
+def test_where_the_package_cannot_be_written(tmp_path: Path, place: Path) -> None:
+    """The file lies in the user's cache; where that cannot be written either, the sources are read each time."""
+    sources = Sources(tmp_path / "sources")
+    place.parent.mkdir()
+    place.write_text("a file where a folder is wanted")
+    assert sources.load() == sources.load() == ["1"] and sources.n_read == 1
+    (cache,) = (tmp_path / "home" / ".cache" / "gfxgraph").iterdir()
+    cache.unlink()
+    cache.parent.rmdir()
+    cache.parent.write_text("a file here too")
+    assert sources.load() == sources.load() == ["1"] and sources.n_read == 3
+
+
+def test_statuses_are_the_same_either_way() -> None:
+    """What the derived file holds is what the tables say."""
+    read = statuses._from_rows(statuses._rows())
+    assert statuses.every() == read and statuses.every()[0].api == "HIP"

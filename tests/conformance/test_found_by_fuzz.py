@@ -406,3 +406,18 @@ def test_a_capture_that_ends_leaves_another_threads_alone(platform):
         graph.replay()
     torch.cuda.synchronize()
     assert sorted(made[0].item() for made in graphs.values()) == [3.0, 5.0]
+
+
+def test_another_graph_of_hot_mode_is_captured_over_the_calls_own_data(platform):
+    """A capture that is split runs its parts: over what a larger call left in the inputs, an index would be too far."""
+
+    def step(x, i):
+        return x.index_select(0, i) + torch.ones(4).cuda()
+
+    g = gfxgraph.graphed(step, mode="hot")
+    kept = []
+    for n, at in ((5, 4), (5, 4), (2, 1), (2, 1), (5, 4), (2, 0), (2, 1)):
+        x, i = torch.randn(n, 4, device="cuda"), torch.tensor([at], device="cuda")
+        kept.append(g(x, i))
+        assert torch.equal(kept[-1], step(x, i))
+    assert g.stats()["replays"] >= 4 and g.stats()["captures"] >= 4

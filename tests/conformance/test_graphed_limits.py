@@ -190,6 +190,23 @@ def test_captures_share_memory(arena):
     assert torch.cuda.memory_reserved() - before <= 4 << 20
 
 
+def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platform):
+    """The last of eight rows is not among the first two: an assertion on the device, did anybody run it."""
+
+    def step(x, i):
+        return x.index_select(0, i) * 2
+
+    g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[2, 8])
+    x, i = filled(1, 8), torch.tensor([7], device="cuda")
+    done = g.capture_all(x, i)
+    assert (done["n_captured"], done["n_left"]) == (1, 1)
+    assert any("0 to 1 are allowed" in event["reason"] for event in gfxgraph.stats()["events"])
+    for n, at in ((8, 7), (2, 1), (2, 0), (2, 1)):
+        x, i = filled(n, n), torch.tensor([at], device="cuda")
+        same(g, step, x, i)
+    assert g.stats()["captures"] == 2
+
+
 def test_capture_all_under_a_limit(arena):
     """What does not fit is left out, by prediction, before it is captured."""
     sizes = [1 << 17, 1 << 18, 1 << 19]

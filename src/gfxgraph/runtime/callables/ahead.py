@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from gfxgraph.runtime.callables import engine
 from gfxgraph.runtime.callables.dims import Bucketed, argument_paths
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.signature import NotATree, flatten
+from gfxgraph.runtime.callables.witness import ChecksValues, WouldFault
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry
@@ -39,28 +40,23 @@ def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]], call: Any) -> dict[str, int]:
-    def trial(entry: Entry, bucketed: Bucketed) -> Callable[[Any], Any]:
-        def make(pool: Any) -> Any:
-            _ready(graphed, entry, bucketed, call)
-            instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
-            graphed._learn(call, entry, instance)
-            return instance
-
-        return make
+    def capture(entry: Entry, pool: Any = None) -> Any:
+        _fill(entry, call)
+        instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
+        graphed._learn(call, entry, instance)
+        return instance
 
     n_done, predicted = 0, 0
-    if not todo:
-        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+    ready = [entry for entry, bucketed in todo if _is_warm(graphed, entry, bucketed, call)]
     current = torch.cuda.current_stream(arena.device_index)
     try:
-        prediction = arena.predict([trial(*item) for item in todo])
-        predicted = prediction.total(len(todo))
-        for entry, bucketed in todo[: prediction.how_many(len(todo), arena.cap() - arena.graph_nbytes())]:
-            if not entry.statics:
-                _ready(graphed, entry, bucketed, call)
+        if ready:
+            prediction = arena.predict([partial(capture, entry) for entry in ready])
+            predicted = prediction.total(len(ready))
+            ready = ready[: prediction.how_many(len(ready), arena.cap() - arena.graph_nbytes())]
+        for entry in ready:
             entry.n_seen = graphed._warmup
-            entry.first = entry.capture(recorded=not graphed._may_go_unrecorded(call))
-            graphed._learn(call, entry, entry.first)
+            entry.first = capture(entry)
             graphed._n_captures += 1
             arena.use(entry)
             n_done += 1
@@ -73,13 +69,24 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
     return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
 
 
-def _ready(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> None:
-    """Static inputs of the bucket's size with the example's values, and the warm-up on them."""
+def _is_warm(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> bool:
+    """Static inputs of the bucket's size, and the warm-up on the example; False where that is not for this size."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
+    _fill(entry, call)
+    try:
+        with ChecksValues():
+            entry.run_once(graphed._warmup)
+    except WouldFault as error:
+        # On the device it would be an assertion, after which the process can do nothing more there.
+        why = f"not captured ahead, for the example's values are not for its size: {error}"
+        entry.arena.state.report("fallback", why, graphed._name, entry.label)
+        return False
+    return True
+
+
+def _fill(entry: Entry, call: Any) -> None:
+    """The example's values, cut to the bucket's size; callables share their inputs, so before each capture again."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):
-        fits = [
-            t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)
-        ]
+        fits = [t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)]
         entry.fill(fits)
-    entry.run_once(graphed._warmup)

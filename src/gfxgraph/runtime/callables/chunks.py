@@ -88,7 +88,8 @@ def prove_chunks(
         found[:] = joints(whole, parts)
         return join(results, found)
 
-    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole)
+    split_up = [i for i, named in dims.items() if name in named.values()]
+    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole, split_up)
     return proof, found if proof.status is Status.PROVED else []
 
 

@@ -246,7 +246,7 @@ class Graphed(Capturing):
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
-        instance, own = self._instance(entry, stream)
+        instance, own = self._instance(entry, stream, route, tensors)
         # What the function writes to its arguments it writes to their padding too.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         try:
@@ -260,13 +260,16 @@ class Graphed(Capturing):
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _instance(self, entry: Entry, stream: Any) -> tuple[Instance, bool]:
+    def _instance(self, entry: Entry, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
         assert entry.first is not None
         if self._options.mode is not ReplayMode.HOT:
             return entry.first, True
         chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
         if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            # A capture that is split runs its parts, and the inputs hold what another call left there.
+            entry.fill(tensors, route.content)
+            entry.arena.stream.wait_stream(stream)
             try:
                 chosen = entry.add_to_ring(recorded=not entry.is_clean)
                 self._n_captures += 1

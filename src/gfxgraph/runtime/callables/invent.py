@@ -37,17 +37,28 @@ class Exchange(StrEnum):
     """For data: floats all above zero, or all below: zeros beside them change a minimum, or a maximum."""
     NEGATIVE = "negative"
     COUNT = "count"
-    """For data: integers below zero; small ones in turn. Only where every index is checked before it is used."""
+    COUNT_UP = "count up"
+    """For data: integers below zero; small ones in turn, from 0 and from 1. Only where every index is checked
+    before it is used."""
+    LARGE = "large"
+    """For data: floats 4 or 16 times as large."""
+    HOLES = "holes"
+    """For masks: every second element off, the first stays on."""
+    FLIPPED = "flipped"
+    """For data that is not padded: flags the other way round, zeros and ones as floats of both signs."""
     LAST_HIGH = "last high"
     LAST_LOW = "last low"
     """For data: the last real row above, or below, all others."""
 
 
-def padded_copy(tensor: Tensor, size: Sequence[int], content: Content, exchange: Exchange | None) -> Tensor:
+def padded_copy(
+    tensor: Tensor, size: Sequence[int], content: Content, exchange: Exchange | None, like: Tensor | None = None
+) -> Tensor:
     """A contiguous tensor of ``size`` whose front is ``tensor``; the rest padding.
 
     Args:
         exchange: puts other values than the content's; None for what replays use.
+        like: what other values are made from; ``tensor`` where it is None.
     """
     with torch.no_grad():
         given = tensor.detach()
@@ -57,7 +68,7 @@ def padded_copy(tensor: Tensor, size: Sequence[int], content: Content, exchange:
         for dim, n in enumerate(given.size()):
             real = real.narrow(dim, 0, n)
         if exchange is not None:
-            made.copy_(_invented(given, tuple(size), exchange))
+            made.copy_(_invented(given if like is None else like.detach(), tuple(size), exchange))
         real.copy_(given)
         if content is Pad.LAST and exchange is None:
             repeat_last(made, given.size())
@@ -97,14 +108,15 @@ def is_uniform(tensor: Tensor) -> bool:
     return data.numel() > 0 and bool((data == data.flatten()[0]).all())
 
 
+def is_zeros_and_ones(tensor: Tensor) -> bool:
+    """True where no element is anything else; for bools always."""
+    data = tensor.detach()
+    return data.dtype is torch.bool or bool(((data == 0) | (data == 1)).all())
+
+
 def is_flat(tensor: Tensor) -> bool:
     """True for data without contrast: one value everywhere, or only 0 and 1."""
-    if tensor.numel() == 0:
-        return False
-    data = tensor.detach()
-    if data.dtype is torch.bool:
-        return True
-    return bool(((data == 0) | (data == 1)).all()) or is_uniform(tensor)
+    return tensor.numel() > 0 and (is_zeros_and_ones(tensor) or is_uniform(tensor))
 
 
 def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
@@ -116,32 +128,52 @@ def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
     data = tensor.detach()
     if data.numel() == 0:
         return tensor
+    if exchange is Exchange.HOLES:
+        return _with_holes(data, max(dims)) if is_zeros_and_ones(data) and bool((data == 1).any()) else tensor
     if data.is_floating_point() or data.is_complex():
-        of_both_signs = exchange in (Exchange.CONTRAST, Exchange.ABOVE, Exchange.BELOW)
-        if of_both_signs and not is_flat(tensor):
-            return tensor
-        span = _span(data)
-        made = _wave(data.size(), data, 1.0) if of_both_signs else data.clone()
-        if of_both_signs:
-            if exchange is not Exchange.CONTRAST:
-                made = made.abs() + 0.5 if exchange is Exchange.ABOVE else -made.abs() - 0.5
-        else:
-            if is_flat(tensor):
-                made = _wave(data.size(), data, max(span, 1.0))
-            for dim in dims:
-                last = made.narrow(dim, made.size(dim) - 1, 1)
-                last.copy_(_wave(last.size(), data, span).abs() + span + 1)
-                if exchange is Exchange.LAST_LOW:
-                    last.neg_()
-        return made.requires_grad_(tensor.requires_grad)
+        made = _other_floats(data, dims, exchange)
+        return tensor if made is None else made.requires_grad_(tensor.requires_grad)
     if exchange is Exchange.NEGATIVE:
         return -data.abs() - 1 if data.dtype.is_signed else tensor
-    if exchange is Exchange.COUNT:
+    if exchange in (Exchange.COUNT, Exchange.COUNT_UP):
         # Of what may be a mask or an index into two rows, no more than 0 and 1.
-        n = 2 if bool(((data == 0) | (data == 1)).all()) else 3
-        return (torch.arange(data.numel(), device=data.device) % 5 % n).reshape(data.size()).to(data.dtype)
-    is_mask = data.dtype is torch.bool or bool(((data == 0) | (data == 1)).all())
-    return torch.ones_like(data) if is_mask and not bool((data == 1).all()) else tensor
+        n, least = (2, 0) if is_zeros_and_ones(data) else (3, int(exchange is Exchange.COUNT_UP))
+        return (torch.arange(data.numel(), device=data.device) % 5 % n + least).reshape(data.size()).to(data.dtype)
+    if exchange is Exchange.FLIPPED:
+        return (data == 0).to(data.dtype) if is_zeros_and_ones(data) else tensor
+    is_free = exchange is not Exchange.LARGE and is_zeros_and_ones(data) and not bool((data == 1).all())
+    return torch.ones_like(data) if is_free else tensor
+
+
+def _other_floats(data: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor | None:
+    if exchange is Exchange.LARGE:
+        return None if is_flat(data) else torch.where(_wave(data.size(), data, 1.0).real > 0, data * 16, data * 4)
+    if exchange is Exchange.FLIPPED:
+        return _wave(data.size(), data, 1.0) if is_zeros_and_ones(data) else None
+    of_both_signs = exchange in (Exchange.CONTRAST, Exchange.ABOVE, Exchange.BELOW)
+    if of_both_signs and not is_flat(data):
+        return None
+    span = _span(data)
+    made = _wave(data.size(), data, 1.0) if of_both_signs else data.clone()
+    if of_both_signs:
+        if exchange is not Exchange.CONTRAST:
+            made = made.abs() + 0.5 if exchange is Exchange.ABOVE else -made.abs() - 0.5
+        return made
+    if is_flat(data):
+        made = _wave(data.size(), data, max(span, 1.0))
+    for dim in dims:
+        last = made.narrow(dim, made.size(dim) - 1, 1)
+        last.copy_(_wave(last.size(), data, span).abs() + span + 1)
+        if exchange is Exchange.LAST_LOW:
+            last.neg_()
+    return made
+
+
+def _with_holes(data: Tensor, dim: int) -> Tensor:
+    # From the second on: with a causal mask beside it, the first row sees nothing but the first.
+    made = data.clone()
+    made[(slice(None),) * dim + (slice(1, None, 2),)] = 0
+    return made
 
 
 def _invented(given: Tensor, size: tuple[int, ...], exchange: Exchange) -> Tensor:

@@ -30,7 +30,7 @@ branch on it. Source: docs/decisions/0068; tests/conformance/test_padding.py.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,20 +109,17 @@ class Prover:
         """The same for another size of a bucket that is proved: the truth and the padding in use, no more."""
         return self._examined(tensors, actual, bucket, lambda attempt, proof: attempt.confirm(proof, known.content))
 
-    def compare(self, tensors: list[Tensor], other: Call, sizes: list[Any]) -> Proof:
+    def compare(self, tensors: list[Tensor], other: Call, sizes: list[Any], varying: Collection[int]) -> Proof:
         """The call, eagerly; then whether ``other`` gives the same on the same tensors, effects included.
 
         Args:
             sizes: filled with the size of each tensor of the call's result before ``other`` runs.
+            varying: positions of the tensors that ``other`` takes apart.
         """
 
         def judge(attempt: Attempt, proof: Proof) -> None:
             sizes[:] = proof.sizes
-            call, self.call = self.call, other
-            try:
-                problem = attempt.agrees()
-            finally:
-                self.call = call
+            problem = attempt.agrees(other, varying)
             if problem is None:
                 proof.status = Status.PROVED
             else:

@@ -132,7 +132,7 @@ class Planned:
         self._look_at(entry, result, current)
         if proof.status is Status.REFUSED:
             self._refuse(route, proof, bucketed)
-        elif proof.is_proved and not entry.why_eager:
+        elif not entry.why_eager:
             if proof.may_learn_more and call.kind not in self._is_transparent:
                 # Whole numbers may be tried once it is known that every index can be checked; a capture tells.
                 try:
@@ -142,7 +142,8 @@ class Planned:
                 if self._is_transparent.get(call.kind):
                     self._proofs.forget(proof)
                     return result
-            self._use(route, proof, call)
+            if proof.is_proved:
+                self._use(route, proof, call)
         return result
 
     def _is_proved_already(self, route: Route, call: Call) -> bool:

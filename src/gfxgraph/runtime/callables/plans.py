@@ -172,6 +172,8 @@ class Proofs:
         known = self._known.get(key)
         if size is None or known is None or self._was_refused(key):
             return None
+        if known.is_of_one_row and not _is_of_one_row(actual, key):
+            return None
         if size.content != known.content or size.may_learn_more != known.may_learn_more:
             return None
         return size
@@ -203,7 +205,10 @@ class Proofs:
         prover.is_transparent = is_transparent
         key = _key(structure, actual, bucket)
         padded = key[2]
+        is_of_one_row = _is_of_one_row(actual, key)
         known = self._known.get(key)
+        if known is not None and known.is_of_one_row and not is_of_one_row:
+            known = None
         refused = self._refused.get(key)
         if refused is None and known is None:
             alike = [p for (tree, _, dims_), p in self._refused.items() if (tree, dims_) == (structure, padded)]
@@ -215,7 +220,11 @@ class Proofs:
             )
         basis = known
         if basis is None and not self._was_refused(key):
-            others = [p for (tree, _, dims_), p in self._known.items() if (tree, dims_) == (structure, padded)]
+            others = [
+                p
+                for (tree, _, dims_), p in self._known.items()
+                if (tree, dims_) == (structure, padded) and not p.is_of_one_row
+            ]
             if len(others) >= TRUSTED and all(p.content == others[0].content for p in others):
                 basis = others[0]
         proof = prover.confirm(tensors, actual, bucket, basis) if basis else prover.prove(tensors, actual, bucket)
@@ -225,7 +234,9 @@ class Proofs:
                 proof.status = Status.REFUSED
                 proof.reason = proof.reason or "the arguments never had two different values to prove it with"
         if proof.is_proved:
-            self._known.setdefault(key, proof)
+            proof.is_of_one_row = is_of_one_row and (basis is None or basis.is_of_one_row)
+            if known is None:
+                self._known[key] = proof
             self._by_size[(structure, tuple(sorted(actual.items())))] = proof
         if proof.status is Status.REFUSED:
             if basis is None:
@@ -249,6 +260,10 @@ def _key(structure: Any, actual: Mapping[str, int], bucket: Mapping[str, int]) -
     """What a proof holds for: one tree, one bucket, one set of padded dims."""
     padded = frozenset(name for name, n in actual.items() if bucket[name] != n)
     return structure, tuple(sorted(bucket.items())), padded
+
+
+def _is_of_one_row(actual: Mapping[str, int], key: tuple[Any, Any, Any]) -> bool:
+    return any(actual[name] == 1 for name in key[2])
 
 
 def refusal(proof: Proof, bucket: Mapping[str, int]) -> ConfigError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -47,6 +47,9 @@ class Proof:
     may_learn_more: bool = False
     """Integers were not tried, for want of knowing that every index is checked."""
 
+    is_of_one_row: bool = False
+    """A row repeated is all the rows there are, its mean is itself: it says little of calls of more."""
+
     @property
     def is_proved(self) -> bool:
         return self.status is Status.PROVED
@@ -80,6 +83,10 @@ class Problem:
     reason: str
     output: str
     op: Op | None = None
+
+    def with_(self, what: str) -> Problem:
+        """The problem, said to be seen with other data than the call's."""
+        return replace(self, reason=f"with {what}, {self.reason}")
 
 
 class Untried:

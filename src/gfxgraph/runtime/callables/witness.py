@@ -16,6 +16,7 @@ the other is compared with it as it goes (``Comparison``).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class WouldFault(Exception):
     """An operation was about to be given a value that it asserts on; ``args[0]`` says which."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Write:
     """An external tensor that a run wrote to."""
 
@@ -204,6 +205,16 @@ class Watch(TorchDispatchMode):
             for write in self.writes.values():
                 if write.after is not None:
                     overwrite(write.tensor, write.after)
+
+
+class ChecksValues(Watch):
+    """Stops a run before an operation would assert on the device, and keeps nothing of what it writes."""
+
+    def __init__(self) -> None:
+        super().__init__(checks_values=True)
+
+    def _note_write(self, tensor: Tensor, op: Op) -> None:
+        pass
 
 
 def n_holders(tensor: Tensor) -> int:
@@ -418,6 +429,21 @@ def _classes(args: Any, kwargs: Any) -> str:
     return _outside(_argument(args, kwargs, 1, "target"), 0, n_classes, ignored)
 
 
+def _margin_classes(args: Any, kwargs: Any) -> str:
+    return _outside(_argument(args, kwargs, 1, "target"), 0, args[0].size(-1))
+
+
+def _masked_source(args: Any, kwargs: Any) -> str:
+    mask, source = _argument(args, kwargs, 1, "mask"), _argument(args, kwargs, 2, "source")
+    n_wanted = int(mask.detach().expand_as(args[0]).sum())
+    return f"a mask asks for {n_wanted} elements of {source.numel()}" if n_wanted > source.numel() else ""
+
+
+def _unpooled(args: Any, kwargs: Any) -> str:
+    size = _argument(args, kwargs, 2, "output_size")
+    return _outside(_argument(args, kwargs, 1, "indices"), 0, math.prod(size))
+
+
 def _probability(args: Any, kwargs: Any) -> str:
     if not args or not isinstance(args[0], Tensor):
         return ""
@@ -454,6 +480,11 @@ VALUE_RULES: dict[str, Callable[[Any, Any], str]] = {
     "aten::put_": _flat,
     "aten::nll_loss_forward": _classes,
     "aten::nll_loss2d_forward": _classes,
+    "aten::multi_margin_loss": _margin_classes,
+    "aten::masked_scatter": _masked_source,
+    "aten::masked_scatter_": _masked_source,
+    "aten::max_unpool2d": _unpooled,
+    "aten::max_unpool3d": _unpooled,
     "aten::binary_cross_entropy": _probability,
     "aten::bernoulli": _probability,
     "aten::bernoulli_": lambda args, kwargs: _probability(args[1:], kwargs),
@@ -470,3 +501,19 @@ VALUE_RULES |= dict.fromkeys(
     ),
     _along_dim,
 )
+
+# Operations that take a number below zero for one that counts from the end, and the argument that holds such.
+FROM_THE_END = {
+    f"aten::{name}": (1, "indices")
+    for name in "index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split()
+}
+FROM_THE_END |= {f"aten::{name}": (1, "index") for name in ("take", "put", "put_")} | {"aten::remainder": (0, "self")}
+
+
+def counts_from_the_end(op: Op, given: Any) -> bool:
+    """True where the operation was given such a number."""
+    if op.name not in FROM_THE_END:
+        return False
+    args, kwargs = given
+    numbers = [t for t in _tensors(_argument(args, kwargs, *FROM_THE_END[op.name])) if not t.is_floating_point()]
+    return any(t.dtype.is_signed and bool((t.detach() < 0).any()) for t in numbers)

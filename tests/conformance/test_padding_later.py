@@ -1,0 +1,278 @@
+"""Padding where the first calls hide what later ones show: other indices, flags, masks, lengths, magnitudes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.runtime.callables.padding import Prover
+from tests.conformance.conftest import PLATFORMS
+
+X = {"x": {0: "n"}}
+SEQ = {"x": {1: "n"}}
+
+
+@dataclass
+class Case:
+    """A step, arguments of its first calls, and of those that come when graphs are in use."""
+
+    step: Callable[..., torch.Tensor]
+    first: Callable[[], tuple[Any, ...]]
+    later: Callable[[], tuple[Any, ...]]
+    dynamic: dict[str, dict[int, str]]
+    above: str = "eager"
+
+
+def rows(n: int = 5) -> torch.Tensor:
+    return torch.randn(n, 4, device="cuda")
+
+
+def sequences(n: int = 5) -> torch.Tensor:
+    return torch.randn(2, n, 4, device="cuda")
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, device="cuda")
+
+
+def bools(*values: int) -> torch.Tensor:
+    return torch.tensor(values, device="cuda") == 1
+
+
+def floats(*values: float) -> torch.Tensor:
+    return torch.tensor(values, device="cuda")
+
+
+def with_rows(make: Callable[..., torch.Tensor], *values: float) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (rows(), make(*values))
+
+
+def row_by_value(x: torch.Tensor) -> torch.Tensor:
+    return x[x[:, 0].abs().long() % x.shape[0]]
+
+
+def attention(fill: float) -> Callable[..., torch.Tensor]:
+    def step(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        is_real = torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]
+        return (x @ x.transpose(1, 2)).masked_fill(~is_real[:, None], fill).softmax(-1) @ x
+
+    return step
+
+
+def pooled(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    is_real = torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]
+    return (x * is_real[..., None]).sum(1) / lengths[:, None]
+
+
+def last_token(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
+
+
+def larger_than_any_bucket(make: Callable[..., torch.Tensor]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (make(19, 4, device="cuda"),)
+
+
+HARMFUL = {
+    "index from the end": Case(lambda x, i: x[i], with_rows(ints, 0, 2), with_rows(ints, -1, -2), X),
+    "index from the end, dynamic": Case(
+        lambda x, i: x[i], with_rows(ints, 0, 2), with_rows(ints, -1, -2), X | {"i": {0: "m"}}
+    ),
+    "index written from the end": Case(
+        lambda x, i: x.index_put((i,), x[:1] * 9), with_rows(ints, 0, 2), with_rows(ints, -1, -2), X
+    ),
+    "ring": Case(lambda x, i: x[i % x.shape[0]], with_rows(ints, 0, 2), with_rows(ints, 7, 13), X),
+    "index limited by the size": Case(
+        lambda x, i: x[i.clamp(max=x.shape[0] - 1)], with_rows(ints, 0, 2), with_rows(ints, -1, -2), X
+    ),
+    "index computed from the data": Case(
+        row_by_value, lambda: (rows().clamp(-0.9, 0.9),), lambda: (rows() * 90,), X
+    ),
+    "flag": Case(lambda x, f: torch.where(f, x.mean(0), x[0]), with_rows(bools, 0), with_rows(bools, 1), X),
+    "flag that was set": Case(lambda x, f: torch.where(f, x[0], x.mean(0)), with_rows(bools, 1), with_rows(bools, 0), X),
+    "flag as a number": Case(lambda x, f: torch.where(f > 0, x.mean(0), x[0]), with_rows(ints, 0), with_rows(ints, 1), X),
+    "gate": Case(lambda x, f: x + f * x.mean(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
+    "temperature": Case(lambda x, f: (x * f).softmax(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
+    "mask on everywhere": Case(
+        lambda x, m: torch.where(m[:, None], x, x.mean(0)),
+        with_rows(bools, 1, 1, 1, 1, 1),
+        with_rows(bools, 1, 0, 1, 0, 1),
+        X | {"m": {0: "n"}},
+    ),
+    "pieces of zeros": Case(
+        lambda x: x - x.mean(0),
+        larger_than_any_bucket(torch.zeros),
+        larger_than_any_bucket(torch.randn),
+        X,
+        "chunks",
+    ),
+    "pieces of ones": Case(
+        lambda x: x * x.mean(0),
+        larger_than_any_bucket(torch.ones),
+        larger_than_any_bucket(torch.randn),
+        X,
+        "chunks",
+    ),
+    "pieces and a flag": Case(
+        lambda x, f: torch.where(f, x.mean(0), x), lambda: (rows(19), bools(0)), lambda: (rows(19), bools(1)), X, "chunks"
+    ),
+}
+HARMLESS = {
+    "attention by lengths": Case(
+        attention(-1e9), lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ
+    ),
+    "attention by lengths, batch too": Case(
+        attention(float("-inf")),
+        lambda: (sequences(), ints(3, 5)),
+        lambda: (sequences(), ints(1, 4)),
+        {"x": {0: "b", 1: "n"}, "lengths": {0: "b"}},
+    ),
+    "attention by lengths, all alike": Case(
+        attention(-1e9),
+        lambda: (sequences(), ints(5, 5)),
+        lambda: (sequences(), ints(1, 4)),
+        {"x": {0: "b", 1: "n"}, "lengths": {0: "b"}},
+    ),
+    "pooled by lengths": Case(pooled, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
+    "last token by lengths": Case(last_token, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
+    "index never below zero": Case(
+        lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X
+    ),
+    "flag of rows": Case(lambda x, f: torch.where(f, x * 2, x - 1), with_rows(bools, 0), with_rows(bools, 1), X),
+    "gate of rows": Case(lambda x, f: x + f * x.flip(1), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
+    "mask of rows": Case(
+        lambda x, m: torch.where(m[:, None], x, -3.0),
+        with_rows(bools, 1, 1, 1, 1, 1),
+        with_rows(bools, 1, 0, 1, 0, 1),
+        X | {"m": {0: "n"}},
+    ),
+    "pieces of rows": Case(
+        lambda x, f: torch.where(f, x * 2, x),
+        lambda: (torch.zeros(19, 4, device="cuda"), bools(0)),
+        lambda: (rows(19), bools(1)),
+        X,
+        "chunks",
+    ),
+}
+
+
+def play(case: Case) -> Any:
+    """Some first calls and some later ones, beside eager."""
+    g = gfxgraph.graphed(case.step, dynamic=case.dynamic, buckets=[8], above=case.above)
+    torch.manual_seed(0)
+    for i in range(10):
+        args = case.first() if i < 5 else case.later()
+        assert torch.allclose(g(*args), case.step(*args), rtol=1e-4, atol=1e-5), f"call {i}: {g.why()}"
+    return g
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_what_the_first_calls_hide_is_found(name: str, platform: str) -> None:
+    """Eager's results from the first call to the last, and no graph that gives others."""
+    assert not play(HARMFUL[name]).stats()["replays"]
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_harmless_is_found_so(name: str, platform: str) -> None:
+    """The same kinds of argument where no row looks at another's padding: graphs serve the later calls."""
+    g = play(HARMLESS[name])
+    assert g.stats()["replays"] >= 5 and not g._proofs.refusals, g.why()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+def test_a_flag_that_is_read_steers_and_is_no_reason_to_refuse(platform: str) -> None:
+    """Each way that the host takes is looked at when a call takes it."""
+
+    def step(x: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0) if flag.item() else x * 2
+
+    g = gfxgraph.graphed(step, dynamic=X, buckets=[8])
+    for value in (0, 0, 0, 0, 1, 1, 0, 1):
+        x, flag = rows(), bools(value)
+        assert torch.allclose(g(x, flag), step(x, flag), atol=1e-5), g.why()
+    assert g.stats()["replays"] >= 3
+
+
+@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    {
+        "index from the end": "with negative numbers in i, which count from the end, the result",
+        "index computed from the data": "with larger values, the result",
+        "gate": "with other values in f, the result",
+        "mask on everywhere": "with masks that are off here and there, the result",
+    }.items(),
+)
+def test_what_was_exchanged_is_said(name: str, said: str, platform: str) -> None:
+    """A call that shows nothing is refused for what another would: the reason says which."""
+    why = play(HARMFUL[name]).why()
+    assert said in why and "test_padding_later.py" in why
+
+
+@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+def test_a_number_that_is_read_may_be_a_size(platform: str) -> None:
+    """It is asked for again at each replay, so nothing is said by what another would give."""
+
+    def step(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return x[: int(k.item())] * 2
+
+    g = gfxgraph.graphed(step, dynamic=X, buckets=[8])
+    for k in (3, 3, 3, 3, 2, 3):
+        x = rows()
+        assert torch.equal(g(x, ints(k)), step(x, ints(k)))
+    assert g.stats()["replays"] >= 2, g.why()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+def test_a_large_cache_of_zeros_is_not_copied(platform: str) -> None:
+    """Only small arguments that are not padded are exchanged: a cache would have to be copied whole."""
+    cache = torch.zeros(1 << 10, 1 << 10, device="cuda")
+    seen = []
+
+    def step(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        seen.append(cache.data_ptr())
+        return x + cache[:1, :4]
+
+    def prove(cache: torch.Tensor) -> set[int]:
+        seen.clear()
+        prover = Prover(lambda tensors: step(*tensors), ["x", "cache"], {0: {0: "n"}})
+        assert prover.prove([rows(), cache], {"n": 5}, {"n": 8}).is_proved
+        return set(seen)
+
+    assert prove(cache) == {cache.data_ptr()}
+    assert len(prove(cache[:8].clone())) > 1
+
+
+def test_a_call_of_one_row_proves_little(platform: str) -> None:
+    """One row repeated is all the rows there are: larger calls of the same bucket are proved on their own."""
+    g = gfxgraph.graphed(lambda x, i: x[i], dynamic=X, buckets=[8])
+    for n, at in ((1, 0), (1, 0), (1, 0), (5, 1), (5, 2), (5, 4), (5, -1), (5, -4), (1, -1)):
+        x, i = rows(n), ints(at)
+        assert torch.equal(g(x, i), x[i]), g.why()
+
+
+def test_pieces_that_write_to_several_tensors(platform: str) -> None:
+    """What the whole and the pieces write is told apart by the tensor, not by what it holds."""
+
+    def make() -> tuple[list[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
+        held = [torch.zeros(4, device="cuda"), torch.zeros(2, 3, device="cuda")]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for each in held:
+                each.add_(x.sum())
+            x.mul_(0.5)
+            return x * 2
+
+        return held, step
+
+    (mine, step), (theirs, eager) = make(), make()
+    g = gfxgraph.graphed(step, dynamic=X, buckets=[8], above="chunks")
+    for n in (5, 5, 19, 19, 5):
+        x = rows(n)
+        y = x.clone()
+        assert torch.allclose(g(x), eager(y), atol=1e-5) and torch.allclose(x, y)
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs))

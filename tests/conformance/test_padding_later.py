@@ -96,12 +96,19 @@ HARMFUL = {
     "flag that was set": Case(lambda x, f: torch.where(f, x[0], x.mean(0)), with_rows(bools, 1), with_rows(bools, 0), X),
     "flag as a number": Case(lambda x, f: torch.where(f > 0, x.mean(0), x[0]), with_rows(ints, 0), with_rows(ints, 1), X),
     "gate": Case(lambda x, f: x + f * x.mean(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
+    "flag beside a gate": Case(
+        lambda x, f, k: k * torch.where(f, x.mean(0), x[0]), lambda: (rows(), bools(0), ints(1)),
+        lambda: (rows(), bools(1), ints(2)), X
+    ),
     "temperature": Case(lambda x, f: (x * f).softmax(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
     "mask on everywhere": Case(
         lambda x, m: torch.where(m[:, None], x, x.mean(0)),
         with_rows(bools, 1, 1, 1, 1, 1),
         with_rows(bools, 1, 0, 1, 0, 1),
         X | {"m": {0: "n"}},
+    ),
+    "index among rows alike": Case(
+        lambda x, i: x[i], lambda: (torch.ones(5, 4, device="cuda"), ints(0, 2)), with_rows(ints, -2, -3), X
     ),
     "pieces of zeros": Case(
         lambda x: x - x.mean(0),
@@ -115,6 +122,20 @@ HARMFUL = {
         larger_than_any_bucket(torch.ones),
         larger_than_any_bucket(torch.randn),
         X,
+        "chunks",
+    ),
+    "pieces and a maximum": Case(
+        lambda x, m: torch.where(m[:, None], x, x.amax(0)),
+        lambda: (rows(19), torch.ones(19, dtype=torch.bool, device="cuda")),
+        lambda: (rows(19), rows(19)[:, 0] > 0),
+        X | {"m": {0: "n"}},
+        "chunks",
+    ),
+    "pieces and a mask": Case(
+        lambda x, m: torch.where(m[:, None], x, x.mean(0)),
+        lambda: (rows(19), torch.ones(19, dtype=torch.bool, device="cuda")),
+        lambda: (rows(19), rows(19)[:, 0] > 0),
+        X | {"m": {0: "n"}},
         "chunks",
     ),
     "pieces and a flag": Case(
@@ -149,6 +170,18 @@ HARMLESS = {
         with_rows(bools, 1, 1, 1, 1, 1),
         with_rows(bools, 1, 0, 1, 0, 1),
         X | {"m": {0: "n"}},
+    ),
+    "mask before a maximum": Case(
+        lambda x, m: torch.where(m[:, None], x, x.amax(0)),
+        with_rows(bools, 1, 1, 1, 1, 1),
+        lambda: (-rows().abs() - 1, bools(1, 0, 1, 0, 1)),
+        X | {"m": {0: "n"}},
+    ),
+    "flag before a maximum": Case(
+        lambda x, f: torch.where(f, x.amax(0), x[0]),
+        with_rows(bools, 0),
+        lambda: (-rows().abs() - 1, bools(1)),
+        X,
     ),
     "pieces of rows": Case(
         lambda x, f: torch.where(f, x * 2, x),

@@ -489,3 +489,23 @@ def test_a_function_that_writes_to_its_argument_stays_eager(platform):
         call(leaf(3), count).sum().backward()
     assert count.item() == 4
     assert any("writes to its arguments" in why for why in call.stats()["eager"])
+
+
+def test_an_argument_that_is_a_result_is_the_callers_own(platform):
+    """As without gradients: the very tensor, which autograd goes on from."""
+    w = torch.randn(4, 4, device="cuda", requires_grad=True)
+
+    def step(x):
+        return x, x @ w
+
+    g = gfxgraph.graphed(step)
+    for needs in (False, True):
+        for _ in range(4):
+            x = torch.randn(3, 4, device="cuda", requires_grad=needs)
+            same, product = g(x)
+            assert same is x
+            (same.sum() * 3 + product.sum()).backward()
+            assert torch.allclose(w.grad, x.detach().sum(0)[:, None].expand(4, 4), atol=1e-5)
+            assert not needs or torch.allclose(x.grad, 3 + w.detach().sum(1).expand(3, 4), atol=1e-5)
+            w.grad = None
+    assert g.stats()["captures"] == 2

@@ -17,7 +17,7 @@ from gfxgraph.runtime.callables.witness import (
     Op,
     Watch,
     WouldFault,
-    counts_from_the_end,
+    counted_from_the_end,
 )
 from gfxgraph.runtime.recorder import storage_address
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 _KNOWN = ("aten::", "prim::")
 _SMALL = 1 << 16
 """Elements of an argument that is not padded, of which a copy with other data is made."""
+_SINGLY = 8
+"""Up to so many such arguments are exchanged one by one, too."""
+
+
+_IN_PIECES: tuple[tuple[Exchange, Exchange | None], ...] = (
+    (Exchange.CONTRAST, None),
+    (Exchange.HOLES, Exchange.LAST_HIGH),
+    (Exchange.FLIPPED, Exchange.LAST_LOW),
+)
+"""What is done to the data before pieces are compared with the whole; the second to floats that the first leaves."""
 
 
 class Exchanged(NamedTuple):
@@ -38,13 +48,20 @@ class Exchanged(NamedTuple):
 
 
 class FromTheEnd:
-    """Called after each operation of a run: whether one was given a number that counts from the end."""
+    """Called after each operation of a run: whether one takes ``numbers`` as they are for places from the end.
 
-    def __init__(self) -> None:
+    A length less one is no such place: a length is never negative.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers.flatten()
         self.is_seen = False
 
     def __call__(self, position: int, op: Op, given: Any, out: Any) -> None:
-        self.is_seen = self.is_seen or counts_from_the_end(op, given)
+        self.is_seen = self.is_seen or any(
+            t.numel() == self.numbers.numel() and bool((t.flatten() == self.numbers).all())
+            for t in counted_from_the_end(op, given)
+        )
 
 
 class Attempt(Comparing):
@@ -96,11 +113,12 @@ class Attempt(Comparing):
         else:
             self.refuse(proof, problem)
 
-    def agrees(self, other: Call, varying: Collection[int]) -> Problem | None:
+    def agrees(self, other: Call, varying: Mapping[int, Collection[int]]) -> Problem | None:
         """Whether ``other`` gives the same as the prover's call, on the call's own tensors and on other data.
 
         Args:
-            varying: tensors whose data is exchanged whatever its size, as padded ones are.
+            varying: by position, dims along which ``other`` takes a tensor apart; its data is exchanged whatever
+                its size, as that of padded ones is.
         """
         first = self.prover.call
 
@@ -114,11 +132,13 @@ class Attempt(Comparing):
         problem = agree(self.tensors, self.real)
         if problem is not None:
             return problem
-        for exchange in (Exchange.CONTRAST, Exchange.FLIPPED):
-            data: list[Tensor] = [
-                contrast(t, (), exchange) if self._may_be_exchanged(i, varying) else t
-                for i, t in enumerate(self.tensors)
-            ]
+        for exchange, otherwise in _IN_PIECES:
+            data = list(self.tensors)
+            for i, t in enumerate(self.tensors):
+                if self._may_be_exchanged(i, varying):
+                    data[i] = contrast(t, varying.get(i, ()), exchange)
+                    if data[i] is t and otherwise is not None and t.is_floating_point():
+                        data[i] = contrast(t, varying.get(i, ()), otherwise)
             truth = self._truth_on(data)
             if isinstance(truth, Run) and self._is_same_program(truth):
                 problem = agree(data, truth)
@@ -163,7 +183,8 @@ class Attempt(Comparing):
                 return problem
         large = self._other_data(Exchange.LARGE)
         if isinstance(self._truth_on(large), Run):
-            # A threshold, or an index computed from the data, that the call's own never passes.
+            # A threshold, or an index computed from the data, that the call's own never passes. Sums of numbers so
+            # large and so small are not compared with the truth's.
             problem = self._same_with_other_padding(large, None, content, Exchange.HIGH)
             if problem is not None:
                 return problem.with_("larger values")
@@ -201,8 +222,8 @@ class Attempt(Comparing):
 
     def _with_negative_numbers(self, content: Mapping[int, Content], i: int) -> Problem | None:
         """Argument ``i`` below zero: an index that counts from the end meets the padding first."""
-        from_end = FromTheEnd()
         data = self._other_data(Exchange.NEGATIVE, only=i)
+        from_end = FromTheEnd(data[i])
         truth = self._truth_on(data, from_end)
         if not isinstance(truth, Run):
             return truth if isinstance(truth, Problem) else None
@@ -219,23 +240,31 @@ class Attempt(Comparing):
         return self._same_with_other_padding(data, None, content, Exchange.HIGH, only=i)
 
     def _with_other_arguments(self, content: Mapping[int, Content]) -> Problem | None:
-        """Flags and gates that are not padded, the other way round: a factor of zero hides what it is taken of."""
-        data = self._other_data(Exchange.CONTRAST)
-        exchanged = [
-            t if i in self.padded or not self._may_be_exchanged(i) else contrast(t, (), Exchange.FLIPPED)
-            for i, t in enumerate(data)
-        ]
-        if all(a is b for a, b in zip(data, exchanged)):
-            return None
-        truth = self._truth_on(exchanged)
-        # A flag that is read on the host steers; each way that it steers is looked at when it comes.
-        if not isinstance(truth, Run) or not self._is_same_program(truth):
-            return None
-        problem = self._agrees(exchanged, truth, content, None)
-        if problem is None:
-            return None
-        names = [self.prover.names[i] for i, t in enumerate(exchanged) if t is not data[i]]
-        return problem.with_(f"other values in {' and '.join(names)}")
+        """Flags and gates that are not padded, the other way round: a factor of zero hides what it is taken of.
+
+        All together, and each alone: what one of them hides another may show.
+        """
+        changed = {
+            i: contrast(t, (), Exchange.FLIPPED)
+            for i, t in enumerate(self.tensors)
+            if i not in self.padded and self._may_be_exchanged(i)
+        }
+        changed = {i: t for i, t in changed.items() if t is not self.tensors[i]}
+        groups = [list(changed)] if changed else []
+        if 1 < len(changed) <= _SINGLY:
+            groups += [[i] for i in changed]
+        for group in groups:
+            data = self._other_data(Exchange.CONTRAST)
+            for i in group:
+                data[i] = changed[i]
+            truth = self._truth_on(data)
+            # A flag that is read on the host steers; each way that it steers is looked at when it comes.
+            if not isinstance(truth, Run) or not self._is_same_program(truth):
+                continue
+            problem = self._holds_on(data, truth, content)
+            if problem is not None:
+                return problem.with_(f"other values in {' and '.join(self.prover.names[i] for i in group)}")
+        return None
 
     def _same_with_other_padding(
         self,
@@ -280,7 +309,17 @@ class Attempt(Comparing):
             return UNTRIED
         data = self._other_data(exchange, only)
         truth = self._truth_on(data)
-        return self._agrees(data, truth, content, None) if isinstance(truth, Run) else truth
+        return self._holds_on(data, truth, content) if isinstance(truth, Run) else truth
+
+    def _holds_on(self, data: list[Tensor], truth: Run, content: Mapping[int, Content]) -> Problem | None:
+        """Whether the padding changes nothing for this data, whatever it holds."""
+        used = self._padded_run(data, content, None)
+        if isinstance(used, Problem):
+            return used
+        problem = self._differs(truth, used, truth, exact=False, what=(data, content, None))
+        if problem is not None or Pad.LAST in content.values():
+            return problem
+        return self._same_with_other_padding(data, used, content, Exchange.HIGH)
 
     def _other_data(self, exchange: Exchange, only: int = -1) -> list[Tensor]:
         """The call's tensors, those that are padded exchanged.
@@ -289,8 +328,13 @@ class Attempt(Comparing):
             only: exchange this argument, an integer one; -1 for every padded float and mask.
         """
         data = list(self.tensors)
-        for i in self.padded if only < 0 else [only]:
-            data[i] = contrast(self.tensors[i], self.padded.get(i, ()), exchange)
+        for i, dims in self.padded.items():
+            if only < 0:
+                data[i] = contrast(data[i], dims, exchange)
+            elif data[i].is_floating_point():  # where all rows are alike, any index is as good as another
+                data[i] = contrast(data[i], dims, Exchange.CONTRAST)
+        if only >= 0:
+            data[only] = contrast(data[only], (), exchange)
         return data
 
     def _truth_on(self, data: list[Tensor], each: Any = None) -> Run | Answer:

@@ -88,8 +88,8 @@ def prove_chunks(
         found[:] = joints(whole, parts)
         return join(results, found)
 
-    split_up = [i for i, named in dims.items() if name in named.values()]
-    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole, split_up)
+    along = {i: [dim for dim, each in named.items() if each == name] for i, named in dims.items()}
+    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole, {i: dims for i, dims in along.items() if dims})
     return proof, found if proof.status is Status.PROVED else []
 
 

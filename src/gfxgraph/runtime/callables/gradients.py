@@ -98,7 +98,8 @@ class WithGradients:
             ForwardFailed: nothing has happened.
         """
         flat = _Replay.apply(self, len(given), *given, *self.leaves)
-        return self._build(iter(flat if isinstance(flat, tuple) else (flat,)))
+        made = iter(flat if isinstance(flat, tuple) else (flat,))
+        return self._build(iter([next(made) if i is None else given[i] for i in self._itself]))
 
     # -- capture --------------------------------------------------------------------------------------
 
@@ -110,8 +111,11 @@ class WithGradients:
         self._build = builder(result)
         if written_inputs(self._forward, self.statics):
             raise RuntimeError("the function writes to its arguments")
-        self.made: list[Tensor] = []
-        flatten(result, self.made)
+        results: list[Tensor] = []
+        flatten(result, results)
+        # An argument that is a result is the caller's own again, and autograd goes on from there.
+        self._itself = [next((i for i, s in enumerate(self.statics) if t is s), None) for t in results]
+        self.made = [t for t, i in zip(results, self._itself) if i is None]
         if not all(t.is_cuda and t.layout is torch.strided for t in self.made):
             raise RuntimeError("a result is not a tensor on the device")
         ends = [t for t in self.made if t.requires_grad]

@@ -32,7 +32,7 @@ from gfxgraph.runtime.callables.dims import AboveAll, Bucketed, Dims, argument_p
 from gfxgraph.runtime.callables.entry import Entry, Instance, Steered
 from gfxgraph.runtime.callables.fast import make_fast, never
 from gfxgraph.runtime.callables.gradients import ForwardFailed, WithGradients
-from gfxgraph.runtime.callables.inputs import Buffers
+from gfxgraph.runtime.callables.inputs import Buffers, dim_order
 from gfxgraph.runtime.callables.memory import Arena, arena_of
 from gfxgraph.runtime.callables.options import Options
 from gfxgraph.runtime.callables.outputs import RING
@@ -190,10 +190,13 @@ class Graphed(Capturing):
         return route
 
     def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Entry:
-        shapes = [
-            tensor_key(t) if size is None else (type(t), size, t.dtype, t.device, t.requires_grad)
-            for t, size in zip(call.tensors, bucketed.sizes)
-        ]
+        in_place = self._options.moved is MovedInput.RECAPTURE
+        shapes: list[Any] = []
+        for t, size in zip(call.tensors, bucketed.sizes):
+            if size is None or (in_place and tuple(t.size()) == size):
+                shapes.append((tensor_key(t), t.data_ptr() if in_place else 0))
+            else:
+                shapes.append((type(t), size, dim_order(t), t.dtype, t.device, t.requires_grad))
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
         entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
         entry.bucket = bucketed.bucket
@@ -219,6 +222,8 @@ class Graphed(Capturing):
             self._capture(arena, entry, call, route.bucketed)
         if route.proof is not None and route.result_sizes is None:
             self._cut(route, entry)
+        elif bucketed is not None and route.has_views:
+            self._look_for_views(route, entry, call.tensors)
         is_settled = True
         if self._options.mode is ReplayMode.ADAPTIVE:
             result, is_settled = self._the_faster(arena, entry, route, call)

@@ -1,8 +1,8 @@
 """Static inputs: buffers whose address never changes, and how a call's tensors get into them.
 
 A buffer has its argument's dtype and layout, so that the captured function meets what it would meet
-eagerly. Where a dim is dynamic the buffer is as large as the bucket and contiguous; a call fills the
-front of it and the rest is padding.
+eagerly. Where a dim is dynamic the buffer is as large as the bucket, dense, its dims in the argument's
+order (``dim_order``); a call fills the front of it and the rest is padding.
 
 Copies are one call: torch's fused copy for several tensors, the driver's own for one or two small
 ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
@@ -29,6 +29,23 @@ def is_dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def dim_order(tensor: Tensor) -> tuple[int, ...]:
+    """The dims from the outermost to the innermost: 0, 2, 3, 1 for channels last; as numbered where it has gaps."""
+    dims = range(tensor.dim())
+    if tensor.is_contiguous() or not is_dense(tensor):
+        return tuple(dims)
+    return tuple(sorted(dims, key=lambda dim: -tensor.stride(dim)))
+
+
+def dense_strides(size: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps, its dims in ``order``."""
+    strides, step = [0] * len(size), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= max(1, size[dim])
+    return tuple(strides)
 
 
 def is_one_copy(target: Tensor, source: Tensor) -> bool:
@@ -91,13 +108,13 @@ class StaticInput:
     def like(
         cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int
     ) -> StaticInput:
-        """A buffer for tensors like ``example``; of another ``size`` it is contiguous."""
+        """A buffer for tensors like ``example``; with a ``size`` for all whose dims are in its order."""
         with torch.inference_mode(False), torch.no_grad():
-            is_bucket = size is not None and tuple(size) != tuple(example.size())
             wanted = tuple(size) if size is not None else tuple(example.size())
-            if is_bucket or is_dense(example):
+            if size is not None or is_dense(example):
+                strides = example.stride() if size is None else dense_strides(wanted, dim_order(example))
                 flat, new = buffers.take(position, math.prod(wanted), example)
-                made = flat.view(wanted) if is_bucket else flat.as_strided(wanted, example.stride())
+                made = flat.as_strided(wanted, strides)
                 return cls(made.detach().requires_grad_(example.requires_grad), None, new)
             flat, new = buffers.take(position, span(example), example)
             made = flat.as_strided(wanted, example.stride()).detach()

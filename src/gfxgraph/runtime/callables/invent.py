@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 import torch
 from torch import Tensor
+
+from gfxgraph.runtime.callables.inputs import dense_strides, dim_order
 
 
 class Pad(StrEnum):
@@ -54,7 +56,7 @@ class Exchange(StrEnum):
 def padded_copy(
     tensor: Tensor, size: Sequence[int], content: Content, exchange: Exchange | None, like: Tensor | None = None
 ) -> Tensor:
-    """A contiguous tensor of ``size`` whose front is ``tensor``; the rest padding.
+    """A tensor of ``size`` without gaps whose front is ``tensor``, its dims in the same order; the rest padding.
 
     Args:
         exchange: puts other values than the content's; None for what replays use.
@@ -62,7 +64,8 @@ def padded_copy(
     """
     with torch.no_grad():
         given = tensor.detach()
-        made = torch.zeros(tuple(size), dtype=given.dtype, device=given.device)
+        strides = dense_strides(size, dim_order(given))
+        made = torch.empty_strided(tuple(size), strides, dtype=given.dtype, device=given.device).zero_()
         fill(made, given.size(), content)
         real = made
         for dim, n in enumerate(given.size()):
@@ -119,7 +122,7 @@ def is_flat(tensor: Tensor) -> bool:
     return tensor.numel() > 0 and (is_zeros_and_ones(tensor) or is_uniform(tensor))
 
 
-def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
+def contrast(tensor: Tensor, dims: Collection[int], exchange: Exchange) -> Tensor:
     """Other real data of the same size; the tensor itself where nothing else is known to be valid.
 
     Floats get values of both signs. Bools and integers of only 0 and 1 are masks: all are set. Other
@@ -129,12 +132,19 @@ def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
     if data.numel() == 0:
         return tensor
     if exchange is Exchange.HOLES:
-        return _with_holes(data, max(dims)) if is_zeros_and_ones(data) and bool((data == 1).any()) else tensor
+        is_mask = is_zeros_and_ones(data) and bool((data == 1).any())
+        return _with_holes(data, max(dims)).requires_grad_(tensor.requires_grad) if is_mask and dims else tensor
     if data.is_floating_point() or data.is_complex():
         made = _other_floats(data, dims, exchange)
         return tensor if made is None else made.requires_grad_(tensor.requires_grad)
     if exchange is Exchange.NEGATIVE:
-        return -data.abs() - 1 if data.dtype.is_signed else tensor
+        if not data.dtype.is_signed:
+            return tensor
+        # From as far back as the indices at hand go forward, and from the end, in turn.
+        most = max(int(data.max()) + 1, -int(data.min()))
+        at = torch.arange(data.numel(), device=data.device)
+        step = at // 2 % most
+        return torch.where(at % 2 == 0, step - most, -1 - step).reshape(data.size()).to(data.dtype)
     if exchange in (Exchange.COUNT, Exchange.COUNT_UP):
         # Of what may be a mask or an index into two rows, no more than 0 and 1.
         n, least = (2, 0) if is_zeros_and_ones(data) else (3, int(exchange is Exchange.COUNT_UP))
@@ -145,7 +155,7 @@ def contrast(tensor: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor:
     return torch.ones_like(data) if is_free else tensor
 
 
-def _other_floats(data: Tensor, dims: Iterable[int], exchange: Exchange) -> Tensor | None:
+def _other_floats(data: Tensor, dims: Collection[int], exchange: Exchange) -> Tensor | None:
     if exchange is Exchange.LARGE:
         return None if is_flat(data) else torch.where(_wave(data.size(), data, 1.0).real > 0, data * 16, data * 4)
     if exchange is Exchange.FLIPPED:

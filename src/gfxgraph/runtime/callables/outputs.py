@@ -182,7 +182,7 @@ def _from_before(result: Result, args: Sequence[Tensor]) -> Tensor:
 def _place_for(static: Tensor, is_cut: bool) -> tuple[Tensor, Tensor, Tensor]:
     """A tensor of the caller's like ``static``; where to copy, and what."""
     if is_cut:
-        fresh = torch.empty(static.size(), dtype=static.dtype, device=static.device)
+        fresh = torch.empty_like(static)  # without gaps, its dims in the same order
         return fresh, fresh, static
     if is_dense(static):
         fresh = torch.empty_strided(static.size(), static.stride(), dtype=static.dtype, device=static.device)

@@ -109,12 +109,14 @@ class Prover:
         """The same for another size of a bucket that is proved: the truth and the padding in use, no more."""
         return self._examined(tensors, actual, bucket, lambda attempt, proof: attempt.confirm(proof, known.content))
 
-    def compare(self, tensors: list[Tensor], other: Call, sizes: list[Any], varying: Collection[int]) -> Proof:
+    def compare(
+        self, tensors: list[Tensor], other: Call, sizes: list[Any], varying: Mapping[int, Collection[int]]
+    ) -> Proof:
         """The call, eagerly; then whether ``other`` gives the same on the same tensors, effects included.
 
         Args:
             sizes: filled with the size of each tensor of the call's result before ``other`` runs.
-            varying: positions of the tensors that ``other`` takes apart.
+            varying: by position, dims along which ``other`` takes a tensor apart.
         """
 
         def judge(attempt: Attempt, proof: Proof) -> None:

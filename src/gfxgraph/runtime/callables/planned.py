@@ -46,7 +46,8 @@ class Route:
     """Where calls of one exact signature go."""
 
     __slots__ = (
-        "bucketed", "content", "entry", "fast", "fast_of", "mark", "proof", "result_sizes", "too_large", "why_eager",
+        "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "proof", "result_sizes", "too_large",
+        "why_eager",
     )  # fmt: skip
 
     def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
@@ -63,6 +64,8 @@ class Route:
         """What the padding of each argument holds."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
         self.too_large: TooLarge | None = None
+        self.has_views = True
+        """Whether a result may be a view of an argument that lies differently than the bucket's buffer."""
 
 
 class TooLarge:
@@ -182,6 +185,19 @@ class Planned:
             made = result.made
             sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
         route.result_sizes = sizes
+
+    def _look_for_views(self, route: Route, entry: Entry, tensors: Sequence[Tensor]) -> None:
+        """See whether results are views of arguments, which the strides of other calls in the bucket do not fit.
+
+        Raises:
+            RunEagerly: one is.
+        """
+        for result in entry.results:
+            if result.of_input >= 0 and not result.layout[0]:
+                if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
+                    route.entry, route.why_eager = None, "a result is a view of an argument of another layout"
+                    raise RunEagerly(route.why_eager)
+        route.has_views = False
 
     def _caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[list[Tensor]], Any]:
         """The function of the call's tensors, all else as in the call."""

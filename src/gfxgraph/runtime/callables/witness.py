@@ -510,10 +510,11 @@ FROM_THE_END = {
 FROM_THE_END |= {f"aten::{name}": (1, "index") for name in ("take", "put", "put_")} | {"aten::remainder": (0, "self")}
 
 
-def counts_from_the_end(op: Op, given: Any) -> bool:
-    """True where the operation was given such a number."""
-    if op.name not in FROM_THE_END:
-        return False
-    args, kwargs = given
-    numbers = [t for t in _tensors(_argument(args, kwargs, *FROM_THE_END[op.name])) if not t.is_floating_point()]
-    return any(t.dtype.is_signed and bool((t.detach() < 0).any()) for t in numbers)
+def counted_from_the_end(op: Op, given: Any) -> Iterator[Tensor]:
+    """The whole numbers that the operation was given for such, where some of them are below zero."""
+    if op.name in FROM_THE_END:
+        args, kwargs = given
+        for tensor in _tensors(_argument(args, kwargs, *FROM_THE_END[op.name])):
+            numbers = tensor.detach()
+            if numbers.dtype.is_signed and not numbers.is_floating_point() and bool((numbers < 0).any()):
+                yield numbers

@@ -100,3 +100,29 @@ def test_the_order_of_dims(size: Sequence[int], strides: Sequence[int], order: t
     tensor = torch.empty(200).as_strided(size, strides)
     assert dim_order(tensor) == order
     assert dense_strides(size, order) == torch.empty_like(tensor).stride()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sizes_that_are_not_declared_may_vary_too(mode: str, platform: str) -> None:
+    """A proof holds for calls that differ in dynamic dims alone: widths, ranks and dtypes have their own."""
+    g = gfxgraph.graphed(lambda x, k: x * 2 + k[0, 0], dynamic={"x": {0: "n"}}, buckets=[4, 8], mode=mode)
+    shapes = [(3, 6), (3, 10), (3, 4), (3, 2, 5), (3,), (3, 6)]
+    for _ in range(3):
+        for size in shapes:
+            for dtype in (torch.float32, torch.float64):
+                for rows in (2, 3):
+                    x, k = torch.randn(*size, device="cuda", dtype=dtype), torch.randn(rows, 2, device="cuda", dtype=dtype)
+                    y = g(x, k)
+                    assert y.dtype == dtype and torch.equal(y, x * 2 + k[0, 0]), size
+    assert g.stats()["replays"] > 10
+
+
+def test_another_width_may_look_across_rows(platform: str) -> None:
+    """What is proved of narrow calls says nothing of wide ones."""
+    g = gfxgraph.graphed(
+        lambda x: x - x.mean(0) if x.shape[1] > 8 else x * 2, dynamic={"x": {0: "n"}}, buckets=[4, 8]
+    )
+    for width in (6, 6, 6, 10, 10, 10, 6):
+        x = torch.randn(3, width, device="cuda")
+        assert torch.allclose(g(x), g._fn(x), atol=1e-6), width
+    assert g.stats()["replays"] >= 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,14 @@ class Call:
     aliases: tuple[int, ...]
     kind: tuple[Any, ...]
     key: tuple[Any, ...]
+
+    def kind_of_proof(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
+        """What calls share that differ in the dynamic ``dims`` alone: dtypes and all other sizes, too."""
+        shapes = [
+            (t.dtype, tuple(dims[i].get(dim, n) for dim, n in enumerate(t.size())) if i in dims else tuple(t.size()))
+            for i, t in enumerate(self.tensors)
+        ]
+        return (*self.kind, *shapes)
 
     @property
     def label(self) -> str:

@@ -112,6 +112,7 @@ class Planned:
         entry, bucketed = route.entry, route.bucketed
         assert entry is not None and bucketed is not None and self._dims is not None
         names = argument_paths(self._fn, call.args, call.kwargs)
+        dims = self._dims.of(call.structure, call.tensors, lambda: names)
         current = torch.cuda.current_stream(arena.device_index)
         arena.follow(current)
         arena.stream.wait_stream(current)
@@ -119,9 +120,9 @@ class Planned:
             with torch.cuda.stream(arena.stream):
                 proof = self._proofs.examine(
                     self._caller(call),
-                    call.kind,
+                    call.kind_of_proof(dims),
                     names,
-                    self._dims.of(call.structure, call.tensors, lambda: names),
+                    dims,
                     call.tensors,
                     bucketed.actual,
                     bucketed.bucket,
@@ -151,8 +152,10 @@ class Planned:
 
     def _is_proved_already(self, route: Route, call: Call) -> bool:
         """Whether the proof follows from others; the route has it then."""
-        assert route.bucketed is not None
-        proof = self._proofs.already(call.kind, route.bucketed.actual, route.bucketed.bucket)
+        assert route.bucketed is not None and self._dims is not None
+        names = lambda: argument_paths(self._fn, call.args, call.kwargs)  # noqa: E731
+        kind = call.kind_of_proof(self._dims.of(call.structure, call.tensors, names))
+        proof = self._proofs.already(kind, route.bucketed.actual, route.bucketed.bucket)
         if proof is not None:
             self._use(route, proof, call)
         return proof is not None

@@ -573,3 +573,17 @@ def test_the_documents_examples_run(platform, capsys):
     newton, composition, training = re.fullmatch(r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S).groups()
     assert re.fullmatch(r"\d+ False \d+", newton) and "one launch" in composition and training == "1 "
     assert gfxgraph.stats()["fallback_count"] == 0
+
+
+def test_the_layout_of_arguments_and_the_sign_of_zero_tell_calls_apart(platform):
+    """Random numbers fill memory in its order; what a capture made of one layout is not what another gives."""
+    chosen = gfxgraph.Conditional({"noise": lambda x, s: x + torch.rand_like(x), "sign": lambda x, s: x / s})
+    with torch.no_grad():
+        for _ in range(3):
+            for x in (torch.randn(3, 3, device="cuda").t(), torch.randn(3, 3, device="cuda")):
+                torch.manual_seed(3)
+                y = chosen("noise", x, 1.0)
+                torch.manual_seed(3)
+                assert torch.equal(y, x + torch.rand_like(x))
+                for zero in (0.0, -0.0):
+                    assert torch.equal(chosen("sign", x, zero), x / zero)

@@ -34,7 +34,7 @@ def is_dense(tensor: Tensor) -> bool:
 def dim_order(tensor: Tensor) -> tuple[int, ...]:
     """The dims from the outermost to the innermost: 0, 2, 3, 1 for channels last; as numbered where it has gaps."""
     dims = range(tensor.dim())
-    if tensor.is_contiguous() or not is_dense(tensor):
+    if tensor.layout is not torch.strided or tensor.is_contiguous() or not is_dense(tensor):
         return tuple(dims)
     return tuple(sorted(dims, key=lambda dim: -tensor.stride(dim)))
 

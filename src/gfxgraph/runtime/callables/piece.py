@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.runtime import activation
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.callables.inputs import dense_strides, dim_order
 from gfxgraph.runtime.callables.memory import Arena, arena_of
+from gfxgraph.runtime.callables.signature import mode_key
 from gfxgraph.runtime.effects import Effects
 from gfxgraph.types import OnUnsafe
 
@@ -88,20 +91,24 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 
 def key_of(*trees: Any) -> tuple[Any, ...]:
-    """What a capture of a call with these arguments holds for: shapes, dtypes, devices, constants, modes."""
+    """What a capture of a call with these arguments holds for: shapes, order of dims, dtypes, constants, modes."""
     leaves_, spec = pytree.tree_flatten(trees)
     parts = tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.layout)
+        (tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout)
         if isinstance(leaf, Tensor)
-        else (type(leaf), leaf if _is_plain(leaf) else id(leaf))
+        else _constant(leaf)
         for leaf in leaves_
     )
-    autocast = (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
-    return parts, spec, autocast, torch.is_inference_mode_enabled()
+    return parts, spec, mode_key()
 
 
-def _is_plain(leaf: Any) -> bool:
-    return isinstance(leaf, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device))
+def _constant(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, (torch.dtype, torch.device)):
+        return type(leaf), leaf
+    try:
+        return type(leaf), constant_key(leaf)
+    except NotConstant:
+        return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
 
 
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
@@ -114,8 +121,11 @@ def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
 
 
 def like(tensor: Tensor) -> Tensor:
-    """Fresh memory of the tensor's layout; dense where the tensor's elements overlap or have gaps."""
-    return torch.empty_like(tensor, requires_grad=False)
+    """Fresh memory without gaps, its dims in the tensor's order."""
+    if tensor.layout is not torch.strided:
+        return torch.empty_like(tensor, requires_grad=False)
+    strides = dense_strides(tensor.size(), dim_order(tensor))
+    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)
 
 
 class Piece:

@@ -309,3 +309,20 @@ def test_pieces_that_write_to_several_tensors(platform: str) -> None:
         y = x.clone()
         assert torch.allclose(g(x), eager(y), atol=1e-5) and torch.allclose(x, y)
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs))
+
+
+def test_a_value_that_the_host_reads_is_of_the_calls_rows(platform: str) -> None:
+    """Whatever way it steers at first: with padding summed in it would steer elsewhere."""
+
+    def step(x: torch.Tensor, of_rows: bool) -> torch.Tensor:
+        y = x + 1
+        score = y[0].sum() if of_rows else y.sum()
+        return y * 2 if score.item() > -6 else y
+
+    for of_rows in (True, False):
+        g = gfxgraph.graphed(lambda x: step(x, of_rows), dynamic=X, buckets=[8])  # noqa: B023 - called right here
+        for mean in (0.0, 0.0, 0.0, 0.0, -1.5, -1.5, -1.5, 0.0):
+            x = torch.full((5, 4), mean, device="cuda")
+            assert torch.equal(g(x), step(x, of_rows)), g.why()
+        assert bool(g.stats()["replays"]) is of_rows, g.why()
+    assert "a value that the host reads" in g.why() and "aten::sum" in g.why()

@@ -39,7 +39,7 @@ from gfxgraph.runtime.modes import enter_mode, leave_modes
 from gfxgraph.runtime.program import Program
 from gfxgraph.runtime.recorder import Recorder, place, storage_address
 from gfxgraph.runtime.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
-from gfxgraph.runtime.streams import Streams
+from gfxgraph.runtime.streams import Streams, wait_for
 from gfxgraph.runtime.structure import flat, written
 from gfxgraph.runtime.undo import Undo
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -144,12 +144,7 @@ class Session:
         orders after that: on a busy GPU the next graph replayed could draw other numbers
         (torch's CUDAGeneratorState::capture_prologue).
         """
-        driver, stream = self.state.driver, self.streams.own
-        with suppress(RuntimeError):  # a device that has failed says so at the next call, too
-            if driver is not None:  # torch's own way ends captures of other threads
-                driver.synchronize_stream(stream.cuda_stream)
-            else:
-                intercept.stock("stream_synchronize")(stream)
+        wait_for(self.state, self.streams.own)
 
     @property
     def is_over(self) -> bool:

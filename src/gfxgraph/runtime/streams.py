@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
 
 from gfxgraph.runtime import intercept, process
 from gfxgraph.types import CaptureStatus
+
+
+def wait_for(state: process.Process, stream: Any) -> None:
+    """Wait for what was sent to ``stream``. Captures go on, other threads' too; one of ``stream`` is not waited for.
+
+    A device that has failed says so at the next call, too.
+    """
+    with suppress(RuntimeError):
+        if state.driver is not None:  # torch's own way ends captures of other threads
+            state.driver.synchronize_stream(stream.cuda_stream)
+        else:
+            intercept.stock("stream_synchronize")(stream)
 
 
 class Streams:

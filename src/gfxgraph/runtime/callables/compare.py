@@ -47,7 +47,7 @@ class Comparing:
                 if mine is None or theirs is None or not is_near(mine, theirs, exact):
                     name = self.prover.names[i]
                     return Problem(f"what is written to {name} {against}", name)
-        problem = self._effects(one, other, truth, exact, against)
+        problem = self._effects(one, other, truth, exact, against) or self._reads(one, other, exact, against)
         if problem is not None:
             return problem
         for a, b in zip(one.generators, other.generators):
@@ -88,6 +88,16 @@ class Comparing:
         for write in (*left, *right):
             if write.after is not None and not is_near(write.after, write.before, True):
                 return Problem(f"{_outside(write)} {against}", _outside(write), write.op)
+        return None
+
+    def _reads(self, one: Run, other: Run, exact: bool, against: str) -> Problem | None:
+        """A value that the host reads steers: where it is of other rows than the call's, it steers elsewhere soon."""
+        mine, theirs = one.watch.read, other.watch.read
+        for (_, a), (op, b) in zip(mine, theirs):
+            if type(a) is not type(b) or not is_near(torch.tensor(a), torch.tensor(b), exact):
+                return Problem(f"a value that the host reads {against}", "the value", op)
+        if len(mine) != len(theirs):
+            return Problem(f"how many values the host reads {against}", "the value", (mine or theirs)[-1][0])
         return None
 
     def _outside(self, run: Run) -> dict[tuple[Any, ...], Write]:

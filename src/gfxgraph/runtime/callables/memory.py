@@ -23,6 +23,7 @@ import torch
 from gfxgraph.core.budget import Held, Prediction, shown, to_evict
 from gfxgraph.runtime import process
 from gfxgraph.runtime.callables import engine
+from gfxgraph.runtime.streams import wait_for
 
 if TYPE_CHECKING:
     from gfxgraph.runtime.callables.entry import Entry
@@ -94,9 +95,17 @@ class Arena:
         self.last_raw = stream.cuda_stream
 
     def wait_for_all(self) -> None:
-        """Wait until nothing of the arena is running."""
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(self.device_index)
+        """Wait until nothing of the arena is running: each use waits for the one before, so for the last.
+
+        Not for the device: that is refused while anybody captures on it, and ends that capture.
+        """
+        for stream in (self.stream, self.last_stream):
+            if stream is None:
+                continue
+            with torch.cuda.stream(stream):
+                is_capturing = torch.cuda.is_current_stream_capturing()
+            if not is_capturing:
+                wait_for(self.state, stream)
 
     def use(self, entry: Entry) -> None:
         """Note that an entry was used just now."""

@@ -94,6 +94,8 @@ class Watch(TorchDispatchMode):
         self.ops: list[Op] = []
         self.writes: dict[tuple[Any, ...], Write] = {}
         self.first_draw: Op | None = None
+        self.read: list[tuple[Op, Any]] = []
+        """Values that the host asked for, in order."""
         self.sized_by_data: Op | None = None
         """An operation whose result's size depends on values."""
         # Where this run put what it made. External memory lives all the while, so it lies elsewhere.
@@ -145,6 +147,8 @@ class Watch(TorchDispatchMode):
                 if isinstance(tensor, Tensor):
                     self._note_write(tensor, op)
         out = func(*args, **kwargs)
+        if isinstance(out, (bool, int, float, complex)):
+            self.read.append((op, out))
         if info.makes_memory:
             for tensor in _tensors(out):
                 if tensor.layout is torch.strided:

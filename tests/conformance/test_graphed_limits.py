@@ -511,3 +511,36 @@ def test_the_pool_goes_with_its_last_capture():
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == before
+
+
+def test_a_graph_is_dropped_while_another_thread_captures():
+    """Waiting for the device is refused then, and ends that capture; only the arena's streams are waited for."""
+    g = gfxgraph.graphed(chain, max_graphs=1)
+    same(g, chain, filled(1, 3))
+    same(g, chain, filled(1, 3))
+    begun, stop, problems = threading.Event(), threading.Event(), []
+
+    def capture():
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.no_grad(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                filled(1, 3) + 1
+                begun.set()
+                stop.wait(60)
+                filled(1, 3) + 2
+            graph.replay()
+        except Exception as error:
+            problems.append(error)
+
+    worker = threading.Thread(target=capture)
+    worker.start()
+    try:
+        assert begun.wait(60)
+        for _ in range(3):
+            g(filled(1, 4))  # no room for a second graph
+    finally:
+        stop.set()
+        worker.join(60)
+    same(g, chain, filled(2, 4))
+    assert not problems and not worker.is_alive()
+    assert any(event["kind"] == "eviction" for event in gfxgraph.stats()["events"])

@@ -9,7 +9,8 @@ front, as large as the call's own) and the same effects on the world outside: ca
 statistics, counters, random generators. That could be so by accident of this call's data, so the
 padding is exchanged twice for values that pull both ways, which must not change one bit; a call
 nearly as large as its bucket hides what divides by the size, so it is repeated on fewer rows; data
-without contrast (zeros, ones) is replaced by data with.
+without contrast (zeros, ones) is replaced by data with; masks, flags, gates, indices and magnitudes
+that the call does not have, but a later one may, are tried as well (docs/decisions/0104).
 
     content "zero"   real results may not depend on the padding at all
     content "last"   the padding repeats the last row, so it depends on the data by design: the data

@@ -587,3 +587,18 @@ def test_the_layout_of_arguments_and_the_sign_of_zero_tell_calls_apart(platform)
                 assert torch.equal(y, x + torch.rand_like(x))
                 for zero in (0.0, -0.0):
                     assert torch.equal(chosen("sign", x, zero), x / zero)
+
+
+def test_numbers_of_a_subclass_are_told_apart_by_value(platform):
+    """As numpy's are: each is another object at each call, and the same number."""
+
+    class Number(float):
+        pass
+
+    chosen = gfxgraph.Conditional({"times": lambda x, s: x * s})
+    x = torch.randn(3, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            for factor in (2.0, 3.0):
+                assert torch.equal(chosen("times", x, Number(factor)), x * factor)
+    assert len(chosen._signatures) == 2

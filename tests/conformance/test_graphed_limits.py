@@ -190,6 +190,22 @@ def test_captures_share_memory(arena):
     assert torch.cuda.memory_reserved() - before <= 4 << 20
 
 
+def test_capture_all_stops_where_the_warm_up_has_no_memory():
+    """As where a capture has none: it says so, and calls run eagerly or are captured when they come."""
+
+    def step(x):
+        if x.shape[0] == 8:
+            raise torch.OutOfMemoryError("planted")
+        return x * 2
+
+    g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[2, 8])
+    assert g.capture_all(filled(1, 8))["n_captured"] == 0
+    assert any(event["reason"] == "capturing ahead stopped" for event in gfxgraph.stats()["events"])
+    for i in range(3):
+        same(g, step, filled(i, 2))
+    assert g.stats()["replays"] == 2
+
+
 def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platform):
     """The last of eight rows is not among the first two: an assertion on the device, did anybody run it."""
 

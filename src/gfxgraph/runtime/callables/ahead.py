@@ -47,9 +47,9 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
         return instance
 
     n_done, predicted = 0, 0
-    ready = [entry for entry, bucketed in todo if _is_warm(graphed, entry, bucketed, call)]
     current = torch.cuda.current_stream(arena.device_index)
     try:
+        ready = [entry for entry, bucketed in todo if _is_warm(graphed, entry, bucketed, call)]
         if ready:
             prediction = arena.predict([partial(capture, entry) for entry in ready])
             predicted = prediction.total(len(ready))
@@ -85,7 +85,7 @@ def _is_warm(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> b
 
 
 def _fill(entry: Entry, call: Any) -> None:
-    """The example's values, cut to the bucket's size; callables share their inputs, so before each capture again."""
+    """The example's values, cut to the bucket's size; captures share their inputs, so before each one again."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):
         fits = [t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)]

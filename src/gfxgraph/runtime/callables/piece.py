@@ -103,12 +103,13 @@ def key_of(*trees: Any) -> tuple[Any, ...]:
 
 
 def _constant(leaf: Any) -> tuple[Any, ...]:
-    if isinstance(leaf, (torch.dtype, torch.device)):
-        return type(leaf), leaf
     try:
         return type(leaf), constant_key(leaf)
     except NotConstant:
-        return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
+        pass
+    if isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device)):  # numpy's numbers, say
+        return type(leaf), leaf
+    return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
 
 
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:

@@ -122,7 +122,7 @@ class TrainingStep:
             if any(t.requires_grad or not t.is_cuda for t in given):
                 self._note("an argument needs gradients or is a host tensor")
                 return self._eagerly(args, kwargs)
-            key = (key_of(args, kwargs), self._steering(), torch.is_grad_enabled())
+            key = (key_of(args, kwargs), self._steering())
             known = self._captured.get(key)
             if known is None:
                 self._n_calls += 1

@@ -212,9 +212,9 @@ def bench_buckets(reps: int) -> dict:
 
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
-    from gfxgraph.runtime import activation
-    from gfxgraph.runtime.callables.copying import copy_kernel
-    from gfxgraph.runtime.callables.inputs import device_copier
+    from gfxgraph.callables.fast_path.copying import copy_kernel
+    from gfxgraph.callables.inputs import device_copier
+    from gfxgraph.process import activation
 
     guards = torch._C._dynamo.guards
     x, y = torch.randn(NUMEL, device="cuda"), torch.randn(NUMEL, device="cuda")

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process, simulator
-from gfxgraph.runtime.simulator.device import Refused
+from gfxgraph import simulator
+from gfxgraph.process import process
+from gfxgraph.simulator.device import Refused
 
 # What torch itself writes there as it goes.
 TORCHS_OWN = ("__warningregistry__", "default_capture_stream")

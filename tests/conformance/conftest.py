@@ -82,7 +82,7 @@ class Surface:
             yield
             return
         if self.name == "stock":
-            from gfxgraph.runtime import simulator
+            from gfxgraph import simulator
 
             undo = simulator.install("cuda")
             try:

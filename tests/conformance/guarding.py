@@ -7,7 +7,7 @@ import gc
 
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 from gfxgraph.types import NodeKind
 
 PROFILES = ["cuda", "hip"]
@@ -17,7 +17,7 @@ PROFILES = ["cuda", "hip"]
 def guarded(profile, tier, tmp_path, monkeypatch, **options):
     """The bridge enabled at a tier, its state directory in ``tmp_path``; everything put back afterwards."""
     import gfxgraph
-    from gfxgraph.runtime.guard import flight
+    from gfxgraph.guard import flight
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(flight, "_recorder", None)

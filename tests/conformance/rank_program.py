@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 import gfxgraph
+from gfxgraph import simulator
+from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.errors import ReplayError
-from gfxgraph.runtime import simulator
-from gfxgraph.runtime.callables.ranks import Ranks, RanksMissing
 
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))

@@ -76,7 +76,8 @@ def test_nothing_stays_replaced_between_captures():
 @pytest.mark.parametrize("program", ["plain", "split", "in_place"])
 def test_graphs_replay_after_disable(program):
     """A graph captured before disable() keeps working, with torch's own names back in place."""
-    from gfxgraph.runtime import activation, simulator
+    from gfxgraph import simulator
+    from gfxgraph.process import activation
 
     gfxgraph.enable(simulate="hip", validate=False)
     bench = Bench()
@@ -130,7 +131,7 @@ def test_enable_again_can_ask_for_more_checks():
 
 def test_enable_fails_without_a_trace(monkeypatch):
     """Where something goes wrong half-way, what was replaced by then is put back."""
-    from gfxgraph.runtime import activation
+    from gfxgraph.process import activation
 
     before = attributes()
     monkeypatch.setattr(activation, "_exit_of_graph", lambda *_: 1 / 0)
@@ -223,7 +224,7 @@ def test_health_check(profile):
 
 def test_health_check_of_a_card_that_fails():
     """A capture that cannot begin, and a replay that lies: not ok, said, nothing raised."""
-    from gfxgraph.runtime.simulator import Faults, WrongReplay, active
+    from gfxgraph.simulator import Faults, WrongReplay, active
 
     gfxgraph.enable(simulate="cuda", validate=False)
     active().faults = Faults(wrong_replays=[WrongReplay(node=-1)])
@@ -247,7 +248,7 @@ def test_log_level(level, shown):
     script = (
         "import torch, gfxgraph\n"
         "gfxgraph.enable(simulate='cuda', validate=False)\n"
-        "from gfxgraph.runtime.simulator import Faults, WrongReplay, active\n"
+        "from gfxgraph.simulator import Faults, WrongReplay, active\n"
         "x = torch.ones(4, device='cuda')\n"
         "g = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(g):\n"
@@ -293,7 +294,7 @@ def test_users_own_logging_is_left_alone():
 FAILED_CAPTURE = """
 import sys, torch, gfxgraph
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
-from gfxgraph.runtime.simulator import Faults, active, launch_opaque
+from gfxgraph.simulator import Faults, active, launch_opaque
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     held = torch.ones(4, device="cuda")

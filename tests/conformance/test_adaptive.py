@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import simulator
+from gfxgraph.callables.adaptive import Adaptive, Store, _function
 from gfxgraph.core.choice import Choice, Decision, Way
-from gfxgraph.runtime import process, simulator
-from gfxgraph.runtime.callables.adaptive import Adaptive, Store, _function
+from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
 
 pytestmark = pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator")

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process
-from gfxgraph.runtime.callables import flags
-from gfxgraph.runtime.callables.compose import compose
-from gfxgraph.runtime.callables.conditional import Conditional
-from gfxgraph.runtime.callables.loops import Unrolled, WhileLoop
+from gfxgraph.callables.control import flags
+from gfxgraph.callables.control.compose import compose
+from gfxgraph.callables.control.conditional import Conditional
+from gfxgraph.callables.control.loops import Unrolled, WhileLoop
+from gfxgraph.process import process
 from tests.conformance.conftest import HAS_GPU
 
 BRANCHES = {
@@ -39,7 +39,7 @@ def simulated(platform):
     """The simulator, for failures that only it can be asked for."""
     if HAS_GPU:
         pytest.skip("needs planted failures")
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     return simulator.active()
 
@@ -499,7 +499,7 @@ def test_what_one_launch_cannot_do_is_replayed_one_by_one(capture, platform, why
     elif why == "launch fails":
         if HAS_GPU:
             pytest.skip("needs planted failures")
-        from gfxgraph.runtime import simulator
+        from gfxgraph import simulator
 
         simulator.active().faults.fail_nth("launch", 1, 999)
     both = compose(graphs)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process
-from gfxgraph.runtime.callables import copying, joining
-from gfxgraph.runtime.callables.writer import MISS
+from gfxgraph.callables.fast_path import copying, joining
+from gfxgraph.callables.fast_path.writer import MISS
+from gfxgraph.process import process
 from tests.conformance.conftest import HAS_GPU
 
 MODES = ["standard", "hot"]
@@ -182,7 +182,7 @@ def test_arguments_that_are_written_to(platform, way):
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_refused_launch_is_made_up_for_and_counted(platform, at):
     """The first is the one of the arguments, the second that of the results; the next call is as before."""
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     process.current().joins[0] = False
     g = gfxgraph.graphed(step)
@@ -425,7 +425,7 @@ def test_streams_of_two_ways_to_one_capture(platform):
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_refused_change_ends_joining_for_that_signature(platform, mode, at):
     """The call is made as without it, and so are all later ones; counted once."""
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     g = joined_g(mode=mode)
     simulator.active().faults.fail_nth("exec_params", at, 1)
@@ -457,7 +457,7 @@ def test_large_graphs_of_buckets_are_not_joined(platform, n_ops):
 @pytest.mark.skipif(HAS_GPU, reason="refusals are planted in the simulator")
 def test_a_refused_launch_goes_the_long_way(platform):
     """Once, with the right result; the next call is one launch again."""
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     g = joined_g()
     simulator.active().faults.fail_nth("launch", 1, 1)

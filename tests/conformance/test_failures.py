@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.simulator import Faults
+from gfxgraph.simulator import Faults
 from tests.conformance.bench import Bench, ProcessState, reserved, same, stripped
 
 PROFILES = ["cuda", "hip", "hip-6.4", "hip-7.14"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process
+from gfxgraph.process import process
 
 
 def ones(*size, **kw):
@@ -239,7 +239,7 @@ def test_validation_of_a_segment_that_uses_up_its_inputs(capture, platform):
     """A result from before a split whose memory is used again after it: validation puts it back between runs."""
     if platform == "gpu":
         pytest.skip("the opaque launch is the simulator's")
-    from gfxgraph.runtime.simulator import launch_opaque
+    from gfxgraph.simulator import launch_opaque
 
     x = ones(4)
 
@@ -336,7 +336,7 @@ def test_parts_of_a_composite_operation_under_autocast(platform, is_outside):
         for mine, theirs in zip(made, eager):
             assert mine.dtype is theirs.dtype and torch.equal(mine, theirs)
         assert graph.validate()
-    assert torch.set_autocast_enabled.__module__ != "gfxgraph.runtime.autocasting"
+    assert torch.set_autocast_enabled.__module__ != "gfxgraph.capture.autocasting"
 
 
 def test_a_proof_of_padding_under_autocast(platform):

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.runtime import process, simulator
-from gfxgraph.runtime.callables.memory import arena_of
+from gfxgraph import simulator
+from gfxgraph.callables.arena import arena_of
+from gfxgraph.process import process
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.runtime.callables.watch import Watch
+from gfxgraph.callables.watch import Watch
 from tests.conformance.conftest import HAS_GPU
 
 FACTOR = 2.0

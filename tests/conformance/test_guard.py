@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import simulator
 from gfxgraph.core.strides import Oddity
-from gfxgraph.runtime import simulator
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
@@ -210,7 +210,7 @@ def test_split_captures_are_watched_in_every_segment(safe):
 def test_a_kernel_whose_arguments_are_not_known_is_counted(safe, monkeypatch):
     """HIP before 7.11 and no code object: listed as unchecked, never passed as checked."""
     from gfxgraph.driver.params import KernelParams
-    from gfxgraph.runtime.simulator.driver import SimDriver
+    from gfxgraph.simulator.driver import SimDriver
 
     silent = KernelParams((1, 1, 1), (1, 1, 1), 0, 1, None, why_unknown="the library has no hipKernelGetParamInfo")
     monkeypatch.setattr(SimDriver, "node_params", lambda self, node, layout=None: silent)
@@ -223,8 +223,8 @@ def test_a_kernel_whose_arguments_are_not_known_is_counted(safe, monkeypatch):
 def test_a_layout_from_a_code_object_makes_the_arguments_known(safe, monkeypatch):
     """Where the runtime does not tell, the code object does, and the pointer is watched."""
     from gfxgraph.driver.params import KernelParams
-    from gfxgraph.runtime.guard import layouts_of_kernels
-    from gfxgraph.runtime.simulator.driver import SimDriver
+    from gfxgraph.guard import layouts_of_kernels
+    from gfxgraph.simulator.driver import SimDriver
 
     real = SimDriver.node_params
 

@@ -13,7 +13,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.core.reproducer import FaultKind
-from gfxgraph.runtime.guard import bisect
+from gfxgraph.guard import bisect
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
@@ -145,7 +145,7 @@ def test_the_operation_that_fails_the_capture_is_found(tmp_path):
 
 FAULTS = """
 import torch
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 x = torch.arange(8.0, device="cuda")
 index = torch.tensor([1, 2, 3], device="cuda")

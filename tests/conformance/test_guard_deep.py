@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import simulator
 from gfxgraph.errors import GfxGraphFault
-from gfxgraph.runtime import simulator
-from gfxgraph.runtime.guard import zoned_pool
+from gfxgraph.guard import zoned_pool
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton, write_bytes
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")

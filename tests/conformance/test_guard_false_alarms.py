@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.guard import flight, names
+from gfxgraph.guard import flight, names
 from tests.conformance import test_engine_patterns as engines
 from tests.conformance.conftest import Surface
 from tests.conformance.guarding import PROFILES, guarded

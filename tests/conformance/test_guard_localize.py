@@ -13,8 +13,8 @@ import torch
 
 import gfxgraph
 from gfxgraph.errors import GfxGraphFault
-from gfxgraph.runtime import process
-from gfxgraph.runtime.simulator.driver import SimDriver
+from gfxgraph.process import process
+from gfxgraph.simulator.driver import SimDriver
 from gfxgraph.types import NodeKind
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
 
@@ -229,7 +229,7 @@ def test_a_fault_in_a_host_function_is_named_too(localizing):
 
 def test_a_node_that_the_program_disabled_stays_disabled(localizing):
     """Its switch is the program's."""
-    from gfxgraph.runtime.walk import raw_exec, raw_graph
+    from gfxgraph.capture.walk import raw_exec, raw_graph
 
     x = torch.ones(4, device="cuda")
     graph, _ = graph_of(lambda: (x.add_(1), x.mul_(3)))
@@ -256,7 +256,7 @@ assert "recorder" in files and "graph-1-0.json" in files and "memory.json" in fi
 if sys.argv[1:] == ["fork"]:
     if os.fork() == 0:
         # A child's clean end must leave the parent's recorder.
-        from gfxgraph.runtime.guard import flight
+        from gfxgraph.guard import flight
         flight._recorder.close()
         os._exit(0)
     os.wait()
@@ -286,7 +286,7 @@ def test_the_recorder_is_removed_at_a_clean_end_and_nothing_else_is_written(tmp_
 
 def test_a_folder_outside_the_state_directory_is_not_used(tmp_path, monkeypatch):
     """Whatever a variable says, nothing is written elsewhere."""
-    from gfxgraph.runtime.guard import flight
+    from gfxgraph.guard import flight
 
     elsewhere = tmp_path / "elsewhere"
     monkeypatch.setenv("GFXGRAPH_FLIGHT", str(elsewhere))
@@ -329,7 +329,7 @@ def test_a_guarded_graph_is_dropped_like_any_other(tmp_path, monkeypatch, profil
             assert len(sim.device.handles.execs) == pools
         finally:
             gc.enable()
-        from gfxgraph.runtime.guard import zoned_pool
+        from gfxgraph.guard import zoned_pool
 
         zoned_pool.let_go_of_unused()
         assert not zoned_pool._pools and not sim.crashes

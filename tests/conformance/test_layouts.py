@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.inputs import dense_strides, dim_order
 
 MODES = ["standard", "hot"]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.callables.invent import Exchange, Pad, contrast, padded_copy, repeat_last
-from gfxgraph.runtime.callables.outside import reachable
-from gfxgraph.runtime.callables.padding import Prover, Status
+from gfxgraph.callables.padding.invent import Exchange, Pad, contrast, padded_copy, repeat_last
+from gfxgraph.callables.padding.outside import reachable
+from gfxgraph.callables.padding.prover import Prover, Status
 from tests.conformance.conftest import PLATFORMS
 from tests.conformance.padding_cases import CASES
 
@@ -172,7 +172,7 @@ def test_unseen_writes_are_undone_and_compared(platform):
     """A kernel that torch's dispatcher does not see writes a cache: the proof waits a call, then knows."""
     if platform == "gpu":
         pytest.skip("the opaque launch is the simulator's")
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     def run(cache):
         def step(x, slot):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.callables.padding import Prover
+from gfxgraph.callables.padding.prover import Prover
 from tests.conformance.conftest import PLATFORMS
 
 X = {"x": {0: "n"}}

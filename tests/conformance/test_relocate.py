@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import simulator
+from gfxgraph.callables import relocation
 from gfxgraph.driver.params import KernelParams
-from gfxgraph.runtime import process, simulator
-from gfxgraph.runtime.callables import relocate
+from gfxgraph.process import process
 
 needs_simulator = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 ROWS, COLUMNS = 16, 64
@@ -17,7 +18,7 @@ ROWS, COLUMNS = 16, 64
 @pytest.fixture(autouse=True)
 def _platform(platform, monkeypatch):
     """Arguments of 4 KiB count as large, and tiny tensors are computed by one thread."""
-    monkeypatch.setattr(relocate, "LEAST_NBYTES", 4 << 10)
+    monkeypatch.setattr(relocation, "LEAST_NBYTES", 4 << 10)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.no_grad():
@@ -100,12 +101,12 @@ def test_what_is_written_to_an_argument_is_the_callers():
 
 def test_what_is_written_is_given_back_where_nothing_can_be_moved(monkeypatch):
     """A proof that fails leaves copies, and copies go back."""
-    from gfxgraph.runtime.callables import relocate
+    from gfxgraph.callables import relocation
 
     def prove(*args):
-        raise relocate.NotRelocatable("planted")
+        raise relocation.NotRelocatable("planted")
 
-    monkeypatch.setattr(relocate, "_prove", prove)
+    monkeypatch.setattr(relocation, "_prove", prove)
     g = called_where_it_writes()
     assert moving_of(g) is None and g.stats()["replays"] == 5, g.explain()
 
@@ -219,4 +220,4 @@ def test_small_arguments_are_copied():
     for i in range(4):
         x = torch.full((256,), float(i), device="cuda")
         assert torch.equal(g(x), x * 2)
-    assert f"no argument has {relocate.LEAST_NBYTES >> 10} KiB" in g.explain() and g.stats()["replays"] == 3
+    assert f"no argument has {relocation.LEAST_NBYTES >> 10} KiB" in g.explain() and g.stats()["replays"] == 3

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process, remedies
+from gfxgraph.capture import remedies
+from gfxgraph.process import process
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_long_graphs_are_cut(table, limit):
 
 def test_no_node_is_switched(table, monkeypatch):
     """node_walk: where switching nodes off and on can hang, a walk runs graphs of one node."""
-    from gfxgraph.runtime.walk import can_walk, walk
+    from gfxgraph.capture.walk import can_walk, walk
 
     x, switched = arange(), []
     driver = process.require().driver

@@ -278,7 +278,7 @@ def test_keyword_of_a_newer_torch_passes_through(surface):
     """A keyword that a newer base class takes reaches it."""
     if not surface.is_bridged:
         pytest.skip("about the bridge alone")
-    from gfxgraph.runtime.graph import bridged_class
+    from gfxgraph.capture.graph import bridged_class
 
     base = torch.cuda.CUDAGraph.__mro__[1]
     seen = []
@@ -288,7 +288,7 @@ def test_keyword_of_a_newer_torch_passes_through(surface):
             seen.append(keyword_of_the_future)
             super().capture_begin(pool, capture_error_mode, **kwargs)
 
-    from gfxgraph.runtime import process
+    from gfxgraph.process import process
 
     state = process.require()
     state.base = Newer
@@ -775,7 +775,7 @@ def test_graphs_outlive_disable():
         with outer.installed():
             _mixed(gfxgraph, on)
         return
-    from gfxgraph.runtime import activation, process
+    from gfxgraph.process import activation, process
 
     with Surface("cuda").installed():
         # What the simulator's own removal would take away with it is not part of this scenario.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime.callables.training import TrainingStep
+from gfxgraph.callables.training.training import TrainingStep
 from tests.conformance.conftest import HAS_GPU
 
 # The full measure on a GPU (tests/gpu/test_beyond_gpu.py runs this file's functions), a small one elsewhere.
@@ -233,7 +233,7 @@ def test_a_failed_replay_does_the_step_eagerly_once(platform):
     """A launch that fails in the middle of training: the same losses, nothing done twice."""
     if HAS_GPU:
         pytest.skip("needs planted failures")
-    from gfxgraph.runtime import simulator
+    from gfxgraph import simulator
 
     want, _ = run(10, graphed=False)
     plan = simulator.active().faults

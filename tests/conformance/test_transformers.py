@@ -383,7 +383,7 @@ def test_hooks_are_called(llama):
 
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     """The step then runs eagerly, into the same places, and that is counted."""
-    from gfxgraph.runtime.callables import piece
+    from gfxgraph.callables import piece
 
     def dies(*args, **kwargs):
         raise RuntimeError("no graphs today")
@@ -504,7 +504,7 @@ def test_compile_where_nothing_compiles(llama):
 def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkeypatch):
     """Inductor waits for the device in its thread, which ends a capture in this one."""
     from gfxgraph.adapters import _transformers_decode as decode
-    from gfxgraph.runtime.callables import piece
+    from gfxgraph.callables import piece
 
     record, failed = piece.record, []
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import process, simulator, walk
-from gfxgraph.runtime.simulator import Faults, WrongReplay
+from gfxgraph import simulator
+from gfxgraph.capture import walk
+from gfxgraph.process import process
+from gfxgraph.simulator import Faults, WrongReplay
 from tests.conformance.bench import Bench, ProcessState, reserved, same
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="wrong replays are planted in the simulator")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gfxgraph.runtime.callables.witness import ChecksValues, WouldFault
+from gfxgraph.callables.padding.witness import ChecksValues, WouldFault
 from tests.conformance.conftest import PLATFORMS
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.runtime import workspaces
+from gfxgraph.capture import workspaces
 
 NBYTES = 8 << 20
 

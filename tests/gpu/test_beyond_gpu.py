@@ -19,10 +19,10 @@ if not torch.cuda.is_available():
 from tests.conformance import test_training_graphed as training  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.runtime import process  # noqa: E402
-from gfxgraph.runtime.callables.compose import compose  # noqa: E402
-from gfxgraph.runtime.callables.conditional import Conditional  # noqa: E402
-from gfxgraph.runtime.callables.loops import Unrolled, WhileLoop  # noqa: E402
+from gfxgraph.callables.control.compose import compose  # noqa: E402
+from gfxgraph.callables.control.conditional import Conditional  # noqa: E402
+from gfxgraph.callables.control.loops import Unrolled, WhileLoop  # noqa: E402
+from gfxgraph.process import process  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.callables.fast_path.copying import copy_kernel
+from gfxgraph.callables.fast_path.joining import joins
 from gfxgraph.driver.copies import MOST
 from gfxgraph.driver.joined import Joined
-from gfxgraph.runtime import activation
-from gfxgraph.runtime.callables.copying import copy_kernel
-from gfxgraph.runtime.callables.joining import joins
+from gfxgraph.process import activation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

@@ -356,7 +356,8 @@ add_child = getattr(library, name + "GraphAddChildGraphNode")
 child = ctypes.c_void_p(inner.raw_cuda_graph())
 assert add_child(ctypes.byref(node), raw, None, ctypes.c_size_t(0), child) == 0
 graph.instantiate()
-from gfxgraph.runtime import process, walk
+from gfxgraph.process import process
+from gfxgraph.capture import walk
 driver = process.require().driver
 kinds = [str(driver.node_kind(n)) for n in driver.nodes(walk.raw_graph(graph))]
 print(sorted(set(kinds)))

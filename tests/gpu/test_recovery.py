@@ -22,7 +22,8 @@ pytestmark = [
 from tests.conformance.bench import Bench, ProcessState, reserved, same  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.runtime import process, walk  # noqa: E402
+from gfxgraph.capture import walk  # noqa: E402
+from gfxgraph.process import process  # noqa: E402
 from gfxgraph.types import CaptureStatus  # noqa: E402
 
 PROGRAMS = ["plain", "rng", "in_place", "forked", "split"]

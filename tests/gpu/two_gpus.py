@@ -62,8 +62,8 @@ def main() -> int:
     import torch.distributed as dist
 
     import gfxgraph
+    from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
     from gfxgraph.errors import ReplayError
-    from gfxgraph.runtime.callables.ranks import Ranks, RanksMissing
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)

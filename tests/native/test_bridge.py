@@ -117,7 +117,7 @@ def test_the_bridge_counts_as_there_only_when_it_loads(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is no library, one that is another library, and the right one."""
-    from gfxgraph.runtime import health
+    from gfxgraph.process import health
 
     broken = tmp_path / "libhipgraph_bridge.so"
     broken.write_text("not a library")

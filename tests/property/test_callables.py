@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from gfxgraph.core.budget import Held, Prediction, to_evict
 from gfxgraph.core.constants import constant_key
 from gfxgraph.core.buckets import explicit
-from gfxgraph.runtime.callables.dims import Dims
-from gfxgraph.runtime.callables.plans import Unbounded
-from gfxgraph.runtime.callables.signature import builder, flatten, replace
+from gfxgraph.callables.buckets import Dims
+from gfxgraph.callables.plans import Unbounded
+from gfxgraph.callables.signature import builder, flatten, replace
 
 constants = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=True, width=16), st.text("ab", max_size=2)

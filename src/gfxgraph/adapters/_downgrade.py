@@ -45,14 +45,14 @@ def hold_pool(pool: Any) -> Any:
     Returns:
         None where there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
     """
-    from gfxgraph.runtime import process
+    from gfxgraph.process import process
 
     state = process.current()
     if pool is None or state is None or tuple(pool) == (0, 0):
         return None
     import torch
 
-    from gfxgraph.runtime.callables import engine
+    from gfxgraph.callables import engine
 
     for _ in range(2):
         try:
@@ -65,7 +65,7 @@ def hold_pool(pool: Any) -> Any:
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count and, the first time, log that one of an engine's graphs became eager."""
     from gfxgraph.errors import first_line
-    from gfxgraph.runtime import process
+    from gfxgraph.process import process
 
     state = process.current()
     reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"

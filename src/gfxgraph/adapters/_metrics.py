@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from gfxgraph.runtime import metrics
-from gfxgraph.runtime.imports import watch
+from gfxgraph.process import metrics
+from gfxgraph.process.imports import watch
 
 PERIOD_S = 5.0
 _publishing: set[int] = set()
@@ -46,7 +46,7 @@ def _keep_writing(folder: str) -> None:
             try:
                 metrics.write(folder)
             except OSError as error:
-                from gfxgraph.runtime.process import log
+                from gfxgraph.process.process import log
 
                 log.warning("counters were not written to %s: %s", folder, error.strerror)
                 ended.set()

@@ -33,7 +33,7 @@ def activate(adapter: Adapter, list_variable: str) -> None:
         from gfxgraph.adapters._metrics import publish
 
         publish(settings.metrics)
-    from gfxgraph.runtime import activation
+    from gfxgraph.process import activation
 
     if settings.simulate or activation.is_enabled():
         activation.enable()

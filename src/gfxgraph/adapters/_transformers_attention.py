@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gfxgraph.runtime.callables.signature import matmul_precision
+from gfxgraph.callables.signature import matmul_precision
 
 Way = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 N_REPEATED = 4

@@ -30,7 +30,7 @@ from gfxgraph.adapters._transformers_choice import Choice, Stops
 from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
-from gfxgraph.runtime import process
+from gfxgraph.process import process
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder

@@ -36,9 +36,9 @@ from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.piece import Piece, beside, copy_in
 from gfxgraph.errors import first_line
-from gfxgraph.runtime.callables.memory import Arena
-from gfxgraph.runtime.callables.piece import Piece, beside, copy_in
 
 MAX_CHOICES = 16
 """Captured ways of choosing that a decoder keeps."""

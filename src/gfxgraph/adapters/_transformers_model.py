@@ -52,7 +52,7 @@ class Accelerated:
 
     def leave_alone(self, reason: str) -> None:
         """Count a call that transformers' own loop answers."""
-        from gfxgraph.runtime import process
+        from gfxgraph.process import process
 
         self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
         state = process.current()
@@ -176,8 +176,8 @@ class Accelerated:
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
         from gfxgraph.adapters._transformers_decode import Decoder
         from gfxgraph.adapters._transformers_loop import Tally
-        from gfxgraph.runtime import activation
-        from gfxgraph.runtime.callables.memory import Arena
+        from gfxgraph.callables.arena import Arena
+        from gfxgraph.process import activation
 
         model, state = self.model, activation.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:

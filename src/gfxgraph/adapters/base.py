@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from gfxgraph.config import Config
 from gfxgraph.errors import ActivationError
 from gfxgraph.hardware.versions import may_match, parse
-from gfxgraph.runtime.imports import watch
+from gfxgraph.process.imports import watch
 
 log = logging.getLogger("gfxgraph")
 

@@ -213,8 +213,8 @@ class GraphedProgram:
     def _capture(self, placed: Params, stream: Any) -> tuple[_Captured | None, str]:
         import torch
 
-        from gfxgraph.runtime.callables import engine
-        from gfxgraph.runtime.callables.memory import arena_of
+        from gfxgraph.callables import engine
+        from gfxgraph.callables.arena import arena_of
 
         place = arena_of(_state(), torch.cuda.current_device())
         with place.lock:
@@ -319,7 +319,7 @@ class GraphedProgram:
         if self._choices is None:
             import torch
 
-            from gfxgraph.runtime.callables.adaptive import Adaptive, Store
+            from gfxgraph.callables.adaptive import Adaptive, Store
 
             self._choices = Adaptive(type(self).run, torch.cuda.current_device(), Store(_state().settings.state_dir))
             digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
@@ -409,13 +409,13 @@ def _module() -> Any:
 
 
 def _state() -> Any:
-    from gfxgraph.runtime import activation
+    from gfxgraph.process import activation
 
     return activation.process_for_callables()
 
 
 def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
-    from gfxgraph.runtime import process
+    from gfxgraph.process import process
 
     state = process.current()
     if state is not None:
@@ -443,7 +443,7 @@ def _no_graph(program: Any) -> str:
 
 def _n_nodes(graph: Any) -> int | None:
     """How many nodes a graph has; None where the driver does not tell."""
-    from gfxgraph.runtime.walk import raw_graph
+    from gfxgraph.capture.walk import raw_graph
 
     driver = _state().driver
     return None if driver is None else len(driver.nodes(raw_graph(graph)))
@@ -481,7 +481,7 @@ def _typed(argument: Any) -> Any:
 
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" where nothing does."""
-    from gfxgraph.runtime.validate import compare
+    from gfxgraph.capture.validate import compare
 
     if len(replayed) != len(eager):
         return f"{len(replayed)} results, eagerly {len(eager)}"

@@ -338,7 +338,7 @@ class GraphedSession:
 
     def _note(self, reason: str) -> None:
         self.counts.fallbacks[reason] = self.counts.fallbacks.get(reason, 0) + 1
-        from gfxgraph.runtime import process
+        from gfxgraph.process import process
 
         state = process.current()
         if state is not None:

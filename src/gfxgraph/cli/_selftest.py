@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gfxgraph.runtime.selftest.outcome import Result
-    from gfxgraph.runtime.selftest.suite import Suite
+    from gfxgraph.selftest.outcome import Result
+    from gfxgraph.selftest.suite import Suite
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
 WIDE = 100
@@ -60,8 +60,8 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     refuse_unsuitable(settings, sys.executable)
     from rich.console import Console
 
-    from gfxgraph.runtime.selftest.suite import Suite, write
-    from gfxgraph.runtime.selftest.worker import CASES
+    from gfxgraph.selftest.suite import Suite, write
+    from gfxgraph.selftest.worker import CASES
 
     console = Console(highlight=False)
     suite = Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
@@ -133,7 +133,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    from gfxgraph.runtime.selftest.suite import write
+    from gfxgraph.selftest.suite import write
 
     class Now(ProgressColumn):
         """What is running, looked up at each refresh: a case that hangs is seen to."""

@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.runtime.callables.graphed import Graphed
-from gfxgraph.runtime.callables.options import Options
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.options import Options
 from gfxgraph.types import ReplayMode
 
 CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})

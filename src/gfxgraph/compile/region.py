@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.options import Options
+from gfxgraph.capture.memory import Layout, tensor_at
 from gfxgraph.compile.sizes import Sizes
-from gfxgraph.runtime.callables.graphed import Graphed
-from gfxgraph.runtime.callables.options import Options
-from gfxgraph.runtime.memory import Layout, tensor_at
 from gfxgraph.types import ReplayMode
 
 MAX_VARIANTS = 4
@@ -157,7 +157,7 @@ class Region:
         return bool(moving)
 
     def _stay_eager(self, why: str) -> None:
-        from gfxgraph.runtime import activation
+        from gfxgraph.process import activation
 
         self.why_eager = why
         self._variants.clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 def is_on() -> bool:
     """True while the simulator stands in for a GPU."""
-    from gfxgraph.runtime import process
+    from gfxgraph.process import process
 
     state = process.current()
     return state is not None and state.platform == "simulator"

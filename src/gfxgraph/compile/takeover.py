@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gfxgraph.capture.random_state import shield_from_dynamo
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
-from gfxgraph.runtime.process import Process, log
-from gfxgraph.runtime.random_state import shield_from_dynamo
+from gfxgraph.process.process import Process, log
 
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:

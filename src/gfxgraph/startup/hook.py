@@ -1,7 +1,7 @@
 """Switch gfxgraph on right after a program has imported torch, and never before; adapters, after their engines.
 
 Importing torch takes seconds and memory, so a process that does not use it must not pay for it.
-runtime/imports.py says how the waiting is done.
+process/imports.py says how the waiting is done.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gfxgraph.runtime.imports import watch
+from gfxgraph.process.imports import watch
 
 
 def install_if_asked() -> None:
@@ -42,7 +42,7 @@ def activate() -> None:
     """
     from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
-    from gfxgraph.runtime.activation import activate_from_environment
+    from gfxgraph.process.activation import activate_from_environment
 
     try:
         activate_from_environment()

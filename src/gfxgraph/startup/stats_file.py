@@ -23,7 +23,7 @@ def register() -> None:
 def _write(target: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked child ends with its parent's counters; they are not its own
         return
-    from gfxgraph.runtime.health import stats
+    from gfxgraph.process.health import stats
 
     line = json.dumps({"pid": owner, "argv": sys.argv, "stats": stats()}, default=str) + "\n"
     if target == TO_STDERR:

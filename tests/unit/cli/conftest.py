@@ -88,15 +88,15 @@ class Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     package = tmp_path / "lib" / "gfxgraph"
-    (package / "runtime").mkdir(parents=True)
+    (package / "process").mkdir(parents=True)
     for entry in REAL.iterdir():
-        if entry.name not in ("runtime", "__init__.py", "__pycache__"):
+        if entry.name not in ("process", "__init__.py", "__pycache__"):
             (package / entry.name).symlink_to(entry)
     (package / "__init__.py").write_text(INIT)
-    (package / "runtime" / "__init__.py").write_text("")
-    (package / "runtime" / "imports.py").symlink_to(REAL / "runtime" / "imports.py")  # torch-free, part of startup
-    (package / "runtime" / "activation.py").write_text(ACTIVATION)
-    (package / "runtime" / "health.py").write_text(HEALTH)
+    (package / "process" / "__init__.py").write_text("")
+    (package / "process" / "imports.py").symlink_to(REAL / "process" / "imports.py")  # torch-free, part of startup
+    (package / "process" / "activation.py").write_text(ACTIVATION)
+    (package / "process" / "health.py").write_text(HEALTH)
     own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     environment |= {"PYTHONPATH": str(tmp_path / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}

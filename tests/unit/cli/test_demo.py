@@ -31,7 +31,7 @@ STATS = {
 
 def demo(sandbox, *, equal=True, simulate="hip", status=0, options=(), **stats):
     sandbox.script(PROGRAM.format(equal=equal, simulate=simulate, status=status), "lib/gfxgraph/examples/decode.py")
-    health = sandbox.folder / "lib/gfxgraph/runtime/health.py"
+    health = sandbox.folder / "lib/gfxgraph/process/health.py"
     health.write_text(health.read_text().replace('{"replay_count": 7}', repr(STATS | stats)))
     return sandbox.gfxgraph("demo", "--prompt", "Alice ran", *options, COLUMNS="100")
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gfxgraph.runtime import simulator  # noqa: E402
+from gfxgraph import simulator  # noqa: E402
 
 
 @pytest.fixture

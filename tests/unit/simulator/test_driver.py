@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gfxgraph import simulator
 from gfxgraph.driver.base import GraphDriver
 from gfxgraph.errors import DriverError
-from gfxgraph.runtime import simulator
 from gfxgraph.types import CaptureStatus, NodeKind
 
 

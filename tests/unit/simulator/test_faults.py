@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 def capture() -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
@@ -94,7 +94,7 @@ def test_sticky_error_may_end_the_process() -> None:
     """With die_at_sticky the process ends by SIGABRT, as under ROCr before 7.0."""
     program = """
 import torch
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 simulator.install("hip-6.4")
 sim = simulator.active()
 sim.faults = simulator.Faults(die_at_sticky=True)

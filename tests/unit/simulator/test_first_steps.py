@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 def test_tensors_are_really_on_the_device(sim: simulator.Simulator) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 def draw() -> torch.Tensor:

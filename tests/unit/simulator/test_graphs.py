@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 Install = Callable[..., simulator.Simulator]
 

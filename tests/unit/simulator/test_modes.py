@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 class Log(TorchDispatchMode):

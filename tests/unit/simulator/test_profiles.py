@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
-from gfxgraph.runtime.simulator import profiles
-from gfxgraph.runtime.simulator.device import Event, Refused, Stream
-from gfxgraph.runtime.simulator.graphs import Graph
+from gfxgraph import simulator
+from gfxgraph.simulator import profiles
+from gfxgraph.simulator.device import Event, Refused, Stream
+from gfxgraph.simulator.graphs import Graph
 from gfxgraph.types import CaptureStatus
 
 Install = Callable[..., simulator.Simulator]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 Install = Callable[..., simulator.Simulator]
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 def test_streams_are_torch_streams(sim: simulator.Simulator) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gfxgraph.runtime import simulator
+from gfxgraph import simulator
 
 
 @pytest.fixture(scope="module", autouse=True)

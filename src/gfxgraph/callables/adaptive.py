@@ -1,0 +1,233 @@
+"""``adaptive``: each signature runs the way that was measured to be faster, and says why.
+
+Timings are taken while a signature is undecided, and then in one call out of many: a pair of events
+on the stream round the call. Nothing waits for them; whoever comes later and finds them passed
+reads the time. A call that is not timed pays for one comparison.
+
+Between two events on an idle stream lies what the caller waits for, launch overhead included; on a
+busy stream, what the device needs. Both are what matters there.
+
+What was decided is kept in the user's state folder by torch, ROCm or CUDA, device, function and
+signature, so that the next process starts with it. A file that cannot be read or written is no
+reason to fail: it is reported once and left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+
+from gfxgraph.capture.intercept import is_capturing_anywhere
+from gfxgraph.core.choice import Choice, Decision, Way
+from gfxgraph.process import process
+
+VERSION = 1
+LOOK_AGAIN_EVERY = 8192
+"""Calls of a decided signature between two looks at whether it still holds."""
+MOST_ROWS = 4096
+MOST_WAITING = 64
+
+
+class Store:
+    """Decisions on disk: one JSON file, replaced as a whole.
+
+    Args:
+        folder: "" to keep nothing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(folder) / "decisions.json" if folder else None
+        self._rows: dict[str, dict[str, Any]] | None = None
+
+    def get(self, key: str) -> Decision | None:
+        """The decision kept under a key, if it can be read."""
+        if self._rows is None:
+            self._rows = self._read()
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        try:
+            return Decision.from_dict(row["decision"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def put(self, key: str, decision: Decision, about: dict[str, str]) -> None:
+        """Keep a decision; what other processes have kept meanwhile stays."""
+        if self.path is None:
+            return
+        rows = self._read()
+        rows[key] = {"decision": decision.as_dict(), "about": about, "at": round(time.time())}
+        newest = sorted(rows.items(), key=lambda item: item[1].get("at", 0) if isinstance(item[1], dict) else 0)
+        self._rows = dict(newest[-MOST_ROWS:])
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=".decisions-")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump({"version": VERSION, "rows": self._rows}, file, indent=1)
+                os.replace(made, self.path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(made)
+                raise
+        except OSError as error:
+            _report("decisions_not_kept", f"{self.path}: {error.strerror}")
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        if self.path is None:
+            return {}
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            _report("decisions_not_read", f"{self.path}: {error}")
+            return {}
+        rows = data.get("rows") if isinstance(data, dict) and data.get("version") == VERSION else None
+        return rows if isinstance(rows, dict) else {}
+
+
+class Adaptive:
+    """The choices of one graphed callable.
+
+    Args:
+        fn: the function, for its name and its code: another body is another function.
+        device_index: whose timings these are.
+    """
+
+    def __init__(self, fn: Callable[..., Any], device_index: int, store: Store) -> None:
+        self.store = store
+        self.about = {**_platform(device_index), "function": _function(fn)}
+        self._choices: dict[Any, _Timed] = {}
+
+    def of(self, signature: str) -> _Timed:
+        """The choice for one signature; known from an earlier run where one is kept."""
+        timed = self._choices.get(signature)
+        if timed is None:
+            about = {**self.about, "signature": signature}
+            key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+            timed = self._choices[signature] = _Timed(self.store, key, about)
+        return timed
+
+    def why(self) -> str:
+        """One line a signature: what was decided and from what."""
+        lines = [f"{signature}: {timed.why()}" for signature, timed in self._choices.items()]
+        return "\n".join(lines) or "no signature has been captured yet"
+
+
+class _Timed:
+    """One signature: which way its next call goes, and the events not read yet."""
+
+    def __init__(self, store: Store, key: str, about: dict[str, str]) -> None:
+        self._store, self._key, self._about = store, key, about
+        self.choice = Choice(decision=store.get(key))
+        self.is_from_disk = self.choice.decision is not None
+        self.is_looking = not self.is_from_disk
+        self._n_timed = 0
+        self._n_calls = 0
+        self._waiting: deque[tuple[Way, Any, Any]] = deque()
+
+    def decided(self, n_calls: int = 1) -> Way | None:
+        """The way of a call that need not be timed; None where this one is.
+
+        Args:
+            n_calls: how many calls this one stands for.
+        """
+        if self._waiting:
+            self.collect()
+        if self.is_looking:
+            return None
+        self._n_calls += n_calls
+        if self._n_calls >= LOOK_AGAIN_EVERY:
+            self._n_calls = 0
+            self.choice.look_again()
+            self.is_looking = True
+            return None
+        decision = self.choice.decision
+        return decision.way if decision is not None else None
+
+    def next_way(self) -> Way:
+        """The way that the next timed call goes."""
+        return self.choice.next_way(self._n_timed)
+
+    def timed(self, way: Way, run: Callable[[], Any]) -> Any:
+        """Run the call between two events, which are read later."""
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun.record()
+        result = run()
+        ended.record()
+        self._n_timed += 1
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append((way, begun, ended))
+        return result
+
+    def collect(self) -> None:
+        """Read the events that have passed; wait for none."""
+        if is_capturing_anywhere():
+            return
+        while self._waiting and self._waiting[0][2].query():
+            way, begun, ended = self._waiting.popleft()
+            decision = self.choice.add(way, begun.elapsed_time(ended) * 1e3) if self.is_looking else None
+            if decision is not None:
+                self.is_looking = False
+                self._waiting.clear()
+                self._store.put(self._key, decision, self._about)
+                _report("adaptive", f"{self._about['function']} {self._about['signature']}: {decision}")
+                return
+
+    def why(self) -> str:
+        said = self.choice.why()
+        return f"{said}; measured in an earlier run" if self.is_from_disk and not self._n_timed else said
+
+
+def _platform(device_index: int) -> dict[str, str]:
+    properties = torch.cuda.get_device_properties(device_index)
+    arch = getattr(properties, "gcnArchName", "") or f"sm_{properties.major}{properties.minor}"
+    toolkit = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return {"torch": str(torch.__version__), "toolkit": toolkit, "device": properties.name, "arch": arch}
+
+
+def _function(fn: Any) -> str:
+    """The function's name and a digest of what it does; for a module, of its class and parameters."""
+    if isinstance(fn, torch.nn.Module):
+        kinds = sorted(f"{name}:{list(p.shape)}:{p.dtype}" for name, p in fn.named_parameters())
+        layers = [type(module).__qualname__ for module in fn.modules()]
+        return f"{type(fn).__module__}.{type(fn).__qualname__}#{_digest([*kinds, *layers])}"
+    inner = getattr(fn, "__func__", fn)
+    inner = getattr(inner, "_torchdynamo_orig_callable", inner)
+    code = getattr(inner, "__code__", None)
+    owner = getattr(fn, "__self__", None)
+    parts = _of_code(code) if code is not None else [type(inner).__qualname__]
+    if isinstance(owner, torch.nn.Module):
+        parts.append(_function(owner))
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return f"{getattr(fn, '__module__', '')}.{name}#{_digest(parts)}"
+
+
+def _of_code(code: CodeType) -> list[str]:
+    parts = [code.co_code.hex(), repr(code.co_names)]
+    for constant in code.co_consts:
+        parts += _of_code(constant) if isinstance(constant, CodeType) else [repr(constant)]
+    return parts
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _report(kind: str, reason: str) -> None:
+    state = process.current()
+    if state is not None:
+        state.report(kind, reason, level=logging.INFO)

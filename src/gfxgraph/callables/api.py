@@ -1,0 +1,149 @@
+"""``gfxgraph.graphed``: the function that users call, and the callables that it may give."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gfxgraph import config
+from gfxgraph.callables.distributed.agreed import Agreed
+from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
+from gfxgraph.callables.distributed.ranks import Ranks
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.options import Options
+from gfxgraph.core.buckets import Above, Budget
+from gfxgraph.types import MovedInput, ReplayMode
+
+
+class GraphedPerThread:
+    """A graphed callable whose every thread has captures, buffers and a pool of its own."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self._fn = fn
+        self._options = options
+        self._local = threading.local()
+        if not isinstance(fn, torch.nn.Module):
+            functools.update_wrapper(self, fn, updated=())
+
+    @property
+    def mine(self) -> Graphed:
+        """This thread's."""
+        found: Graphed | None = getattr(self._local, "graphed", None)
+        if found is None:
+            found = self._local.graphed = Graphed(self._fn, self._options, owner=threading.get_ident())
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.mine(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.mine, name)
+
+
+def graphed(
+    fn: Callable[..., Any] | None = None,
+    *,
+    dynamic: Mapping[str, Any] | str | None = None,
+    buckets: Any = None,
+    above: Above | str = Above.EAGER,
+    budget: Budget | None = None,
+    pad: Any = None,
+    mode: ReplayMode | str | None = None,
+    policy: ReplayMode | str | None = None,
+    moved: MovedInput | str = MovedInput.COPY,
+    threads: str = "serial",
+    warmup: int = 1,
+    max_graphs: int = 64,
+    strict: bool = False,
+    ranks: Any = False,
+) -> Any:
+    """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
+
+    Args:
+        fn: a function, method or module.
+        dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
+            calls (the default where ``buckets`` is given).
+        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen; the
+            default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
+            of these by dim name.
+        above: a call larger than every bucket runs "eager" or in "chunks".
+        budget: limits for learned buckets.
+        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores,
+            or one of these by argument; by default zero, or last where zero would be noticed.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
+            for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
+            the graph's own buffers, handed out again only when nobody can see them any more.
+        moved: what is done about arguments at another address: "copy" them into buffers; "relocate" large
+            ones, by telling the graph's kernels where they are; "recapture", which reads and writes the
+            caller's tensors in place, in a graph for each address.
+        threads: "serial", one call at a time, or "clones", captures for each thread.
+        warmup: eager calls of a signature before it is captured.
+        max_graphs: captured signatures of this callable; the least recently used goes first.
+        strict: raise instead of running eagerly where a call cannot be captured.
+        ranks: True, or a ``Ranks``: under torch.distributed the ranks decide together which bucket runs,
+            which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
+            calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
+
+    Raises (where strict):
+        CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
+            `graphed_unknown_object`, `vram_cap_exceeded`.
+    """
+    if fn is None:
+        return functools.partial(
+            graphed,
+            dynamic=dynamic,
+            buckets=buckets,
+            above=above,
+            budget=budget,
+            pad=pad,
+            mode=mode,
+            policy=policy,
+            moved=moved,
+            threads=threads,
+            warmup=warmup,
+            max_graphs=max_graphs,
+            strict=strict,
+            ranks=ranks,
+        )
+    if inspect.isclass(fn) or not callable(fn):
+        raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
+    if threads not in ("serial", "clones"):
+        raise ValueError(f"threads is 'serial' or 'clones', not {threads!r}")
+    mode = mode if mode is not None else policy
+    chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
+    options = Options(
+        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
+    )
+    made = Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    if ranks is False:
+        return made
+    sizes = _sizes_for_ranks(options, {"threads": threads != "serial", "mode": mode is not None})
+    given = ranks if isinstance(ranks, Ranks) else None
+    together = functools.partial(Agreed, fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
+    return GraphedOnRanks(fn, made, together)
+
+
+def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
+    """The buckets that ranks agree on; refuses at once what they do not decide together."""
+    sizes = options.buckets
+    if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
+        raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")
+    asked = {
+        **alone,
+        "moved": options.moved is not MovedInput.COPY,
+        "above": options.above is not Above.EAGER,
+        "pad": options.pad is not None,
+        "budget": options.budget is not None,
+        "strict": options.strict,
+    }
+    refused = [name for name, is_set in asked.items() if is_set]
+    if refused:
+        raise ValueError(f"with ranks, {', '.join(refused)} cannot be chosen: each rank would decide by itself")
+    return sizes

@@ -1,0 +1,206 @@
+"""The arena: where captured callables keep their memory. One for each device.
+
+Problem: a pool for each graph costs a graph's whole working memory each time, 70 MB for 32 small
+graphs; and the allocator keeps its blocks by stream, so that captures on different streams do not
+reuse each other's memory even in one pool. Idea: one pool, one capture stream, one lock.
+
+Invariants:
+  - work of one arena is in one order: a call on another stream than the last first waits for that one;
+  - what a graph leaves in the pool is copied out before another graph of the arena runs, or it is
+    held (``hot``), so captures may reuse each other's memory freely;
+  - the pool of a failed capture is never captured into again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gfxgraph.callables import engine
+from gfxgraph.capture.streams import wait_for
+from gfxgraph.core.budget import Held, Prediction, shown, to_evict
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.entry import Entry
+
+_arenas: dict[tuple[int, int], Arena] = {}
+"""By device and owner."""
+_lock = threading.Lock()
+
+
+def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:
+    """The arena of a device; another one after the bridge was switched off and on.
+
+    Args:
+        owner: 0 for the one that all share, else a thread that has its own.
+    """
+    with _lock:
+        key = (device_index, owner)
+        found = _arenas.get(key)
+        if found is None or found.state is not state:
+            found = _arenas[key] = Arena(state, device_index)
+        return found
+
+
+class Arena:
+    """Pool, capture stream, order of work and budget of one device."""
+
+    def __init__(self, state: process.Process, device_index: int) -> None:
+        self.state = state
+        self.device_index = device_index
+        self.lock = threading.RLock()
+        self.entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+        self.n_uses = 0
+        self.stream: Any = None
+        self._pool: weakref.ref[engine.SharedPool] | None = None
+        self.last_stream: Any = None
+        self.last_raw = -1
+        """Handle of the stream that the arena's last work went to."""
+        self.limit: int | None = None
+        """Bytes that graphs may take; None: what the cap leaves of the device."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Another pool and stream for captures to come; graphs made so far keep theirs."""
+        with torch.cuda.device(self.device_index):
+            self._pool = None
+            self.stream = torch.cuda.Stream()
+
+    @property
+    def pool(self) -> engine.SharedPool:
+        """Where captures go. Held by them: when the last has gone its memory goes back, and the next gets another."""
+        pool = self._pool() if self._pool is not None else None
+        if pool is None:
+            pool = self.new_pool()
+            self._pool = weakref.ref(pool)
+        return pool
+
+    def new_pool(self) -> engine.SharedPool:
+        """A pool that nothing else shares."""
+        with torch.cuda.device(self.device_index):
+            return engine.SharedPool(self.state, self.stream)
+
+    # -- order of work ----------------------------------------------------------------------------
+
+    def follow(self, stream: Any) -> None:
+        """Have ``stream`` wait for what other streams were last given by this arena."""
+        if self.last_stream is not None and self.last_stream.cuda_stream != stream.cuda_stream:
+            stream.wait_stream(self.last_stream)
+        self.last_stream = stream
+        self.last_raw = stream.cuda_stream
+
+    def wait_for_all(self) -> None:
+        """Wait until nothing of the arena is running: each use waits for the one before, so for the last.
+
+        Not for the device: that is refused while anybody captures on it, and ends that capture.
+        """
+        for stream in (self.stream, self.last_stream):
+            if stream is None:
+                continue
+            with torch.cuda.stream(stream):
+                is_capturing = torch.cuda.is_current_stream_capturing()
+            if not is_capturing:
+                wait_for(self.state, stream)
+
+    def use(self, entry: Entry) -> None:
+        """Note that an entry was used just now."""
+        self.n_uses += 1
+        entry.used_at = self.n_uses
+
+    # -- budget -----------------------------------------------------------------------------------
+
+    def reserved(self) -> int:
+        """Bytes that torch's allocator has taken from the device."""
+        return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
+
+    def graph_nbytes(self) -> int:
+        """Bytes that the arena's captures take."""
+        return sum(entry.nbytes for entry in list(self.entries))
+
+    def cap(self) -> int:
+        """The most that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
+        free, total = torch.cuda.mem_get_info(self.device_index)
+        stats = torch._C._cuda_memoryStats(self.device_index)
+        # What torch keeps without using it goes back when it is needed; some of it may be the graphs' own.
+        cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
+        others = max(0, total - free - max(self.graph_nbytes(), cached))
+        cap = max(0, int(total * self.state.settings.vram_cap) - others)
+        return cap if self.limit is None else min(cap, self.limit)
+
+    def make_room(self, needed: int, keep: Entry | None = None) -> bool:
+        """Drop the least recently used captures until ``needed`` bytes fit under the cap.
+
+        Returns:
+            False where they do not fit even so; then nothing was dropped.
+        """
+        cap, used = self.cap(), self.graph_nbytes()
+        if needed <= cap - used:
+            return True
+        entries = {id(entry): entry for entry in list(self.entries) if entry is not keep and entry.is_captured}
+        held = [Held(key, entry.nbytes, entry.used_at) for key, entry in entries.items()]
+        if needed > cap - used + sum(item.nbytes for item in held):
+            self.state.report(
+                "over_cap", "a capture would go over the limit for graphs; its calls run eagerly", shown(needed)
+            )
+            return False
+        for key in to_evict(held, needed, cap - used):
+            entries[key].evict("to make room under the memory limit")
+        if not any(entry.is_captured for entry in list(self.entries)):
+            torch.cuda.empty_cache()  # nothing is left in the pool: its memory goes back to the device
+        return True
+
+    def account(self, needed: int) -> dict[str, str]:
+        """What `vram_cap_exceeded` says."""
+        return {"needed": shown(needed), "cap": shown(self.cap()), "used": shown(self.graph_nbytes())}
+
+    def drop_all(self) -> None:
+        """Give back everything: a capture ran out of memory."""
+        for entry in list(self.entries):
+            entry.evict("a capture ran out of memory")
+        self.renew()
+        torch.cuda.empty_cache()
+
+    def predict(self, captures: Sequence[Callable[[Any], Any]]) -> Prediction:
+        """What captures will take, from the first two of them made in a pool that is thrown away.
+
+        Args:
+            captures: largest first; each takes a pool, captures into it and returns what holds the graph.
+        """
+        pool = self.new_pool()
+        made, grown = [], []
+        for make in captures[:2]:
+            before = self.reserved()
+            made.append(make(pool))
+            grown.append(max(0, self.reserved() - before))
+        made.clear()
+        return Prediction(grown[0], grown[1] if len(grown) > 1 else 0)
+
+
+def memory_report() -> dict[str, Any]:
+    """Memory that graphed callables take, by device, function and bucket, in bytes.
+
+    Returns:
+        ``{"devices": [{"device", "cap_bytes", "graph_bytes", "captures": [...]}]}``; each capture says
+        ``function``, ``signature``, ``input_bytes``, ``output_bytes``, ``pool_bytes`` (what it added to
+        the shared pool), ``n_graphs``, ``n_calls``.
+    """
+    devices = []
+    for arena in list(_arenas.values()):
+        if arena.state is not process.current():
+            continue  # the bridge has been switched off or on since
+        captures = sorted((entry.report() for entry in list(arena.entries)), key=lambda row: -row["pool_bytes"])
+        if captures:
+            devices.append(
+                {
+                    "device": f"cuda:{arena.device_index}",
+                    "cap_bytes": arena.cap(),
+                    "graph_bytes": arena.graph_nbytes(),
+                    "captures": captures,
+                }
+            )
+    return {"devices": devices}

@@ -1,0 +1,192 @@
+"""Dynamic dims: which dims of which arguments may vary, and which bucket a call goes to.
+
+Declared as for ``torch.export``: ``dynamic={"ids": {0: "batch"}, "mask": {0: "batch", 1: "seq"}}``, by
+the parameter's name (or ``batch.ids``, ``layers[0]`` inside trees); a ``torch.export.Dim`` stands for
+its name. Or inferred: the dims in which the first two different calls differ, those that went from
+the same size to the same size being one dim.
+
+A call's size of each name is replaced by the bucket that holds it, and only then is the call looked up:
+all sizes of one bucket share a capture.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from gfxgraph.callables.signature import paths
+
+
+class Picks(Protocol):
+    """What the sizes of one dim are rounded up by (``core.buckets.Buckets``)."""
+
+    def pick(self, n: int, /) -> int | None:
+        """The smallest bucket holding ``n``; None above the largest."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed:
+    """A call with dynamic dims, rounded up.
+
+    ``sizes`` gives each tensor's size in the bucket, None where it is the tensor's own; ``actual`` and
+    ``bucket`` the size of each named dim.
+    """
+
+    sizes: tuple[tuple[int, ...] | None, ...]
+    actual: Mapping[str, int]
+    bucket: Mapping[str, int]
+
+    @property
+    def is_padded(self) -> bool:
+        return self.actual != self.bucket
+
+    @property
+    def padded_names(self) -> frozenset[str]:
+        return frozenset(name for name, n in self.actual.items() if self.bucket[name] != n)
+
+
+class AboveAll(Exception):
+    """A dim is larger than every bucket: ``args`` are its name and the size of every dim."""
+
+
+class Dims:
+    """The dynamic dims of one callable.
+
+    Args:
+        declared: by argument path; None to infer.
+        buckets: by dim name, or one for all.
+    """
+
+    def __init__(self, declared: Mapping[str, Any] | None, buckets: Mapping[str, Picks] | Picks) -> None:
+        self.declared = None if declared is None else {p: _names(d) for p, d in declared.items()}
+        self.buckets = buckets
+        self._first: dict[Any, list[tuple[int, ...]]] = {}
+        self._inferred: dict[Any, dict[int, dict[int, str]]] = {}
+
+    def bucketed(self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]) -> Bucketed | None:
+        """The call rounded up to its bucket.
+
+        Args:
+            structure: the call's tree; what is inferred holds for one tree.
+            where: gives each tensor's path.
+
+        Returns:
+            None where the call has no dynamic dims, or where a name has two sizes in it.
+
+        Raises:
+            AboveAll: a dim is larger than every bucket.
+        """
+        by_tensor = self._dims_of(structure, tensors, where)
+        if not by_tensor:
+            return None
+        actual: dict[str, int] = {}
+        for i, dims in by_tensor.items():
+            for dim, name in dims.items():
+                if not -tensors[i].dim() <= dim < tensors[i].dim():
+                    return None
+                if actual.setdefault(name, tensors[i].size(dim)) != tensors[i].size(dim):
+                    return None
+        bucket: dict[str, int] = {}
+        for name, n in actual.items():
+            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
+            picked = picks.pick(n) if picks is not None and n > 0 else n
+            if picked is None:
+                raise AboveAll(name, actual)
+            bucket[name] = picked
+        sizes: list[tuple[int, ...] | None] = []
+        for i, tensor in enumerate(tensors):
+            size = list(tensor.size())
+            for dim, name in by_tensor.get(i, {}).items():
+                size[dim] = bucket[name]
+            sizes.append(tuple(size) if i in by_tensor else None)
+        return Bucketed(tuple(sizes), actual, bucket)
+
+    def of(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> dict[int, dict[int, str]]:
+        """The dynamic dims by position of the tensor, counted from the front."""
+        found = self._dims_of(structure, tensors, where)
+        return {i: {dim % tensors[i].dim(): name for dim, name in dims.items()} for i, dims in found.items()}
+
+    def all_buckets(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> list[Bucketed]:
+        """Every bucket that calls of this tree can go to, largest first; none where they have no end."""
+        by_tensor = self._dims_of(structure, tensors, where)
+        names = sorted({name for dims in by_tensor.values() for name in dims.values()})
+        choices = []
+        for name in names:
+            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
+            choices.append(tuple(getattr(picks, "sizes", ())))
+        found = []
+        for chosen in itertools.product(*choices) if names else ():
+            bucket = dict(zip(names, chosen))
+            sizes = [
+                tuple(bucket[dims[d]] if (dims := by_tensor.get(i, {})).get(d) else n for d, n in enumerate(t.size()))
+                if i in by_tensor
+                else None
+                for i, t in enumerate(tensors)
+            ]
+            found.append(Bucketed(tuple(sizes), bucket, bucket))
+        return sorted(found, key=lambda b: -math.prod(b.bucket.values()))
+
+    def _dims_of(
+        self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
+    ) -> dict[int, dict[int, str]]:
+        known = self._inferred.get(structure)
+        if known is not None:
+            return known
+        if self.declared is not None:
+            found = {i: self.declared[path] for i, path in enumerate(where()) if path in self.declared}
+            self._inferred[structure] = found
+            return found
+        sizes = [tuple(t.size()) for t in tensors]
+        first = self._first.setdefault(structure, sizes)
+        if first == sizes:
+            return {}
+        if any(len(a) != len(b) for a, b in zip(first, sizes)):
+            self._first[structure] = sizes
+            return {}
+        names: dict[tuple[int, int], str] = {}
+        inferred: dict[int, dict[int, str]] = {}
+        for i, (before, now) in enumerate(zip(first, sizes)):
+            for dim, pair in enumerate(zip(before, now)):
+                if pair[0] != pair[1]:
+                    inferred.setdefault(i, {})[dim] = names.setdefault(pair, f"dim{len(names)}")
+        self._inferred[structure] = inferred
+        return inferred
+
+
+def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Each tensor's path, in the order in which ``flatten((args, kwargs))`` meets them."""
+    named: list[str] = []
+    fn = getattr(fn, "forward", fn)  # a module's own signature says no more than *args
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    for i, value in enumerate(args):
+        name = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
+        named += paths(value, name)
+    for name, value in kwargs.items():
+        named += paths(value, name)
+    return named
+
+
+def _names(dims: Any) -> dict[int, str]:
+    """``{0: "batch"}``, ``{0: Dim("batch")}`` or a sequence with None for static dims."""
+    items = dims.items() if isinstance(dims, Mapping) else enumerate(dims)
+    return {int(dim): _name(named) for dim, named in items if named is not None}
+
+
+def _name(named: Any) -> str:
+    return named if isinstance(named, str) else str(getattr(named, "__name__", named))

@@ -1,0 +1,224 @@
+"""The part of a graphed callable that captures: warm-up, room, attempts, and what a capture says of the next.
+
+    warm-up, eager ──> room under the limit ──> attempt ──> captured
+                                                   ├─ out of memory: everything else is given back, once more
+                                                   └─ it cannot be captured: eager for good, with the reason
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables import engine
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.buckets import Bucketed
+from gfxgraph.callables.call import Call, RunEagerly
+from gfxgraph.callables.entry import Entry, Instance
+from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.planned import Planned
+from gfxgraph.callables.relocation import NotRelocatable, learn
+from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.callables.training.gradients import NEEDS_GRADIENTS, accumulators_on, leaves_of
+from gfxgraph.callables.watch import Watch
+from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.process import process
+from gfxgraph.types import MovedInput, ReplayMode
+
+TRY_AGAIN_AFTER = 64
+"""Eager calls after a capture found no memory, before the next attempt."""
+MOST_VARIANTS = 3
+"""Captures of one signature, beside the first, for values that steer it; more of them run eagerly."""
+
+
+class Capturing(Planned):
+    """What ``Graphed`` inherits; the attributes without a value are its own."""
+
+    _warmup: int
+    _watch: Watch
+    _buffers: Buffers
+    _n_captures: int
+    _is_clean: dict[Any, bool]
+
+    def _warm_up(self, arena: Arena, entry: Entry, call: Call) -> Any:
+        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
+
+        A call that may be differentiated stays on its own: backward runs where forward ran.
+        """
+        current = torch.cuda.current_stream(arena.device_index)
+        differentiable = torch.is_grad_enabled() and (
+            self._watch.requires_grad or any(t.requires_grad for t in call.tensors)
+        )
+        if differentiable:
+            entry.accumulators = accumulators_on(arena.stream, self._fn)
+        stream = current if differentiable else arena.stream
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(stream):
+                result = self._fn(*call.args, **call.kwargs)
+        finally:
+            current.wait_stream(stream)
+        self._eager["warm-up"] += 1
+        self._look_at(entry, result, current)
+        return result
+
+    def _look_at(self, entry: Entry, result: Any, current: Any) -> None:
+        """What an eager result, made on the capture's stream, says of captures to come."""
+        made: list[Tensor] = []
+        try:
+            entry.warm_structure = flatten(result, made)
+        except NotATree as error:
+            self._stay_eager(entry, f"its result cannot be taken apart: {error}")
+            return
+        entry.warm = [weakref.ref(t) for t in made]
+        entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
+        for tensor in made:
+            if tensor.is_cuda and tensor.layout is torch.strided:
+                tensor.record_stream(current)  # it was made on another stream than it will be used on
+        if torch.is_grad_enabled() and any(t.requires_grad for t in made):
+            entry.why_eager = NEEDS_GRADIENTS
+            entry.gradients = leaves_of(made)
+
+    def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
+        entry.why_eager = why
+        entry.error = error or CaptureError(
+            "graphed_not_captured", function=self._name, signature=entry.label, reason=why
+        )
+        entry.arena.state.report("fallback", why, self._name, entry.label)
+
+    def _capture(self, arena: Arena, entry: Entry, call: Call, bucketed: Bucketed | None) -> None:
+        """Capture the entry.
+
+        Raises:
+            RunEagerly: it stays eager, for now or for good.
+        """
+        captured = [e for e in self._entries.values() if e.is_captured]
+        if len(captured) >= self._options.max_graphs:
+            min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
+        # At least its arguments and results; what its like have taken says more.
+        needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
+        self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
+        current = torch.cuda.current_stream(arena.device_index)
+        sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
+        instance = self._attempt_twice(arena, entry, call, sizes)
+        current.wait_stream(arena.stream)
+        if instance is None:
+            raise RunEagerly(entry.why_eager, entry.error)
+        if entry.warm_structure is not None and instance.outputs.structure != entry.warm_structure:
+            shown = [str(s)[:200] for s in (entry.warm_structure, instance.outputs.structure)]
+            self._stay_eager(
+                entry,
+                "its result has another structure each time",
+                CaptureError("graphed_result_changes", function=self._name, first=shown[0], second=shown[1]),
+            )
+            raise RunEagerly(entry.why_eager, entry.error)
+        if entry.mutates and call.aliases:
+            self._stay_eager(entry, "it writes to arguments that share memory")
+            raise RunEagerly(entry.why_eager, entry.error)
+        entry.first = instance
+        self._n_captures += 1
+        self._learn(call, entry, instance)
+        if self._options.moved is MovedInput.RELOCATE:
+            self._relocate(entry, call, instance, bucketed)
+        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
+            try:
+                self._make_room(arena, entry, 0)
+            except RunEagerly:
+                entry.evict("it takes more memory than the limit allows")
+                raise
+
+    def _attempt_twice(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """An attempt, and where memory runs out another with everything else given back."""
+        for _ in range(2):
+            try:
+                return self._attempt(arena, entry, call, sizes)
+            except torch.OutOfMemoryError:
+                pass
+            # Out here nothing holds the frames of the attempt, and what they had allocated, any more.
+            entry.let_go_of_inputs()
+            self._buffers.clear()
+            arena.drop_all()
+        entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+        arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
+        raise RunEagerly("out of memory in a capture")
+
+    def _relocate(self, entry: Entry, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
+        """Have the graph read large arguments where they lie, where that is understood."""
+        try:
+            if self._options.mode is ReplayMode.HOT:
+                raise NotRelocatable("in hot mode arguments are copied")
+            if call.aliases:
+                raise NotRelocatable("arguments share memory")
+            if bucketed is not None and bucketed.is_padded:
+                raise NotRelocatable("the call is smaller than its bucket")
+            instance.moving = learn(entry, instance, call.tensors)
+        except (NotRelocatable, engine.CaptureDied, torch.OutOfMemoryError) as error:
+            entry.why_copied = first_line(error)
+            why = f"large arguments are copied, not read in place: {entry.why_copied}"
+            entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)
+            torch.cuda.current_stream(entry.arena.device_index).wait_stream(entry.arena.stream)
+
+    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
+        if not arena.make_room(needed, keep=entry):
+            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+            error = CaptureError("vram_cap_exceeded", **arena.account(needed))
+            raise RunEagerly("a capture would go over the memory limit", error)
+
+    def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """One capture, recorded where need be; None where the entry is eager from now on."""
+        for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
+            entry.prepare(call.args, call.kwargs, call.tensors, sizes)
+            entry.fill(call.tensors)
+            arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
+            try:
+                return entry.capture(recorded=recorded)
+            except engine.CaptureDied as error:
+                if recorded:
+                    self._stay_eager(entry, f"it could not be captured: {error}")
+                self._is_clean[call.kind] = False  # the recorder can split there
+            except NotATree as error:
+                self._stay_eager(entry, f"its result cannot be taken apart: {error}")
+                break
+        return None
+
+    def _learn(self, call: Call, entry: Entry, instance: Instance) -> None:
+        """What the first recorded capture of a kind of call says of the others: only sizes differ."""
+        if instance.is_recorded and call.kind not in self._is_clean:
+            program = instance.graph._program
+            self._is_clean[call.kind] = program.is_plain and not instance.has_guards
+            self._is_transparent[call.kind] = all(step.tape.is_complete for step in program.segments)
+        entry.is_clean = self._may_go_unrecorded(call)
+
+    def _may_go_unrecorded(self, call: Call) -> bool:
+        if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
+            return False
+        return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
+
+    def _variant(self, arena: Arena, entry: Entry) -> Instance:
+        """A replay of another capture of the same signature, which the values at hand have steered.
+
+        Raises:
+            RunEagerly: there is none, and no room for more.
+        """
+        found = entry.replay_variant()
+        if found is None and len(entry.variants) < MOST_VARIANTS:
+            current = torch.cuda.current_stream(arena.device_index)
+            arena.stream.wait_stream(current)
+            try:
+                entry.add_variant()
+                self._n_captures += 1
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                why = "no further capture for another value; such calls run eagerly"
+                arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                raise RunEagerly("a value that steered the capture changed") from error
+            finally:
+                current.wait_stream(arena.stream)
+            found = entry.replay_variant()
+        if found is None:
+            raise RunEagerly("a value that steered the capture changed")
+        return found

@@ -1,0 +1,101 @@
+"""A call larger than every bucket, in pieces that fit.
+
+Only a function that treats rows singly gives in pieces what it gives at once. That is proved as
+padding is: the first call of a size runs whole, eagerly, and in pieces; results, effects and random
+generators must agree. Along which dim the pieces of a result are put together is found by comparing
+their sizes with the whole's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.padding.prover import Call, Proof, Prover, Status
+from gfxgraph.callables.signature import builder, flatten
+
+Dims = Mapping[int, Mapping[int, str]]
+
+
+class NotInPieces(Exception):
+    """Results of the pieces cannot be put together; ``args[0]`` says why."""
+
+
+def split(tensors: Sequence[Tensor], dims: Dims, name: str, sizes: Sequence[int]) -> list[list[Tensor]]:
+    """The call's tensors, piece by piece; those without the dim whole in each."""
+    pieces: list[list[Tensor]] = []
+    begin = 0
+    for size in sizes:
+        piece = []
+        for i, tensor in enumerate(tensors):
+            for dim, each in dims.get(i, {}).items():
+                if each == name:
+                    tensor = tensor.narrow(dim, begin, size)
+            piece.append(tensor)
+        pieces.append(piece)
+        begin += size
+    return pieces
+
+
+def joints(whole: Sequence[Sequence[int]], parts: Sequence[Sequence[Tensor]]) -> list[int]:
+    """For each result the dim along which its pieces lie; -1 where every piece gave the same tensor.
+
+    Raises:
+        NotInPieces: for the first result that is neither.
+    """
+    found = []
+    for i, size in enumerate(whole):
+        pieces = [part[i] for part in parts]
+        if all(piece is pieces[0] for piece in pieces):
+            found.append(-1)
+            continue
+        dim = next((d for d in range(len(size)) if _fits(pieces, size, d)), None)
+        if dim is None:
+            raise NotInPieces(f"result {i} of the pieces does not add up to {list(size)}")
+        found.append(dim)
+    return found
+
+
+def join(results: Sequence[Any], dims: Sequence[int]) -> Any:
+    """The whole result from those of the pieces."""
+    parts: list[list[Tensor]] = []
+    for result in results:
+        made: list[Tensor] = []
+        flatten(result, made)
+        parts.append(made)
+    whole = [parts[0][i] if dim < 0 else torch.cat([part[i] for part in parts], dim) for i, dim in enumerate(dims)]
+    return builder(results[0])(iter(whole))
+
+
+def prove_chunks(
+    call: Call, names: Sequence[str], tensors: list[Tensor], dims: Dims, name: str, sizes: Sequence[int]
+) -> tuple[Proof, list[int]]:
+    """The call whole, eagerly; then whether it may run in pieces, and how their results are joined."""
+    found: list[int] = []
+    whole: list[Sequence[int]] = []
+
+    def in_pieces(given: list[Tensor]) -> Any:
+        results = [call(piece) for piece in split(given, dims, name, sizes)]
+        parts: list[list[Tensor]] = []
+        for result in results:
+            parts.append([])
+            flatten(result, parts[-1])
+        if any(len(part) != len(whole) for part in parts):
+            raise NotInPieces("a piece returns another number of tensors")
+        found[:] = joints(whole, parts)
+        return join(results, found)
+
+    along = {i: [dim for dim, each in named.items() if each == name] for i, named in dims.items()}
+    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole, {i: dims for i, dims in along.items() if dims})
+    return proof, found if proof.status is Status.PROVED else []
+
+
+def _fits(pieces: Sequence[Tensor], size: Sequence[int], dim: int) -> bool:
+    if any(piece.dim() != len(size) for piece in pieces):
+        return False
+    rest = [d for d in range(len(size)) if d != dim]
+    same = all(piece.size(d) == size[d] for piece in pieces for d in rest)
+    return same and sum(piece.size(dim) for piece in pieces) == size[dim]

@@ -1,0 +1,275 @@
+"""One of several branches, chosen by name, index or a value on the device.
+
+Problem: a graph cannot branch. CUDA has conditional nodes, HIP has none, and the program must behave
+alike on both. Idea: each branch is a graph of its own; all of them read the same static inputs, write
+the same outputs and use the same pool, in which each may overwrite what another left, since only one
+runs at a time. So a conditional needs the memory of its largest branch, and whoever holds the outputs
+need not know which branch wrote them. A flag on the device is read by an asynchronous copy (flags.py).
+
+    Conditional({"prefill": f, "decode": g})     by name:  c("decode", x)
+    Conditional([f, g])                          by index: c(1, x)
+    Conditional({True: f, False: g})             by flag:  c(x.sum() > 0, x)
+
+The first calls of a branch run it eagerly, which warms it up; then it is captured. Calls that need
+gradients run eagerly too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.control import flags
+from gfxgraph.callables.control.rehearse import rehearsal
+from gfxgraph.callables.facts import written_inputs
+from gfxgraph.callables.piece import (
+    Piece,
+    arena,
+    beside,
+    copy_in,
+    key_of,
+    like,
+    tensors_of,
+)
+from gfxgraph.errors import ReplayError
+
+Branch = Callable[..., Any]
+
+# So many kinds of arguments get graphs; others run eagerly.
+MAX_SIGNATURES = 8
+
+
+@dataclass
+class _Signature:
+    """The static memory of one kind of arguments, shared by all branches."""
+
+    args: Any
+    inputs: list[Tensor]
+    outputs: list[Tensor] | None = None
+    pieces: dict[Hashable, Piece] = field(default_factory=dict)
+    n_calls: dict[Hashable, int] = field(default_factory=dict)
+    written: dict[Hashable, list[int]] = field(default_factory=dict)
+    """Inputs that a branch writes in place, by number: the caller's tensors are to have that too."""
+
+
+class Conditional:
+    """Branches captured as graphs that share inputs, outputs and memory; a call runs one of them.
+
+    Args:
+        branches: by name (anything hashable), or in order.
+        default: the branch for a flag or name that is none of them; without one that is an error.
+        warmup: eager calls of a branch before it is captured; they are calls like any other.
+        outputs: "owned" gives each caller tensors of its own; "static" hands out the shared buffers,
+            which the next call of any branch overwrites.
+        pool: memory to share with other captures.
+    """
+
+    def __init__(
+        self,
+        branches: Mapping[Any, Branch] | Sequence[Branch],
+        *,
+        default: Any = None,
+        warmup: int = 1,
+        outputs: str = "owned",
+        pool: Any = None,
+    ) -> None:
+        named = branches if isinstance(branches, Mapping) else dict(enumerate(branches))
+        if not named:
+            raise ValueError("a conditional needs at least one branch")
+        if outputs not in ("owned", "static"):
+            raise ValueError(f'outputs is "owned" or "static", not {outputs!r}')
+        self.branches: dict[Any, Branch] = dict(named)
+        self.names = list(self.branches)
+        self.default = default
+        self.warmup = max(1, warmup)
+        self.hands_out_static = outputs == "static"
+        self._pool = pool
+        self._signatures: dict[Any, _Signature] = {}
+        self._place: Arena | None = None
+
+    # -- choosing -------------------------------------------------------------------------------------
+
+    def ask(self, flag: Tensor) -> flags.Answer:
+        """Begin reading a device flag now; hand the answer to a call later, as its branch."""
+        return flags.ask(flag)
+
+    def branch_of(self, which: Any) -> Any:
+        """The name of the branch that ``which`` (a name, an index, a flag or an answer) means.
+
+        Raises:
+            ReplayError: `no_such_branch`.
+        """
+        if isinstance(which, Tensor):
+            which = flags.ask(which)
+        if isinstance(which, flags.Answer):
+            which = which.value()
+        if isinstance(which, Hashable) and which in self.branches:
+            return next(name for name in self.names if name == which)
+        if isinstance(which, (int, float)) and which == int(which) and 0 <= which < len(self.names):
+            if not any(isinstance(name, (int, float)) for name in self.names):
+                return self.names[int(which)]
+        if self.default is not None:
+            return self.default
+        raise ReplayError("no_such_branch", asked=repr(which), branches=", ".join(map(repr, self.names)))
+
+    # -- running --------------------------------------------------------------------------------------
+
+    def __call__(self, which: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run one branch on the arguments and return its results."""
+        if torch.cuda.is_current_stream_capturing():
+            # Part of somebody's graph: the branch taken now is recorded, the choice is guarded.
+            return self.branches[self._choose_inside(which)](*args, **kwargs)
+        name = self.branch_of(which)
+        if torch.is_grad_enabled() and self._needs_grad(name, args, kwargs):
+            self._note("gradients are needed", name)
+            return self.branches[name](*args, **kwargs)
+        place = self._at()
+        if place is None:
+            return self.branches[name](*args, **kwargs)
+        with place.lock:
+            place.follow(torch.cuda.current_stream())
+            known = self._signature(args, kwargs)
+            if known is None:
+                self._note(f"a tensor on the host, or more than {MAX_SIGNATURES} kinds of arguments", name)
+                return self.branches[name](*args, **kwargs)
+            return self._run(place, known, name, args, kwargs)
+
+    def capture(self, *args: Any, **kwargs: Any) -> None:
+        """Capture every branch for arguments like these, ahead of the first call.
+
+        Each runs once before, for its libraries to settle; what that changed is put back, except by
+        kernels launched beside torch.
+        """
+        place = self._at()
+        if place is None:
+            return
+        with place.lock, torch.no_grad():
+            place.follow(torch.cuda.current_stream())
+            known = self._signature(args, kwargs)
+            if known is None:
+                return
+            for name in self.names:
+                if name in known.pieces:
+                    continue
+                static_args, static_kwargs = known.args
+                with rehearsal():
+                    made = beside(place, self.branches[name], static_args, static_kwargs)
+                self._capture(place, known, name, made)
+
+    def upload(self) -> None:
+        """Move every captured branch to the device before its first launch, where the runtime can."""
+        for piece in self._pieces():
+            piece.upload()
+
+    @property
+    def eager_branches(self) -> dict[Any, str]:
+        """Branches that run eagerly for good, and why."""
+        found = {}
+        for known in self._signatures.values():
+            found.update({name: piece.why_eager for name, piece in known.pieces.items() if piece.why_eager})
+        return found
+
+    @property
+    def captured_branches(self) -> list[Any]:
+        """Branches that have a graph, for any kind of arguments."""
+        have = {name for known in self._signatures.values() for name, p in known.pieces.items() if p.graph}
+        return [name for name in self.names if name in have]
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _run(self, place: Arena, known: _Signature, name: Any, args: Any, kwargs: Any) -> Any:
+        piece = known.pieces.get(name)
+        if piece is None:
+            known.n_calls[name] = known.n_calls.get(name, 0) + 1
+            made = beside(place, self.branches[name], args, kwargs)
+            if known.n_calls[name] >= self.warmup:
+                self._capture(place, known, name, made)
+            return made
+        given = tensors_of((args, kwargs))
+        copy_in(known.inputs, given)
+        made = piece.run()
+        for at in known.written.get(name, ()):
+            copy_in([given[at]], [known.inputs[at]])
+        return made if self.hands_out_static else _owned(made)
+
+    def _capture(self, place: Arena, known: _Signature, name: Any, made: Any) -> None:
+        """Capture a branch that has just run and gave ``made``."""
+        results = tensors_of(made)
+        if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
+            known.outputs = [like(t) for t in results]
+        into = known.outputs
+        if into is not None and [_meta(t) for t in into] != [_meta(t) for t in results]:
+            into = None  # it gives something else than the others, so it has outputs of its own
+        static_args, static_kwargs = known.args
+        branch = self.branches[name]
+        piece = Piece(
+            place, branch, static_args, static_kwargs, pool=self._pool, into=into, name=f"branch {name!r}"
+        )
+        captured = piece.capture()
+        self._pool = piece.pool
+        if captured:
+            known.written[name] = written_inputs(piece.graph, known.inputs)
+        known.pieces[name] = piece
+
+    def _signature(self, args: Any, kwargs: Any) -> _Signature | None:
+        if not all(t.is_cuda for t in tensors_of((args, kwargs))):
+            return None  # a graph would keep the number that a host tensor held
+        key = key_of(args, kwargs)
+        known = self._signatures.get(key)
+        if known is None and len(self._signatures) < MAX_SIGNATURES:
+            flat, spec = pytree.tree_flatten((args, kwargs))
+            static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+            known = _Signature(pytree.tree_unflatten(static, spec), [t for t in static if isinstance(t, Tensor)])
+            # A capture must find real values there: an index of garbage would be out of range.
+            copy_in(known.inputs, [leaf for leaf in flat if isinstance(leaf, Tensor)])
+            self._signatures[key] = known
+        return known
+
+    def _needs_grad(self, name: Any, args: Any, kwargs: Any) -> bool:
+        fn = self.branches[name]
+        owner = getattr(fn, "__self__", fn)
+        parameters = owner.parameters() if isinstance(owner, torch.nn.Module) else ()
+        return any(t.requires_grad for t in (*tensors_of((args, kwargs)), *parameters))
+
+    def _choose_inside(self, which: Any) -> Any:
+        if isinstance(which, flags.Answer):
+            return self.branch_of(which)
+        if not isinstance(which, Tensor):
+            return self.branch_of(which)
+        value = which.item()
+        names = self.names if any(isinstance(n, (bool, int, float)) for n in self.names) else range(len(self.names))
+        for name in names:
+            if value == name:  # asked of the number itself: a guard of the capture
+                return self.branch_of(name)
+        return self.branch_of(float(value))
+
+    def _at(self) -> Arena | None:
+        """The arena of the current device; another one after the bridge was switched off and on."""
+        place = arena()
+        if place is not self._place:
+            self._place = place
+            self._signatures.clear()
+        return place
+
+    def _pieces(self) -> Iterator[Piece]:
+        for known in self._signatures.values():
+            yield from known.pieces.values()
+
+    def _note(self, reason: str, name: Any) -> None:
+        if self._place is not None:
+            self._place.state.report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
+
+
+def _owned(made: Any) -> Any:
+    return pytree.tree_map_only(Tensor, torch.clone, made)
+
+
+def _meta(tensor: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.dtype, tensor.device
+

@@ -1,0 +1,79 @@
+"""Device values read by the host without waiting for more than them.
+
+Problem: ``flag.item()`` waits until everything queued on the stream has run, and while the host waits
+nothing new is queued, so the device idles. Idea: the value is copied to pinned memory on a stream of
+its own, which waits only for the moment at which the question was asked; the host waits for that copy
+alone. A program that asks early and queues other work before it needs the answer keeps the device busy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.piece import arena
+
+_streams: dict[tuple[int, int], Any] = {}
+
+
+class Answer:
+    """A device value on its way to the host."""
+
+    __slots__ = ("_event", "_host", "_source")
+
+    def __init__(self, host: Tensor, event: Any, source: Tensor) -> None:
+        self._host = host
+        self._event = event
+        self._source: Tensor | None = source  # read by the copy until the event says otherwise
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the value has arrived; asking does not wait."""
+        return bool(self._event.query())
+
+    def value(self) -> Any:
+        """The value as a Python number; waits for its copy, and for nothing queued after it was asked for."""
+        if self._source is not None:
+            self._event.synchronize()
+            self._source = None
+        return self._host.item()
+
+
+def ask(flag: Tensor) -> Answer:
+    """Begin reading a tensor of one element, as the current stream will have left it."""
+    if flag.numel() != 1:
+        raise ValueError(f"a flag is one element; this tensor has the shape {tuple(flag.shape)}")
+    if not flag.is_cuda:
+        return _Known(flag)
+    asked = torch.cuda.Event()
+    asked.record()
+    stream = _stream()
+    asked.wait(stream)
+    host = torch.empty((), dtype=flag.dtype, pin_memory=True)
+    with torch.cuda.stream(stream), torch.no_grad():
+        host.copy_(flag.detach().reshape(()), non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+    return Answer(host, arrived, flag)
+
+
+class _Known(Answer):
+    """A flag that is on the host already."""
+
+    def __init__(self, flag: Tensor) -> None:
+        super().__init__(flag.detach().clone().reshape(()), None, flag)
+        self._source = None
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+
+def _stream() -> Any:
+    place = arena()
+    key = id(place), torch.cuda.current_device()
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream()
+    return _streams[key]

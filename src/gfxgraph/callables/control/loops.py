@@ -1,0 +1,329 @@
+"""Loops as graphs: a bounded while loop on a device predicate, and several steps in one launch.
+
+Problem: whether a while loop goes on is known on the device. Waiting for the answer before each step
+leaves the device idle for as long as the answer and the next launch take; CUDA's while nodes are not
+on HIP. Idea: one step is a graph whose effect depends on a flag on the device:
+
+    seen  = state where active, else what it was        what the body reads
+    state = body(seen) where active, else what it was
+    steps += active
+    active = active and condition(state) and steps < max_steps
+
+So a step launched after the loop has ended changes nothing: steps are launched ahead, and the host looks
+at the flags as they arrive. ``seen`` stays at the last state for which the condition held, so that a step
+too many never runs the body on a state that the program excluded (an index past the end).
+
+A body that writes tensors besides its state, or draws random numbers, must not run once too often;
+it is seen from the tape of the capture, and then each step waits for the flag of the one before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.control import flags
+from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
+from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, like
+from gfxgraph.errors import CaptureError
+
+# So many launches may be queued whose flags have not arrived.
+AHEAD = 3
+
+
+class _Memory:
+    """What a step reads and writes: the state, and what says whether the loop goes on."""
+
+    def __init__(self, state: Sequence[Tensor]) -> None:
+        device = state[0].device
+        self.current = [like(t) for t in state]
+        self.seen = [like(t) for t in state]
+        self.active = torch.zeros((), dtype=torch.bool, device=device)
+        self.holds = torch.zeros((), dtype=torch.bool, device=device)
+        self.steps = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        own = [*self.current, *self.seen, self.active, self.holds, self.steps]
+        return [span(t) for t in own]
+
+    def begin(self, state: Sequence[Tensor], holds: Tensor) -> None:
+        copy_in(self.current, state)
+        copy_in(self.seen, state)
+        self.holds.copy_(holds.reshape(()))
+        self.active.copy_(self.holds)
+        self.steps.zero_()
+
+
+class WhileLoop:
+    """``while condition(*state): state = body(*state)``, at most ``max_steps`` times, on the device.
+
+    Args:
+        condition: takes the state, gives a tensor of one element.
+        body: takes the state, gives the next: tensors of the same shapes and types.
+        max_steps: the bound; `hit_bound` says afterwards whether it was what ended the loop.
+        steps_per_launch: steps that one launch makes, where they may be launched ahead.
+        run_ahead: launch before the last flag has arrived. "auto": where the body is seen to change
+            nothing but the state; kernels launched beside torch count as changing something.
+        pool: memory to share with other captures.
+
+    The first call for states of some shape runs eagerly and warms the body up; then it is captured.
+    """
+
+    def __init__(
+        self,
+        condition: Callable[..., Tensor],
+        body: Callable[..., Any],
+        *,
+        max_steps: int,
+        steps_per_launch: int = 1,
+        run_ahead: bool | str = "auto",
+        pool: Any = None,
+    ) -> None:
+        if max_steps < 1 or steps_per_launch < 1:
+            raise ValueError("max_steps and steps_per_launch are at least 1")
+        self.condition = condition
+        self.body = body
+        self.max_steps = max_steps
+        self.steps_per_launch = steps_per_launch
+        self.run_ahead = run_ahead
+        self._pool = pool
+        self._known: dict[Any, tuple[_Memory, Piece, bool]] = {}
+        self._place: Arena | None = None
+        self._last: tuple[Tensor | int, Tensor | bool] = 0, False
+        self.n_launches = 0
+        """Graph launches of the last call; 0 where it ran eagerly."""
+
+    def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
+        """Run the loop from ``state``; returns the final state, as tensors of the caller's own."""
+        _check_state(state, state)
+        place = _place_of(self)
+        with place.lock if place is not None else nullcontext(), torch.no_grad():
+            if place is None or torch.cuda.is_current_stream_capturing():
+                return self._eagerly(*state)
+            place.follow(torch.cuda.current_stream())
+            key = key_of(state)
+            known = self._known.get(key)
+            if known is None:
+                made = beside(place, self._eagerly, state, {})
+                self._known[key] = self._capture(place, state)
+                return made  # type: ignore[no-any-return]
+            memory, piece, may_lead = known
+            if piece.graph is None:
+                return self._eagerly(*state)
+            memory.begin(state, self.condition(*state))
+            self._launch(memory, piece, may_lead)
+            self._last = memory.steps, memory.holds
+            return tuple(t.clone() for t in memory.current)
+
+    @property
+    def n_steps(self) -> int:
+        """Steps that the last call made; asking waits for the device."""
+        return int(self._last[0])
+
+    @property
+    def hit_bound(self) -> bool:
+        """True where the last call ended at ``max_steps`` with its condition still true; asking waits."""
+        return self.n_steps >= self.max_steps and bool(self._last[1])
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True where steps are launched before the last flag has arrived."""
+        return any(may_lead for _, _, may_lead in self._known.values())
+
+    def upload(self) -> None:
+        """Move the graphs to the device before their first launch, where the runtime can."""
+        for _, piece, _ in self._known.values():
+            piece.upload()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _launch(self, memory: _Memory, piece: Piece, may_lead: bool) -> None:
+        """Launch steps until a flag that has arrived says that the loop is over."""
+        self.n_launches = 0
+        # The body must not see a state for which the condition never held, so the first answer is waited for.
+        if not flags.ask(memory.active).value():
+            return
+        n_steps = self.steps_per_launch if may_lead else 1
+        waiting: deque[flags.Answer] = deque()
+        for _ in range(-(-self.max_steps // n_steps)):
+            piece.run()
+            self.n_launches += 1
+            # The flag only ever falls: where a later step's overtakes this copy, it says the same or more.
+            waiting.append(flags.ask(memory.active))
+            while waiting and (len(waiting) > (AHEAD if may_lead else 0) or waiting[0].is_ready):
+                if not waiting.popleft().value():
+                    return
+
+    def _eagerly(self, *state: Tensor) -> tuple[Tensor, ...]:
+        self.n_launches = n_steps = 0
+        holds = bool(self.condition(*state))
+        while holds and n_steps < self.max_steps:
+            state = _checked(self.body(*state), state)
+            n_steps += 1
+            holds = bool(self.condition(*state))
+        self._last = n_steps, holds
+        return tuple(t.clone() for t in state)
+
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, Piece, bool]:
+        memory = _Memory(state)
+        memory.begin(state, self.condition(*state))
+        if self.run_ahead is False:
+            return memory, self._piece(place, memory, 1), False
+        piece = self._piece(place, memory, self.steps_per_launch)
+        may_lead = piece.graph is not None and (self.run_ahead is True or _changes_nothing_else(piece.graph, memory))
+        if not may_lead and self.steps_per_launch > 1:
+            piece = self._piece(place, memory, 1)
+        return memory, piece, may_lead
+
+    def _piece(self, place: Arena, memory: _Memory, n_steps: int) -> Piece:
+        def steps() -> None:
+            for _ in range(n_steps):
+                self._step(memory)
+
+        piece = Piece(place, steps, pool=self._pool, name="while loop")
+        piece.capture()
+        self._pool = piece.pool
+        return piece
+
+    def _step(self, memory: _Memory) -> None:
+        active = memory.active.clone()
+        for seen, now in zip(memory.seen, memory.current):
+            seen.copy_(torch.where(active, now, seen))
+        made = _checked(self.body(*memory.seen), memory.seen)
+        for now, new in zip(memory.current, made):
+            now.copy_(torch.where(active, new, now))
+        memory.steps.add_(active)
+        memory.holds.copy_(self.condition(*memory.current).reshape(()))
+        memory.active.copy_(active & memory.holds & (memory.steps < self.max_steps))
+
+
+class Unrolled:
+    """``state = step(*state)`` done ``n`` times, ``k`` of them in one launch.
+
+    For loops in which the launches cost more than the work. Steps may write other tensors and draw
+    random numbers: exactly ``n`` are done, in order. The remainder of ``n`` by ``k`` is launched one
+    step at a time. The first call for states of some shape runs eagerly; then two graphs are captured.
+    """
+
+    def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
+        if k < 1:
+            raise ValueError("k is at least 1")
+        self.step = step
+        self.k = k
+        self._pool = pool
+        self._known: dict[Any, tuple[list[Tensor], dict[int, Piece]]] = {}
+        self._place: Arena | None = None
+        self.n_launches = 0
+        """Graph launches of the last call."""
+
+    def __call__(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
+        """The state after ``n`` steps from ``state``, as tensors of the caller's own."""
+        _check_state(state, state)
+        place = _place_of(self)
+        with place.lock if place is not None else nullcontext(), torch.no_grad():
+            self.n_launches = 0
+            if place is None or torch.cuda.is_current_stream_capturing():
+                return self._eagerly(n, *state)
+            place.follow(torch.cuda.current_stream())
+            key = key_of(state)
+            known = self._known.get(key)
+            if known is None:
+                made = beside(place, self._eagerly, (n, *state), {})
+                self._known[key] = self._capture(place, state)
+                return made  # type: ignore[no-any-return]
+            memory, pieces = known
+            copy_in(memory, state)
+            for k, times in ((self.k, n // self.k), (1, n % self.k)):
+                for _ in range(times):
+                    pieces[k].run()
+                    self.n_launches += 1
+            return tuple(t.clone() for t in memory)
+
+    def upload(self) -> None:
+        """Move the graphs to the device before their first launch, where the runtime can."""
+        for _, pieces in self._known.values():
+            for piece in pieces.values():
+                piece.upload()
+
+    def _eagerly(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(n):
+            state = _checked(self.step(*state), state)
+        return tuple(t.clone() for t in state)
+
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Piece]]:
+        memory = [like(t) for t in state]
+        copy_in(memory, state)
+        pieces: dict[int, Piece] = {}
+        for k in sorted({self.k, 1}, reverse=True):  # the larger first: the smaller one fits into its memory
+            pieces[k] = Piece(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
+            pieces[k].capture()
+            self._pool = pieces[k].pool
+        return memory, pieces
+
+    def _steps(self, memory: list[Tensor], k: int) -> Callable[[], None]:
+        def steps() -> None:
+            state: tuple[Tensor, ...] = tuple(memory)
+            for _ in range(k):
+                state = _checked(self.step(*state), state)
+            # A step may hand a part of its state on in another place: nothing is overwritten before it is read.
+            made = [t.clone() if any(overlap([span(t)], [span(m)]) for m in memory) else t for t in state]
+            copy_in(memory, made)
+
+        return steps
+
+
+def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **options: Any) -> WhileLoop:
+    """A loop to be called with its initial state; see `WhileLoop`, whose options these are.
+
+    Made once and called often: the graphs belong to the object.
+    """
+    return WhileLoop(condition, body, **options)
+
+
+def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
+    """``step`` with ``k`` of it in one launch; see `Unrolled`."""
+    return Unrolled(step, k, pool=pool)
+
+
+def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
+    """The arena of the current device; graphs of another one, or of a bridge since switched off, are forgotten."""
+    place = arena()
+    if place is not loop._place:
+        loop._place = place
+        loop._known.clear()
+    return place
+
+
+def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:
+    """True where a step too many would not be noticed."""
+    if getattr(graph, "_program", None) is None or is_opaque(graph) or draws(graph):
+        return False
+    own = memory.spans
+    return all(any(a <= begin and end <= b for a, b in own) for begin, end in map(span, writes_of(graph)))
+
+
+def _checked(made: Any, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    state = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    _check_state(state, before)
+    return state
+
+
+def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
+    """Raise CaptureError `loop_state` unless a state is made of device tensors like those before."""
+    was = [_kind(t) for t in before]
+    now = [_kind(t) for t in state]
+    if was != now or not now or not all(isinstance(t, Tensor) and t.is_cuda for t in state):
+        raise CaptureError("loop_state", before=", ".join(was) or "nothing", after=", ".join(now) or "nothing")
+
+
+def _kind(item: Any) -> str:
+    if not isinstance(item, Tensor):
+        return type(item).__name__
+    return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)} on {item.device}"

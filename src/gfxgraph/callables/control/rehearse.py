@@ -1,0 +1,88 @@
+"""Running a function ahead of its capture, and undoing what it did.
+
+A capture ahead of the first call needs a run before it: libraries make handles and workspaces when
+they are first used, on the stream they are used on. That run is not one the program asked for, so
+what it changes is put back: tensors it wrote that it did not make, and the random generators.
+
+Not seen, and so not put back: writes of kernels launched beside torch and inside compiled code.
+A capture at the first real call needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture.memory import overwrite
+from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.structure import written_arguments
+
+
+class _Writes(TorchDispatchMode):
+    """Keeps what is written from outside, as it was before the first write."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: set[int] = set()
+        self.before: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise compiled code would run, and stay, eager
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # Higher-order operators have no schema; what they call comes by here.
+        for position, name in written_arguments(func._schema) if hasattr(func, "_schema") else ():
+            given = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in given if isinstance(given, (list, tuple)) else (given,):
+                if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                    self._keep(tensor)
+        out = func(*args, **kwargs)
+        for tensor in out if isinstance(out, (list, tuple)) else (out,):
+            if _has_memory(tensor) and not _is_input(tensor, args, kwargs):
+                self.own.add(storage_address(tensor))
+        return out
+
+    def _keep(self, tensor: Tensor) -> None:
+        if storage_address(tensor) in self.own or not tensor.numel():
+            return
+        key = (tensor.data_ptr(), tensor.size(), tensor.stride())
+        if key not in self.before:
+            self.before[key] = (tensor.detach(), tensor.detach().clone())
+
+
+def _has_memory(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.layout is torch.strided
+
+
+def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
+    """True where the result shares memory with an argument: an in-place operation or a view."""
+    address = storage_address(made)
+    given = [*args, *kwargs.values()]
+    flat = [t for g in given for t in (g if isinstance(g, (list, tuple)) else (g,))]
+    return any(_has_memory(t) and storage_address(t) == address for t in flat)
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Run the block for the handles and caches that it leaves behind, and for nothing else."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    device_state, host_state = generator.get_state(), torch.get_rng_state()
+    mode = _Writes()
+    try:
+        with mode:
+            yield
+    finally:
+        with torch.no_grad(), torch.inference_mode():
+            for tensor, saved in reversed(mode.before.values()):
+                overwrite(tensor, saved)
+        generator.set_state(device_state)
+        torch.set_rng_state(host_state)

@@ -1,0 +1,207 @@
+"""Capture of one function on one set of static inputs, through the bridge's own machinery.
+
+A graphed callable needs no ``enable()``: it makes graph objects of the bridged class and patches
+nothing that outlives a capture. The first capture of a function is recorded whole, tape and all.
+Where that showed one plain segment, later captures of the same function (its other shapes) are made
+without the recorder on CUDA, which refuses an unsafe operation by itself; HIP may not, so there
+every capture is recorded (docs/decisions/0006).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gfxgraph.capture import intercept, workspaces
+from gfxgraph.capture.graph import bridged_class
+from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.program import Program
+from gfxgraph.capture.recovery import clean_by_hand, heal_capture
+from gfxgraph.capture.steps import SegmentStep
+from gfxgraph.core.tape import Opaque, Tape
+from gfxgraph.errors import GfxGraphError
+from gfxgraph.process import activation, process
+from gfxgraph.types import OnUnsafe
+
+_classes: dict[type, type] = {}
+
+
+def graph_class(state: process.Process) -> Any:
+    """The bridged class over the torch, or the simulator, now in force."""
+    if activation.is_enabled():
+        return torch.cuda.CUDAGraph
+    found = _classes.get(state.base)
+    if found is None:
+        found = _classes[state.base] = bridged_class(state.base)
+    return found
+
+
+class SharedPool:
+    """A memory pool for several captures. Whoever has captured into it, or means to, holds this object.
+
+    torch refuses an id whose graphs are all gone (``use_count > 0``), and gives a pool's memory back only
+    when they are. So an empty graph keeps the pool in being, and dies with the last holder.
+
+    Args:
+        pool_id: somebody else's pool; a new one where None.
+
+    Raises:
+        CaptureDied: not even the empty graph could be captured.
+    """
+
+    def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
+        self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
+        self._graph = state.base()
+        workspaces.own_pools.add(tuple(self.id))
+        with torch.cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is empty
+            try:
+                state.base.capture_begin(self._graph, self.id, "thread_local")
+                state.base.capture_end(self._graph)
+            except RuntimeError as error:
+                _end_dead(state, self._graph, stream)
+                raise CaptureDied(kind_and_line(error)) from error
+
+
+class CaptureDied(RuntimeError):
+    """The function could not be captured; what it raised is the cause."""
+
+
+@dataclass(slots=True)
+class Capture:
+    """One captured graph, what the function returned while it was captured, and what is known of it."""
+
+    graph: Any
+    result: Any
+    is_recorded: bool
+    pool: SharedPool
+
+    @property
+    def program(self) -> Program:
+        program: Program = self.graph._program
+        return program
+
+    @property
+    def is_plain(self) -> bool:
+        return self.program.is_plain
+
+
+def may_go_unrecorded(state: process.Process) -> bool:
+    """True where the driver itself refuses what no graph can hold, and nothing asks for a tape."""
+    is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
+    return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
+
+
+def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool) -> Capture:
+    """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
+
+    Raises:
+        CaptureDied: the capture failed, whatever the reason; the process is as before.
+        torch.OutOfMemoryError: as torch raised it.
+    """
+    state = process.require()
+    policy = OnUnsafe.PIN if state.settings.on_unsafe is OnUnsafe.SPLIT else state.settings.on_unsafe
+    graph = graph_class(state)(on_unsafe=policy)
+    capturing = _recorded if recorded else _unrecorded
+    # Copies of weights that autocast keeps must neither come into the graph nor out of it: outside they
+    # are freed with the context, inside they are computed by replays only.
+    torch.clear_autocast_cache()
+    try:
+        with torch.cuda.stream(stream):
+            return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
+    finally:
+        torch.clear_autocast_cache()
+
+
+def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
+    try:
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        result = call()
+        graph.capture_end()
+    except torch.OutOfMemoryError:
+        _abandon(graph)
+        raise
+    except BaseException as error:
+        _abandon(graph)
+        if isinstance(error, Exception):
+            raise CaptureDied(kind_and_line(error)) from error
+        raise
+    return result
+
+
+def _abandon(graph: Any) -> None:
+    with suppress(GfxGraphError, RuntimeError):
+        graph.reset()
+
+
+def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
+    """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
+    base = state.base
+    workspaces.note(stream, graph)
+    intercept.enter()
+    try:
+        base.capture_begin(graph, pool, "thread_local")
+        with _refusing_waits():
+            result = call()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
+            base.capture_end(graph)
+        base.instantiate(graph)
+    except BaseException as error:
+        _end_dead(state, graph, stream)
+        if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
+            raise
+        raise CaptureDied(kind_and_line(error)) from error
+    finally:
+        intercept.leave()
+    tape = Tape(0)
+    tape.opaque.append(Opaque(0))
+    step = SegmentStep(graph, True, tape, [], ())
+    step.is_launchable = True
+    graph._program = Program(bare_launch(base), steps=[step])
+    graph._is_instantiated = True
+    graph._choose_path()
+    state.counters.add("capture")
+    return result
+
+
+@contextmanager
+def _refusing_waits() -> Iterator[None]:
+    """Have torch refuse to wait for the device before the driver hears of it: the capture can then be ended."""
+    if threading.active_count() > 1:  # the mode is the process's: other threads may wait for their own work
+        yield
+        return
+    saved = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch._C._cuda_set_sync_debug_mode(2)
+    try:
+        yield
+    finally:
+        torch._C._cuda_set_sync_debug_mode(saved)
+
+
+def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
+    refused = False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state.base.capture_end(graph)
+    except RuntimeError:
+        refused = True
+    if refused and not heal_capture(state.base, graph, stream, state.driver, end_was_refused=True):
+        clean_by_hand(stream.device_index, None, [torch.cuda.default_generators[stream.device_index]])
+    with suppress(RuntimeError):
+        state.base.reset(graph)
+
+
+def kind_and_line(error: BaseException) -> str:
+    """An error's kind and the first line of its text."""
+    text = str(error)
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -1,0 +1,367 @@
+"""One captured signature: its static inputs, its graphs, and one replay.
+
+    new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
+                                    └──> eager (it cannot be captured; the reason is kept)
+
+A captured entry has one graph, whose results are copied out; in ``hot`` mode also a small ring of them
+over the same inputs, whose results are handed out: while the caller still holds those of one, the next
+call uses another; when all are held, the first graph's are copied out.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables import engine
+from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
+from gfxgraph.callables.outputs import Outputs, Result
+from gfxgraph.callables.padding.invent import Content, Pad, repeat_last
+from gfxgraph.callables.signature import flatten, replace
+from gfxgraph.capture.effects import Effects
+from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.arena import Arena
+    from gfxgraph.callables.fast_path.joining import JoinedCall
+    from gfxgraph.callables.relocation import Moving
+
+
+class Steered(RunEagerly):
+    """A value read inside is not what the capture was steered by."""
+
+
+class Instance:
+    """One graph over the entry's inputs, with the results that it writes."""
+
+    def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
+        self.graph = made.graph
+        self.pool = made.pool
+        self.outputs = outputs
+        self.is_recorded = made.is_recorded
+        program = made.program
+        self.has_guards = program.n_guards > 0
+        self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
+        self.generators = program.generators
+        self.moving: Moving | None = None
+        """Where arguments are read in place of buffers; None where all are copied."""
+        self.draws: bool | None = None
+        """A replay advances a random generator, which only torch's own replay does; None before the first."""
+        self.joined: JoinedCall | None = None
+        """The graph with the copies of a call before and after it, launched as one."""
+        self.twin: JoinedCall | None = None
+        """Another, where results are copied out: who keeps one result until the next has two places in turn."""
+        self.n_trials = 0
+        """Replays whose result nobody was given."""
+        self.seen_on = -1
+        self.stream: Any = None
+        """The stream on which the results were last handed out."""
+
+
+class Entry:
+    """The captures of one function for one signature.
+
+    Args:
+        label: for people: the shapes.
+        function: its name.
+        buffers: where the static inputs lie.
+        in_place: the caller's tensors are read and written where they are.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        fn: Callable[..., Any],
+        label: str,
+        function: str,
+        buffers: Buffers,
+        in_place: bool,
+    ) -> None:
+        self.arena = arena
+        self.buffers = buffers
+        self.in_place = in_place
+        self.is_clean = False
+        """Further captures need not be recorded."""
+        self.error: CaptureError | None = None
+        self.warm_structure: Any = None
+        self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
+        self.fn = fn
+        self.label = label
+        self.function = function
+        self.statics: list[StaticInput] = []
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.first: Instance | None = None
+        self.ring: list[Instance] = []
+        self.ring_failed = False
+        self.variants: list[Instance] = []
+        """Captures that other values have steered; the one that fitted last is ``first``."""
+        self.result_nbytes = 0
+        self.why_eager = ""
+        self.why_copied = ""
+        """Why large arguments are copied where they were to be read in place."""
+        self.gradients: Any = None
+        """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
+        self.accumulators: list[Any] = []
+        """What adds up the parameters' gradients, made on the capture's stream and kept there."""
+        self.n_seen = 0
+        self.used_at = 0
+        self.pool_nbytes = 0
+        self.input_nbytes = 0
+        self.n_gone = 0
+        self.warm: list[weakref.ref[Tensor]] = []
+        self.can_join = True
+        """False after a change of a joined graph was refused."""
+        self.why_not_joined = ""
+        """Why a call's copies are launched on their own."""
+        self.mutates: tuple[int, ...] = ()
+        """Positions of arguments that the function writes to."""
+        self.bucket: Mapping[str, int] = {}
+        """Size of each dynamic dim; empty where there are none."""
+        arena.entries.add(self)
+
+    @property
+    def is_captured(self) -> bool:
+        return self.first is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the entry took; of what it shares with others, what it was the first to take."""
+        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
+
+    def report(self) -> dict[str, Any]:
+        instances = self.instances()
+        return {
+            "function": self.function,
+            "signature": self.label,
+            "input_bytes": sum(s.nbytes for s in self.statics) if self.is_captured else 0,
+            "output_bytes": sum(i.outputs.nbytes for i in instances),
+            "pool_bytes": self.pool_nbytes,
+            "n_graphs": len(instances),
+            "n_calls": self.n_replays(),
+            "why_eager": self.why_eager,
+        }
+
+    def n_replays(self) -> int:
+        """Replays that gave a caller's result."""
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+
+    def instances(self) -> list[Instance]:
+        return [self.first, *self.ring, *self.variants] if self.first is not None else []
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
+        """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
+        self.statics = [
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if self.in_place and (size is None or tuple(size) == tuple(t.size()))
+            else StaticInput.like(t, size, self.buffers, i)
+            for i, (t, size) in enumerate(zip(tensors, sizes))
+        ]
+        self.input_nbytes += sum(s.new_nbytes for s in self.statics)
+        statics = iter(self.statics)
+        self.args = replace(tuple(args), lambda _: next(statics).tensor)
+        self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
+
+    def run_once(self, times: int) -> None:
+        """Run the function eagerly on the static inputs, on the stream that will capture."""
+        with torch.cuda.stream(self.arena.stream):
+            for _ in range(times):
+                result = self.fn(*self.args, **self.kwargs)
+        if times:
+            made: list[Tensor] = []
+            self.warm_structure = flatten(result, made)
+            self.warm = [weakref.ref(t) for t in made]
+
+    def add_to_ring(self, *, recorded: bool) -> Instance:
+        """One more graph, whose results can be handed out; raises as ``capture``."""
+        assert self.first is not None
+        kind = self.first.outputs
+        buffers = kind.buffers()
+        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
+        instance.outputs.hand_out(buffers)
+        self.ring.append(instance)
+        return instance
+
+    def capture(
+        self,
+        *,
+        recorded: bool,
+        pool: engine.SharedPool | None = None,
+        copy_results: Callable[[Any], None] | None = None,
+    ) -> Instance:
+        """Capture the function once more on the static inputs.
+
+        Args:
+            pool: another one than the arena's.
+            copy_results: called with the function's result, inside the capture.
+
+        Raises:
+            CaptureDied: it could not be captured.
+            NotATree: its result cannot be taken apart.
+            torch.OutOfMemoryError: there was no memory.
+        """
+        arena = self.arena
+        before = arena.reserved()
+        versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+
+        def run() -> Any:
+            result = self.fn(*self.args, **self.kwargs)
+            if copy_results is not None:
+                copy_results(result)
+            return result
+
+        try:
+            made = engine.capture(run, arena.stream, pool or arena.pool, recorded=recorded)
+        except engine.CaptureDied:
+            arena.renew()
+            raise
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
+        after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+        if len(versions) == len(self.statics):
+            self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
+        else:
+            self.mutates = tuple(range(len(self.statics)))
+        if pool is None:
+            self.pool_nbytes += max(0, arena.reserved() - before)
+        return instance
+
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The static arguments, with some tensors in place of others, by position."""
+        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
+        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
+
+    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
+        """One more capture, recorded, over other buffers; raises as ``capture``."""
+        args, kwargs, mutates = self.args, self.kwargs, self.mutates
+        self.args, self.kwargs = self.args_over(others)
+        try:
+            return self.capture(recorded=True)
+        finally:
+            # What the function writes to was seen on the entry's own buffers, which this capture does not touch.
+            self.args, self.kwargs, self.mutates = args, kwargs, mutates
+
+    def evict(self, why: str) -> None:
+        """Drop the graphs; the next call captures again."""
+        self.arena.wait_for_all()  # what is being dropped may still be running
+        self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
+        self.n_gone = self.n_replays()
+        self.first = None
+        self.ring.clear()
+        self.variants.clear()
+        self.pool_nbytes = 0
+        self.input_nbytes = 0
+        self.let_go_of_inputs()
+        forget_fast = self.on_evict()
+        if forget_fast is not None:
+            forget_fast()
+
+    def let_go_of_inputs(self) -> None:
+        """Drop the static inputs."""
+        self.statics = []
+        self.input_nbytes = 0
+        self.args, self.kwargs = (), {}
+
+    # -- replay -----------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> list[Result]:
+        return self.first.outputs.results if self.first is not None else []
+
+    def fill(
+        self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None
+    ) -> None:
+        """Copy a call's tensors into the static inputs.
+
+        Args:
+            content: what the padding of each is to hold; None for zeros.
+            filled_for: the call's route; where the padding is still that of the same route it is left.
+        """
+        moving = self.first.moving if self.first is not None else None
+        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
+        self.buffers.filled_for = filled_for
+        targets, sources = [], []
+        for i, (static, given) in enumerate(zip(self.statics, tensors)):
+            size = given.size()
+            if moving is not None and i in moving.places:
+                if moving.move(i, given.data_ptr()):
+                    continue
+                if not moving.move(i, static.tensor.data_ptr()):
+                    raise RunEagerly("the address of an argument could not be changed")
+            if size == static.tensor.size():
+                if given.data_ptr() == static.tensor.data_ptr():
+                    continue
+            elif pads_again:
+                value = Pad.ZERO if content is None else content[i]
+                pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
+            target, source = static.target(given)
+            targets.append(target)
+            sources.append(source)
+        copy_all(targets, sources)
+        for static, given, value in zip(self.statics, tensors, content or ()):
+            if value is Pad.LAST and given.size() != static.tensor.size():
+                with torch.no_grad():
+                    repeat_last(static.tensor.detach(), given.size())
+
+    def replay(self, instance: Instance) -> None:
+        """Launch; where a guard or a launch fails, undo and leave the call to the function.
+
+        Raises:
+            RunEagerly: nothing of the replay is left.
+        """
+        if not instance.has_guards:
+            # A capture that was not recorded names no generators; torch's default one is all that it can have.
+            generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
+            drawn = [g.get_offset() for g in generators] if instance.draws is None else []
+            try:
+                instance.graph.replay()
+                if instance.draws is None:
+                    instance.draws = drawn != [g.get_offset() for g in generators]
+            except ReplayError as error:
+                raise RunEagerly(f"the replay failed: {error.code}") from error
+            return
+        before = Effects(instance.mutated, instance.generators)
+        try:
+            instance.graph.replay()
+        except GuardMismatch as error:
+            before.put_back()
+            instance.n_trials += 1
+            question = error.fields.get("question", "")
+            raise Steered(f"a value that steered the capture changed: {question}") from error
+
+    def replay_variant(self) -> Instance | None:
+        """Launch the captures that other values have steered until one fits; that one is ``first`` then."""
+        for k, variant in enumerate(self.variants):
+            try:
+                self.replay(variant)
+            except Steered:
+                continue
+            assert self.first is not None
+            self.first, self.variants[k] = variant, self.first
+            return variant
+        return None
+
+    def add_variant(self) -> None:
+        """Capture the function once more, steered by what the inputs hold now; raises as ``capture``."""
+        known = self.mutates
+        variant = self.capture(recorded=True)
+        self.mutates = tuple(sorted({*known, *self.mutates}))
+        self.variants.insert(0, variant)
+
+    def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what the function wrote to its arguments to the caller's own."""
+        moving = self.first.moving if self.first is not None else None
+        with torch.no_grad():
+            for i in self.mutates:
+                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
+                    continue
+                target, source = self.statics[i].target(tensors[i])
+                if target.data_ptr() != source.data_ptr():
+                    source.copy_(target)

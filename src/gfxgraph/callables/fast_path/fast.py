@@ -1,0 +1,112 @@
+"""The fast path: one call of a known signature in as little Python as there can be.
+
+Problem: comparing shapes, strides and dtypes in Python costs a microsecond a tensor, which is what a
+replay costs. Idea: torch's own C++ guards, made for compiled code, compare all tensors in one call and
+torch's settings in another; what follows them is straight-line code, written out for the number of
+arguments and results at hand, with every address and size already looked up.
+
+A fast path answers ``MISS`` where anything is not as it was when it was made; the slow path then finds
+out what. It never decides anything itself, and it exists only where a replay is one launch, no argument
+is written to, and every result is the graph's own.
+
+Source: measured (benchmarks/bench_callables.py); docs/decisions/0007.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.fast_path.writer import MISS, Fast, Writer
+from gfxgraph.callables.inputs import is_dense
+from gfxgraph.callables.outputs import RING
+from gfxgraph.callables.padding.invent import Content
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.watch import Watch
+
+
+def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
+
+
+def has_guards() -> bool:
+    """True where this torch has the guards that the fast path stands on."""
+    guards = torch._C._dynamo.guards
+    return hasattr(guards, "TensorGuards") and hasattr(guards, "GlobalStateGuard")
+
+
+def make_fast(
+    entry: Entry,
+    mark: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    sizes: Sequence[Sequence[int] | None] | None,
+    hot: bool,
+    watch: Watch,
+    content: Sequence[Content] | None = None,
+    sample_every: int = 0,
+) -> Fast | None:
+    """The fast path of calls like this one; None where they need the slow one.
+
+    Args:
+        mark: whom the padding must have been filled for.
+        sizes: what each result is cut to.
+        hot: hand out the graph's buffers.
+        watch: tells where something outside the arguments has changed.
+        content: what the padding of each argument holds; None where nothing is padded.
+        sample_every: one call in so many is left to the slow path; 0 for none.
+    """
+    instances = entry.ring if hot else entry.instances()[:1]
+    if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
+        return None
+    if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
+        return None
+    writer = Writer(entry, mark, tensors)
+    if not has_guards() or not writer.takes(args, kwargs):
+        return None
+    writer.guards(watch)
+    if sample_every:
+        writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
+        writer.line("if is_sampled(): return MISS")
+    writer.sizes, writer.content = sizes, content
+    if hot:
+        is_joined = all([writer.join(instance, ()) for instance in instances])
+        if is_joined:
+            writer.copy_in(joined=True)
+        else:
+            writer.copy_in()
+        writer.hand_out(instances, is_joined)
+        if len(instances) < RING or entry.first is None or not _is_simple(entry.first):
+            writer.line("return MISS")
+            return writer.function()
+        if is_joined:
+            writer.copy_in()
+        writer.copy_out(entry.first)
+        return writer.function()
+    assert entry.first is not None
+    if writer.join(entry.first, entry.first.outputs.results):
+        writer.copy_in(joined=True)
+        writer.launch_joined(entry.first)
+    else:
+        writer.copy_in()
+        writer.copy_out(entry.first)
+    return writer.function()
+
+
+def _is_simple(instance: Instance) -> bool:
+    outputs = instance.outputs
+    return (
+        not instance.has_guards
+        and instance.graph._program is not None
+        and instance.graph._program.is_plain
+        and all(r.made is not None and not r.is_host for r in outputs.results)
+        and all(is_dense(r.made) for r in outputs.results if r.made is not None)
+    )

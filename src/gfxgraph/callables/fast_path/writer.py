@@ -1,0 +1,456 @@
+"""The source of a fast path, written line by line, and what its names stand for.
+
+    arguments taken apart ── guards ── copies in ── launch ── results
+                                       └── or one launch of all three (joining.py)
+
+Names of a graph or a launch end with the number of the ring's graph that they are for; without one it is the
+graph whose results are copied out.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.fast_path.copying import Launches, copy_kernel, part, takes
+from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joined_call
+from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
+from gfxgraph.callables.outputs import Result
+from gfxgraph.callables.padding.invent import Content, Pad, last_rows
+from gfxgraph.capture.graph import launch_of
+from gfxgraph.driver.copies import MOST
+from gfxgraph.errors import ReplayError
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.fast_path.joining import JoinedCall
+    from gfxgraph.callables.watch import Watch
+
+MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
+Fast = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+DRIVER_COPIES = 2
+"""Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
+_REBIND = "if stream != launches.stream: launches.to(stream)"
+_PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
+
+
+def _addresses(tensors: Sequence[str]) -> str:
+    """An expression: where they lie; one address for one tensor."""
+    found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
+    return f"({found})" if len(tensors) > 1 else found
+
+
+class Writer:
+    """Writes the function's source, and keeps what its names stand for."""
+
+    def __init__(self, entry: Entry, mark: object, tensors: Sequence[Tensor]) -> None:
+        self.entry, self.tensors = entry, tensors
+        moving = entry.first.moving if entry.first is not None else None
+        self._moving = moving.places if moving is not None else {}
+        arena = entry.arena
+        self.copier = device_copier(arena.state.driver)
+        self.kernel = copy_kernel(arena.state, arena.device_index)
+        self.launches = Launches(arena.state, arena.last_raw)
+        self.names: dict[str, Any] = {
+            "MISS": MISS,
+            "ReplayError": ReplayError,
+            "arena": arena,
+            "mark": mark,
+            "lock": arena.lock,
+            "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
+            "raw_stream": torch._C._cuda_getCurrentRawStream,
+            "is_capturing": torch.cuda.is_current_stream_capturing,
+            "device": arena.device_index,
+            "launch": launch_of(arena.state.base),
+            "copier": self.copier,
+            "foreach_copy": torch._foreach_copy_,
+            "empty_like": torch.empty_like,
+            "use_count": torch._C._storage_Use_Count,
+        }
+        self.lines: list[str] = []
+        self.sizes: Sequence[Sequence[int] | None] | None = None
+        self.content: Sequence[Content] | None = None
+        self.n_taken = 0
+        self.taken = "()"
+        self.indent = ""
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Take the arguments apart, checking that they are the same tree; False where that is not simple."""
+        self.line(f"if len(args) != {len(args)}: return MISS")
+        if not kwargs:
+            self.line("if kwargs: return MISS")
+        else:
+            self.names["keywords"] = list(kwargs)
+            self.line("if list(kwargs) != keywords: return MISS")
+        parts = [(f"args[{i}]", value) for i, value in enumerate(args)]
+        parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+        return all(self._take(where, value) for where, value in parts)
+
+    def _take(self, where: str, value: Any) -> bool:
+        kind = type(value)
+        if isinstance(value, Tensor):
+            self.line(f"t{self.n_taken} = {where}")
+            self.n_taken += 1
+            return True
+        if kind is tuple or kind is list:
+            self.line(f"if type({where}) is not {kind.__name__} or len({where}) != {len(value)}: return MISS")
+            return all(self._take(f"{where}[{i}]", item) for i, item in enumerate(value))
+        if kind is dict and all(type(name) is str for name in value):
+            self.line(f"if type({where}) is not dict or list({where}) != {list(value)!r}: return MISS")
+            return all(self._take(f"{where}[{name!r}]", item) for name, item in value.items())
+        if value is None or kind is bool:
+            self.line(f"if {where} is not {value}: return MISS")
+            return True
+        if kind is int or kind is str or (kind is float and value == value and value != 0.0):
+            self.line(f"if type({where}) is not {kind.__name__} or {where} != {value!r}: return MISS")
+            return True
+        return False
+
+    def guards(self, watch: Watch) -> None:
+        taken = ", ".join(f"t{i}" for i in range(self.n_taken))
+        self.taken = f"({taken},)" if taken else "()"
+        if self.n_taken:
+            guards = torch._C._dynamo.guards
+            self.names["check"] = guards.TensorGuards(
+                *self.tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
+            self.line(f"if not check({taken}) or not settings(): return MISS")
+        else:  # the tensors' check tells inference mode too
+            self.names["inference"] = torch.is_inference_mode_enabled
+            is_on = torch.is_inference_mode_enabled()
+            self.line(f"if not settings() or inference() is not {is_on}: return MISS")
+        self.line("stream = raw_stream(device)")
+        # The default stream, 0, is never captured.
+        self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
+        if torch.cuda.device_count() > 1:
+            # The default stream's handle is 0 on every device: the driver would take the current one's.
+            self.names["current_device"] = torch._C._cuda_getDevice
+            self.line("if not stream and current_device() != device: return MISS")
+        self.names["contexts"] = self.entry.arena.state.contexts
+        self.line("if device not in contexts.devices: contexts.give(device)")
+        if self.kernel is not None:
+            self.names["launches"] = self.launches
+            self.line(_REBIND)
+        if not watch.is_trivial:
+            self.names["watch"], self.names["is_same"] = watch, watch.is_same
+            self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
+
+    # -- arguments ------------------------------------------------------------------------------------
+
+    @property
+    def _is_padded(self) -> bool:
+        return any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors))
+
+    def copy_in(self, joined: bool = False) -> None:
+        """Every argument into its buffer, or the part of it that is not padding.
+
+        Args:
+            joined: the small ones are left to the graph.
+        """
+        if not self.entry.statics:
+            return
+        if self.entry.in_place:
+            for i, static in enumerate(self.entry.statics):
+                self.line(f"if t{i}.data_ptr() != {static.tensor.data_ptr()}: return MISS")
+            return
+        self.names["buffers"] = self.entry.buffers
+        if self._is_padded:
+            self.names["fill"], self.names["content"] = self.entry.fill, self.content
+            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, content, mark)")
+            self.line("else:")
+            self.indent = "    "
+        else:
+            self.line("buffers.filled_for = mark")
+        self._move_in()
+        self._copies_in(joined)
+        self._repeat_last(self.content or ())
+        self.indent = ""
+
+    def _move_in(self) -> None:
+        """Tell the graph where the arguments lie that it reads in place."""
+        for i in self._moving:
+            self.names[f"place{i}"], self.names["move"] = self._moving[i], self.entry.first.moving.move  # type: ignore
+            self.line(f"given = t{i}.data_ptr()")
+            self.line(f"if given != place{i}.address and not move({i}, given): return MISS")
+
+    def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """For each argument that is copied: where to, and the call's tensor."""
+        pairs = zip(self.entry.statics, self.tensors)
+        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs) if i not in self._moving}
+
+    def _copies_in(self, joined: bool) -> None:
+        pairs = self._pairs_in()
+        light = [i for i, pair in pairs.items() if self.kernel is not None and takes(*pair)]
+        for at in range(0, len(light), MOST) if not joined else ():
+            these = light[at : at + MOST]
+            self._launch(f"in{at}", [pairs[i] for i in these])
+            for k, i in enumerate(these):
+                self.line(f"in{at}_words[{k}] = t{i}.data_ptr()")
+            self.names[f"in{at}_targets"] = [pairs[i][0] for i in these]
+            self.line(f"if in{at}(): refused(in{at}_targets, [{', '.join(f't{i}' for i in these)}])")
+        copied = [i for i in pairs if i not in light]
+        if not copied:
+            self.line("pass")
+            return
+        statics = [pairs[i][0] for i in copied]
+        one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES
+        # A bucket's buffer is contiguous whatever the argument is: a transposed one has another order of bytes.
+        one_by_one = one_by_one and all(is_one_copy(*pairs[i]) for i in copied)
+        self.names["statics"] = statics
+        if not one_by_one:
+            self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
+        for i, static in zip(copied, statics if one_by_one else ()):
+            nbytes = static.numel() * static.element_size()
+            if not nbytes:
+                self.line("pass")
+                continue
+            self.names[f"static{i}"] = static
+            self.line(f"given = t{i}.data_ptr()")
+            self.line(
+                f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
+                f"static{i}.copy_(t{i})"
+            )
+
+    def _launch(self, name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Name a prepared launch of copies (target, source), and the words where its addresses are."""
+        assert self.kernel is not None
+        copies = self.launches.prepare(self.kernel, [part(target, source) for target, source in pairs])
+        self.names[name], self.names[f"{name}_words"] = copies.launch, copies.words
+        self.names["refused"] = self.launches.refused
+
+    def _repeat_last(self, content: Sequence[Content]) -> None:
+        """The last row of what was copied in, again, into all of its padding; one dim after the other."""
+        by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for static, given, value in zip(self.entry.statics, self.tensors, content):
+            if value is Pad.LAST:
+                for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
+                    by_dim.setdefault(dim, []).append((padding, last))
+        for dim in sorted(by_dim):
+            self.names[f"padding{dim}"] = [padding for padding, _ in by_dim[dim]]
+            self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]
+            self.line(f"foreach_copy(padding{dim}, last{dim})")
+
+    # -- the launch -----------------------------------------------------------------------------------
+
+    def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
+        """The graph's own replay without the call: a frame of Python costs a tenth of a launch."""
+        graph, replay = f"graph{k}", f"replay{k}"
+        self.names[graph], self.names[replay] = instance.graph, instance.graph.replay
+        checked = "left < 0"
+        if instance.graph._guard is not None:  # tier 1 looks before each replay whether memory is gone
+            self.names[f"pointers{k}"] = instance.graph._guard.pointers
+            checked += f" or pointers{k}.is_dirty"
+        for text in (
+            f"left = {graph}._left - 1",
+            f"if {checked}: {replay}()",
+            "else:",
+            f"    {graph}._left = left",
+            f"    try: launch({graph})",
+            f"    except RuntimeError as error: {graph}._replay_failed(error)",
+        ):
+            self.line(indent + text)
+
+    def join(self, instance: Instance, results: Sequence[Result]) -> bool:
+        """Whether ``instance`` is launched with its copies as one graph: the arguments', and those of ``results``."""
+        entry = self.entry
+        if self._is_padded or self._moving or entry.in_place or any(self._cut(i) for i in range(len(results))):
+            return False
+        into = [pair for pair in self._pairs_in().values() if takes(*pair)]
+        made = [result.made.detach() for result in results if result.made is not None]
+        back = [(source, source) for source in made if takes(source, source)]
+        return joined_call(entry, instance, self.tensors, into, back) is not None
+
+    def replay_joined(
+        self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()
+    ) -> None:
+        """One launch; the exec is told where the arguments and the results ``out`` lie, where that has changed."""
+        graph = f"graph{k}"
+        assert joined is not None
+        launched = joined.launched
+        self.names |= {graph: instance.graph, f"joined{k}": joined, f"at{k}": joined.at, f"go{k}": launched.launch}
+        self.names["change_refused"] = functools.partial(change_refused, self.entry)
+        self.names[f"on{k}"] = launched.on
+        lines = [
+            f"left = {graph}._left - 1",
+            "if left < 0: return MISS",
+            f"if stream != at{k}[2]:",
+            f"    on{k}(stream)",
+            f"    at{k}[2] = stream",
+        ]
+        hooks = hooks_of(instance.graph)
+        if hooks:
+            self.names |= {f"hooks{k}_{i}": found for i, found in enumerate(hooks)}
+            lines.append(f"if {' or '.join(f'hooks{k}_{i}' for i in range(len(hooks)))}: return MISS")
+        if getattr(instance.graph, "_retained", None) is not None:
+            self.names[f"retained{k}"] = instance.graph._retained
+            lines.append(f"if retained{k}.sync_before_fire: return MISS")
+        given = [i for i, pair in self._pairs_in().items() if takes(*pair)]
+        for which, node, tensors, first in (
+            (0, launched.into, [f"t{i}" for i in given], 0),
+            (1, launched.back, [f"out{i}" for i in out], MOST),
+        ):
+            if node is None:
+                continue
+            name = f"{'back' if which else 'into'}{k}"
+            self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply}
+            self.names[f"pack{len(tensors)}"] = _PACK[len(tensors)]
+            many = len(tensors) > 1
+            lines += [
+                f"places = {'outs' if which and instance.twin is not None else _addresses(tensors)}",
+                f"if places != at{k}[{which}]:",
+                f"    at{k}[{which}] = None",
+                f"    pack{len(tensors)}({name}_words, {8 * first}, *places)" if many
+                else f"    {name}_words[{first}] = places",
+                f"    if {name}_apply():",
+                "        change_refused()",
+                "        return MISS",
+                f"    at{k}[{which}] = places",
+            ]  # fmt: skip
+        lines += [f"if go{k}(): return MISS", f"{graph}._left = left"]
+        for text in lines:
+            self.line(indent + text)
+
+    # -- results --------------------------------------------------------------------------------------
+
+    def _cut(self, i: int) -> list[tuple[int, int]]:
+        """(dim, size) to which result ``i`` is cut; a size that it has is among them."""
+        return list(enumerate((self.sizes[i] if self.sizes is not None else None) or ()))
+
+    def _fresh(self, instance: Instance) -> list[Tensor]:
+        """Memory of the caller's for every result; returns what is to be copied there."""
+        sources = []
+        for i, result in enumerate(instance.outputs.results):
+            assert result.made is not None
+            source = result.made.detach()
+            for dim, n in self._cut(i):
+                source = source.narrow(dim, 0, n)
+            sources.append(source)
+            self.names[f"source{i}"] = source
+            self.line(f"out{i} = {self._empty(i, source)}")
+        return sources
+
+    def _empty(self, i: int, source: Tensor) -> str:
+        """What makes a tensor like ``source``: where it can, in the way of compiled code, past the dispatcher."""
+        like = torch.empty_like(source)
+        size = tuple(like.size())  # torch.Size is refused
+        empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        try:
+            made = empty(size, like.stride(), like.dtype) if empty is not None else None
+        except RuntimeError:  # a torch without it for this device
+            made = None
+        if made is None or made.device != like.device:
+            return f"empty_like(source{i})"
+        self.names |= {"empty_strided": empty, f"size{i}": size, f"stride{i}": like.stride()}
+        self.names[f"dtype{i}"] = like.dtype
+        expression = f"empty_strided(size{i}, stride{i}, dtype{i})"  # on the current device
+        if torch.cuda.device_count() == 1:
+            return expression
+        return f"{expression} if current_device() == device else empty_like(source{i})"
+
+    def launch_joined(self, instance: Instance) -> None:
+        """One launch that copies the arguments in and every small result into memory of the caller's."""
+        sources = self._fresh(instance)
+        light = [i for i, source in enumerate(sources) if takes(source, source)]
+        if instance.twin is None:
+            self.replay_joined(instance, instance.joined, out=light)
+        else:
+            # The last result often lives until this one is there: two places take turns, and each exec keeps one.
+            self.names["turn"] = [0]
+            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
+            self.line("if outs == at_b[1] or (turn[0] and outs != at[1]):")
+            self.line("    turn[0] = 0")
+            self.replay_joined(instance, instance.twin, "_b", indent="    ", out=light)
+            self.line("else:")
+            self.line("    turn[0] = 1")
+            self.replay_joined(instance, instance.joined, indent="    ", out=light)
+        self._copy_rest(sources, light)
+        self.give([f"out{i}" for i in range(len(sources))], instance)
+
+    def copy_out(self, instance: Instance) -> None:
+        """Every result into memory of the caller's."""
+        self.replay(instance)
+        sources = self._fresh(instance)
+        # A dense result's memory of the caller's has its strides (torch.empty_like).
+        light = [i for i, source in enumerate(sources) if self.kernel is not None and takes(source, source)]
+        for at in range(0, len(light), MOST):
+            these = light[at : at + MOST]
+            self._launch(f"back{at}", [(sources[i], sources[i]) for i in these])
+            for k, i in enumerate(these):
+                self.line(f"back{at}_words[{MOST + k}] = out{i}.data_ptr()")
+            self.names[f"back{at}_sources"] = [sources[i] for i in these]
+            self.line(f"if back{at}(): refused([{', '.join(f'out{i}' for i in these)}], back{at}_sources)")
+        self._copy_rest(sources, light)
+        self.give([f"out{i}" for i in range(len(sources))], instance)
+
+    def _copy_rest(self, sources: Sequence[Tensor], light: Sequence[int]) -> None:
+        rest = [i for i in range(len(sources)) if i not in light]
+        if self.copier is not None and len(rest) <= DRIVER_COPIES and all(is_dense(sources[i]) for i in rest):
+            for i in rest:
+                nbytes = sources[i].numel() * sources[i].element_size()
+                if nbytes:
+                    copy = f"copier(out{i}.data_ptr(), {sources[i].data_ptr()}, {nbytes}, stream)"
+                    self.line(f"if {copy}: out{i}.copy_(source{i})")
+        else:
+            self.names["sources"] = [sources[i] for i in rest]
+            self.line(f"foreach_copy([{', '.join(f'out{i}' for i in rest)}], sources)")
+
+    def hand_out(self, instances: Sequence[Instance], is_joined: bool) -> None:
+        """The buffers of the first graph whose results nobody can see, cut to the call's sizes."""
+        for k, instance in enumerate(instances):
+            self.names[f"instance{k}"] = instance
+        elsewhere = " or ".join(f"instance{k}.seen_on != stream" for k in range(len(instances)))
+        self.line(f"if {elsewhere}: return MISS")
+        for k, instance in enumerate(instances):
+            free = " and ".join(
+                f"use_count({handle}) <= {idle}"
+                for handle, idle in zip(instance.outputs.handles, instance.outputs.idle)
+            )
+            self.line(f"if {free or True}:")
+            if is_joined:
+                self.replay_joined(instance, instance.joined, str(k), indent="    ")
+            else:
+                self.replay(instance, str(k), indent="    ")
+            results = []
+            for i, result in enumerate(instance.outputs.results):
+                self.names[f"made{k}_{i}"] = made = result.made
+                shorter = [(dim, n) for dim, n in self._cut(i) if made is not None and n != made.size(dim)]
+                cut = "".join(f".narrow({dim}, 0, {n})" for dim, n in shorter)
+                results.append(f"made{k}_{i}.data{cut}")
+            self.give(results, instance, indent="    ")
+
+    def give(self, results: list[str], instance: Instance, indent: str = "") -> None:
+        structure = instance.outputs.structure
+        flat = isinstance(structure, tuple) and all(part == "T" for part in structure[1:])
+        if structure == "T":
+            made = results[0]
+        elif flat and structure[0] is tuple:
+            made = f"({', '.join(results)},)"
+        elif flat and structure[0] is list:
+            made = f"[{', '.join(results)}]"
+        else:
+            self.names["build"] = instance.outputs.build
+            made = f"build(iter(({', '.join(results)},)))"
+        self.line(f"{indent}return {made}")
+
+    def function(self) -> Fast:
+        if not self.launches.n:
+            self.lines = [line for line in self.lines if line != _REBIND]
+        body = "\n            ".join(self.lines)
+        source = (
+            "def fast(args, kwargs):\n"
+            "    with lock:\n"
+            "        try:\n"
+            f"            {body}\n"
+            "        except ReplayError:\n"
+            "            return MISS\n"
+        )
+        exec(compile(source, "<gfxgraph fast path>", "exec"), self.names)
+        return self.names.pop("fast")  # left in, it would hold itself: a cycle that only the collector frees

@@ -1,0 +1,432 @@
+"""``gfxgraph.graphed``: a function or module that is captured per signature and replayed.
+
+The way of one call:
+
+    fast path: same signature as a call before ── copy in, replay, results
+    slow path: tree -> signature -> route ── new: eager (warm-up), then capture
+                                          ── known: copy in, replay, results
+                                          ── cannot be captured: eager, with the reason kept
+
+Every way that is not a replay is the function itself, called with the caller's own arguments, so
+that an error inside it is its own and a side effect happens once.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables import engine
+from gfxgraph.callables.arena import Arena, arena_of
+from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
+from gfxgraph.callables.call import Call, RunEagerly, understand
+from gfxgraph.callables.capturing import Capturing
+from gfxgraph.callables.entry import Entry, Instance, Steered
+from gfxgraph.callables.fast_path.fast import make_fast, never
+from gfxgraph.callables.fast_path.writer import MISS, Fast
+from gfxgraph.callables.inputs import Buffers, dim_order
+from gfxgraph.callables.options import Options
+from gfxgraph.callables.outputs import RING
+from gfxgraph.callables.planned import Route, TooLarge
+from gfxgraph.callables.plans import Proofs, Sizes
+from gfxgraph.callables.signature import NotATree, flatten, tensor_key
+from gfxgraph.callables.training.gradients import ForwardFailed, WithGradients
+from gfxgraph.callables.watch import Watch
+from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.process import activation, process
+from gfxgraph.types import MovedInput, ReplayMode
+
+MAX_ROUTES = 4096
+MAX_ENTRIES = 1024
+"""Signatures remembered; beyond, those that were never captured are forgotten."""
+
+
+class Graphed(Capturing):
+    """A captured callable; made by ``gfxgraph.graphed``."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options, *, owner: int = 0) -> None:
+        self._fn = fn
+        self._options = options
+        self._owner = owner
+        """Whose arena: 0 the process's, else a thread's own."""
+        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._fast: Fast = never
+        self._near: dict[Any, Route] = {}
+        """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
+        self._routes: dict[Any, Route] = {}
+        self._entries: dict[Any, Entry] = {}
+        self._eager: Counter[str] = Counter()
+        self._n_captures = 0
+        self._n_gone = 0
+        """Replays of signatures that have been forgotten."""
+        self._is_clean: dict[Any, bool] = {}
+        """By kind of call: whether its first recorded capture was one plain segment."""
+        self._is_transparent: dict[Any, bool] = {}
+        """By kind of call: whether every kernel of that capture came from an operation of torch."""
+        is_dynamic = options.dynamic is not None or options.buckets is not None
+        declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
+        self._plan_sizes(Sizes(options.buckets, options.above, options.budget), Proofs(fn, options.pad))
+        self._dims = Dims(declared, self._sizes) if is_dynamic else None
+        self._warmup = options.warmup
+        self._watch = Watch(fn)
+        self._seen_tensors = -1
+        self._buffers = Buffers()
+        self._state: process.Process | None = None
+        if not isinstance(fn, torch.nn.Module):
+            functools.update_wrapper(self, fn, updated=())
+
+    # -- one call ---------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._fast(args, kwargs)
+        return result if result is not MISS else self._slow(args, kwargs)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        state = activation.process_for_callables()
+        if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
+            return self._fn(*args, **kwargs)  # part of what is being captured
+        try:
+            if state is None:
+                raise RunEagerly("there is no GPU")
+            return self._graphed(state, args, kwargs)
+        except RunEagerly as eager:
+            if self._options.strict and eager.error is not None:
+                raise eager.error from eager.__cause__
+            self._eager[eager.why] += 1
+        return self._fn(*args, **kwargs)
+
+    def _graphed(self, state: process.Process, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call by a graph, or one of the eager calls on the way to it.
+
+        Raises:
+            RunEagerly: the call is for the function itself.
+        """
+        tensors: list[Tensor] = []
+        try:
+            structure = flatten((args, kwargs), tensors)
+        except NotATree as error:
+            problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
+            raise RunEagerly(f"an argument cannot be compared: {error}", problem) from None
+        near = (structure, *[t.shape for t in tensors])
+        route = self._near.get(near)
+        if route is not None and route.fast is not None and route.fast is not self._fast:
+            if self._dims is not None:
+                self._count_fast_calls()
+            self._fast = route.fast
+            result = route.fast(args, kwargs)
+            if result is not MISS:
+                if route.bucketed is not None:
+                    self._count(route)
+                return result
+        call = self._understand(state, structure, args, kwargs, tensors)
+        arena = arena_of(state, call.device, self._owner)
+        state.contexts.give(arena.device_index)
+        with arena.lock:
+            if self._dims is not None:
+                self._count_fast_calls()
+            route = self._routes.get(call.key)
+            if route is None:
+                route = self._route(arena, call)
+            try:
+                result = self._routed(arena, route, call)
+            finally:
+                if self._dims is not None:
+                    self._count(route)
+            if route.fast is not None and route.fast is self._fast and self._fast is not never:
+                if len(self._near) >= MAX_ROUTES:
+                    self._near.clear()
+                self._near[near] = route
+            return result
+
+    def _understand(
+        self, state: process.Process, structure: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Call:
+        if state is not self._state:  # the bridge was switched on or off, or this is the first call
+            self._state = state
+            self._forget(lambda entry: True)
+            self._buffers = Buffers()
+            self._is_clean.clear()
+            self._is_transparent.clear()
+            self._adaptive = None
+        token = self._watch.look()
+        if self._watch.tensors_token != self._seen_tensors:
+            # What was captured reads tensors that are no more, and would keep them.
+            self._seen_tensors = self._watch.tensors_token
+            for entry in self._entries.values():
+                if entry.is_captured:
+                    entry.evict("the tensors that the function reads have been replaced")
+            self._forget(lambda entry: True)
+        by_address = self._options.moved is MovedInput.RECAPTURE
+        return understand(self._name, args, kwargs, tensors, structure, token, by_address)
+
+    def _route(self, arena: Arena, call: Call) -> Route:
+        """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+            self._near.clear()
+        bucketed = None
+        if self._dims is not None:
+            where = lambda: argument_paths(self._fn, call.args, call.kwargs)  # noqa: E731
+            try:
+                bucketed = self._dims.bucketed(call.structure, call.tensors, where)
+            except AboveAll as error:
+                name, sizes = error.args
+                route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
+                self._routes[call.key] = route
+                route.too_large = TooLarge(name, sizes)
+                return route
+        if bucketed is None:
+            route = Route(self._entry_for(arena, call.key, call.label))
+        else:
+            route = Route(self._entry_in_bucket(arena, call, bucketed), bucketed)
+        self._routes[call.key] = route
+        return route
+
+    def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Entry:
+        in_place = self._options.moved is MovedInput.RECAPTURE
+        shapes: list[Any] = []
+        for t, size in zip(call.tensors, bucketed.sizes):
+            if size is None or (in_place and tuple(t.size()) == size):
+                shapes.append((tensor_key(t), t.data_ptr() if in_place else 0))
+            else:
+                shapes.append((type(t), size, dim_order(t), t.dtype, t.device, t.requires_grad))
+        label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
+        entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
+        entry.bucket = bucketed.bucket
+        return entry
+
+    def _routed(self, arena: Arena, route: Route, call: Call) -> Any:
+        entry, bucketed = route.entry, route.bucketed
+        if route.too_large is not None:
+            return self._in_chunks(route, route.too_large, call)
+        if entry is None:
+            raise RunEagerly(route.why_eager)
+        if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.proof is None:
+            if not self._is_proved_already(route, call):
+                return self._prove(arena, route, call)
+        if entry.gradients is not None and not (bucketed is not None and bucketed.is_padded):
+            return self._with_gradients(arena, entry, call)
+        if entry.why_eager:
+            raise RunEagerly(entry.why_eager, entry.error)
+        if not entry.is_captured:
+            if entry.n_seen < self._warmup:
+                entry.n_seen += 1
+                return self._warm_up(arena, entry, call)
+            self._capture(arena, entry, call, route.bucketed)
+        if route.proof is not None and route.result_sizes is None:
+            self._cut(route, entry)
+        elif bucketed is not None and route.has_views:
+            self._look_for_views(route, entry, call.tensors)
+        is_settled = True
+        if self._options.mode is ReplayMode.ADAPTIVE:
+            result, is_settled = self._the_faster(arena, entry, route, call)
+        else:
+            result = self._replay(arena, entry, route, call.tensors)
+        self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
+        return result
+
+    def _with_gradients(self, arena: Arena, entry: Entry, call: Call) -> Any:
+        """A call whose results need gradients: a graph for the forward, one for the backward."""
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        try:
+            if isinstance(entry.gradients, list):
+                leaves = entry.gradients
+                entry.gradients = WithGradients(arena, self._fn, call.args, call.kwargs, call.tensors, leaves)
+                self._n_captures += 1
+            return entry.gradients(call.tensors)
+        except ForwardFailed as error:
+            raise RunEagerly(f"the replay failed: {error}") from error
+        except (RuntimeError, NotATree) as error:
+            entry.gradients = None
+            self._stay_eager(entry, f"forward and backward could not be captured: {first_line(error)}")
+            raise RunEagerly(entry.why_eager, entry.error) from error
+
+    def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        instance, own = self._instance(entry, stream, route, tensors)
+        # What the function writes to its arguments it writes to their padding too.
+        entry.fill(tensors, route.content, None if entry.mutates else route.mark)
+        try:
+            entry.replay(instance)
+        except Steered:
+            if own is False or route.proof is not None:
+                raise
+            instance = self._variant(arena, entry)
+        if entry.mutates:
+            entry.give_back_mutated(tensors)
+        arena.use(entry)
+        return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _instance(self, entry: Entry, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
+        """The graph to launch, and whether its results are to be copied out."""
+        assert entry.first is not None
+        if self._options.mode is not ReplayMode.HOT:
+            return entry.first, True
+        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            # A capture that is split runs its parts, and the inputs hold what another call left there.
+            entry.fill(tensors, route.content)
+            entry.arena.stream.wait_stream(stream)
+            try:
+                chosen = entry.add_to_ring(recorded=not entry.is_clean)
+                self._n_captures += 1
+                stream.wait_stream(entry.arena.stream)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                entry.ring_failed = True  # results are copied out from now on
+                why = "no further graph for hot mode; results are copied"
+                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+        if chosen is None:
+            return entry.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # there the last results may still be read
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
+
+    def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
+        """The fast path of calls like this one; made once, and again when the entry was captured again."""
+        graphs = (*entry.instances(), entry.can_join)
+        if route.fast is None or route.fast_of != graphs:
+            made = make_fast(
+                entry,
+                route.mark,
+                call.args,
+                call.kwargs,
+                call.tensors,
+                route.result_sizes,
+                self._options.mode is ReplayMode.HOT,
+                self._watch,
+                route.content,
+                self._sample_every(),
+            )
+            route.fast, route.fast_of = made or never, graphs
+        return route.fast
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(self._entries) >= MAX_ENTRIES:
+                self._forget(lambda entry: not entry.is_captured)
+            in_place = self._options.moved is MovedInput.RECAPTURE
+            entry = Entry(arena, self._fn, label, self._name, self._buffers, in_place)
+            entry.on_evict = weakref.WeakMethod(self._forget_fast)
+            self._entries[key] = entry
+        return entry
+
+    def _forget(self, which: Callable[[Entry], bool]) -> None:
+        gone = [key for key, entry in self._entries.items() if which(entry)]
+        self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
+        self._last = None
+        self._routes.clear()
+        self._forget_fast()
+
+    def _forget_fast(self) -> None:
+        """Fast paths hold graphs: none may outlive an eviction."""
+        self._fast = never
+        self._near.clear()
+        for route in self._routes.values():
+            route.fast, route.fast_of = None, ()
+
+    # -- what users ask ---------------------------------------------------------------------------
+
+    def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Capture every bucket now, largest first, with arguments of any size as an example.
+
+        The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
+        What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
+        would go over the limit are left to be captured when they are called for.
+
+        Returns:
+            ``n_captured``, ``n_left``, ``predicted_bytes``.
+        """
+        from gfxgraph.callables.capture_all import capture_all
+
+        return capture_all(self, args, kwargs)
+
+    def stats(self) -> dict[str, Any]:
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``."""
+        return {
+            "captures": self._n_captures,
+            "replays": self._n_replays(),
+            "eager": dict(self._eager),
+            "signatures": len(self._entries),
+        }
+
+    def explain(self) -> str:
+        """Every signature: how it runs, and why."""
+        lines = [f"{self._name}: {len(self._entries)} signatures, {self._n_replays()} replays"]
+        for entry in self._entries.values():
+            if entry.why_eager:
+                how = f"eager: {entry.why_eager}"
+            elif entry.first is not None:
+                how = f"{entry.n_replays()} replays of {entry.first.graph.explain()}"
+                if entry.first.moving is not None:
+                    how += f"; {entry.first.moving}"
+                elif entry.why_copied:
+                    how += f"; arguments are copied: {entry.why_copied}"
+                if any(instance.joined is not None for instance in entry.instances()):
+                    how += "; copies are nodes of the launch"
+                elif entry.why_not_joined:
+                    how += f"; copies are launched on their own: {entry.why_not_joined}"
+            else:
+                how = "not captured yet"
+            lines.append(f"  {entry.label}: {how}")
+        return "\n".join([*lines, *self.why().splitlines()[1:]])
+
+    def reset(self) -> None:
+        """Drop every capture; the next calls begin anew."""
+        for entry in list(self._entries.values()):
+            if entry.is_captured:
+                entry.evict("reset by the program")
+        self._forget(lambda entry: True)
+        self._buffers = Buffers()
+
+    def _n_replays(self) -> int:
+        return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: each object has captures of its own."""
+        if instance is None:
+            return self
+        name = f"_gfxgraph_{self._name}_{id(self)}"
+        kept = vars(instance) if hasattr(instance, "__dict__") else {}
+        bound = kept.get(name)
+        if bound is None or bound._fn.__self__ is not instance:  # a copy of the object has the other's
+            bound = kept[name] = Graphed(types.MethodType(self._fn, instance), self._options)
+        return bound
+
+    def __reduce__(self) -> Any:
+        # Copies and pickles are the callable and what was asked for; captures are this process's.
+        return Graphed, (self._fn, self._options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._fn, name)
+
+    def __repr__(self) -> str:
+        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
+
+
+def _shield_from_dynamo(method: Any) -> None:
+    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+
+    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    """
+    method._torchdynamo_disable = True
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(method.__code__, skip)
+
+
+_shield_from_dynamo(Graphed.__call__)

@@ -1,0 +1,308 @@
+"""The names of gfxgraph 1.x and of its documents, over what stands behind them now.
+
+    ShapeBucketPool(model, buckets=[1, 4, 8])(x)          graphed(model, buckets=...)
+    ConditionalGraph().add_branch(...).capture(x).run     Conditional({...})
+    CUDAGraphWrapper(model, inputs).capture(...).replay   one captured function
+    BridgedCUDAGraph().capture(...) / .replay(...)        any of these
+
+They keep their signatures and what they were said to do. Where 1.x gave wrong results (views of results
+overwritten by later calls, padding that leaked into a mean, a replay that returned None) they give right
+ones. As there, everything runs without gradients.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.api import graphed
+from gfxgraph.callables.control.conditional import Conditional
+from gfxgraph.callables.control.rehearse import rehearsal
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.piece import Piece, arena, copy_in, tensors_of
+from gfxgraph.capture.recorder import place
+from gfxgraph.capture.session import shown
+from gfxgraph.errors import CaptureError, ReplayError
+
+DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+
+READY, NEEDS_WARMUP, FAILED = 0, 1, 2
+
+
+class ShapeBucketPool:
+    """A function of one tensor, captured once for each bucket of its first dimension.
+
+    Args:
+        model_fn: the function.
+        buckets: sizes; inputs are padded up to one, larger ones run eagerly.
+        warmup: capture every bucket at the first call, largest first, rather than each when it is needed.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any] | None = None,
+        buckets: Sequence[int] | None = None,
+        warmup: bool = False,
+    ) -> None:
+        if model_fn is None:
+            raise CaptureError("older_capture", problem="ShapeBucketPool needs model_fn: what to capture")
+        self.model_fn = model_fn
+        self.buckets = sorted({int(b) for b in buckets or DEFAULT_BUCKETS})
+        self._graphed: Graphed = graphed(
+            self._call, dynamic={"batch": {0: "batch"}}, buckets=self.buckets, max_graphs=len(self.buckets) + 1
+        )
+        self._warms_all = warmup
+        self._last: Tensor | None = None
+
+    def __call__(self, input_tensor_or_size: Tensor | int) -> Any:
+        """Run on a tensor; with a number, on the first so many rows of the last one.
+
+        Raises:
+            CaptureError: `older_capture`, for a number before the first tensor.
+        """
+        if not isinstance(input_tensor_or_size, (Tensor, int)):
+            raise TypeError(f"expected a tensor or a size, got {type(input_tensor_or_size).__name__}")
+        with torch.no_grad():
+            if isinstance(input_tensor_or_size, int):
+                if self._last is None or self._last.size(0) < input_tensor_or_size:
+                    raise CaptureError(
+                        "older_capture", problem=f"no tensor of {input_tensor_or_size} rows has been given yet"
+                    )
+                return self._graphed(self._last[:input_tensor_or_size])
+            given = input_tensor_or_size
+            if self._warms_all:
+                self._warms_all = False
+                self.warmup(given)
+            self._last = given
+            return self._graphed(given)
+
+    def warmup(self, example: Tensor) -> None:
+        """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done."""
+        with torch.no_grad(), rehearsal():
+            self._graphed.capture_all(example)
+
+    def select_bucket(self, size: int) -> int:
+        """The smallest bucket that holds ``size`` rows; the largest where none does."""
+        return next((bucket for bucket in self.buckets if bucket >= size), self.buckets[-1])
+
+    def route_bucket(self, input_size: int) -> tuple[int, int]:
+        """The bucket for a size, and its state: 0 captured, 1 to be captured, 2 runs eagerly."""
+        bucket = self.select_bucket(input_size)
+        if bucket in self.failed_buckets or input_size > bucket:
+            return bucket, FAILED
+        return bucket, READY if bucket in self.captured_buckets else NEEDS_WARMUP
+
+    @property
+    def captured_buckets(self) -> list[int]:
+        """Buckets that have a graph."""
+        captured = {entry.bucket.get("batch") for entry in self._entries() if entry.is_captured}
+        return [bucket for bucket in self.buckets if bucket in captured]
+
+    @property
+    def failed_buckets(self) -> list[int]:
+        """Buckets of which calls run eagerly for good: not captured, or padding would show."""
+        failed = {entry.bucket.get("batch") for entry in self._entries() if entry.why_eager}
+        routes = self._graphed._routes.values()
+        failed |= {route.bucketed.bucket["batch"] for route in routes if route.why_eager and route.bucketed}
+        return [bucket for bucket in self.buckets if bucket in failed]
+
+    @property
+    def memory_overhead(self) -> int:
+        """Bytes that the captures take: static inputs, and what they added to the shared pool."""
+        return sum(entry.nbytes for entry in self._entries())
+
+    def _entries(self) -> list[Any]:
+        return list(self._graphed._entries.values())
+
+    def _call(self, batch: Tensor) -> Any:
+        return self.model_fn(batch)
+
+
+class ConditionalGraph:
+    """Named branches, each captured as a graph; one runs at a time."""
+
+    def __init__(self) -> None:
+        self._branches: dict[Any, Callable[..., Any]] = {}
+        self._chosen: Conditional | None = None
+        self._last: Tensor | None = None
+
+    def add_branch(self, name: str, fn: Callable[..., Any]) -> None:
+        """Register a branch; before ``capture``."""
+        self._branches[name] = fn
+
+    def capture(self, example_input: Tensor) -> None:
+        """Capture all branches for inputs like this one. A branch that cannot be captured runs eagerly.
+
+        Raises:
+            CaptureError: `older_capture`, where no branch was added.
+        """
+        if not isinstance(example_input, Tensor):
+            raise TypeError(f"example_input must be a tensor, got {type(example_input).__name__}")
+        if not self._branches:
+            raise CaptureError("older_capture", problem="no branch was added before capture()")
+        self._chosen = Conditional(self._branches)
+        self._last = example_input
+        self._chosen.capture(example_input)
+
+    def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
+        """Run a branch by name or index on a tensor, or on the last one that was given.
+
+        Raises:
+            ReplayError: `replay_before_capture`; `no_such_branch`.
+        """
+        if self._chosen is None:
+            raise ReplayError("replay_before_capture", where=shown(place()), quote="Call capture() first")
+        if input_tensor is not None:
+            self._last = input_tensor
+        with torch.no_grad():
+            return self._chosen(branch, self._last)
+
+    @property
+    def branches(self) -> list[Any]:
+        """Names of the branches."""
+        return list(self._branches)
+
+    @property
+    def failed_branches(self) -> list[Any]:
+        """Branches that could not be captured and run eagerly."""
+        return list(self._chosen.eager_branches) if self._chosen is not None else []
+
+
+class CUDAGraphWrapper:
+    """A model with manual capture and replay, as documents on graphs under ROCm write it out.
+
+    Args:
+        model: a module or function, compiled or not.
+        example_inputs: kept for the reader; ``capture`` takes the static inputs.
+    """
+
+    def __init__(self, model: Callable[..., Any], example_inputs: Any = None) -> None:
+        self.model = model
+        self.example_inputs = example_inputs
+        self.static_inputs: tuple[Any, ...] | None = None
+        self._piece: Piece | None = None
+
+    def warmup(self, *args: Any) -> None:
+        """Run the model once, on the stream that will capture."""
+        from gfxgraph.callables.piece import beside
+
+        where = arena()
+        with torch.no_grad():
+            if where is None:
+                self.model(*args)
+            else:
+                beside(where, self.model, args, {})
+
+    def capture(self, *static_inputs: Any) -> None:
+        """Capture the model on these inputs, which stay the graph's own: ``replay`` copies into them."""
+        self.static_inputs = static_inputs
+        self.warmup(*static_inputs)
+        where = arena()
+        if where is not None:
+            with where.lock:
+                self._piece = Piece(where, self.model, static_inputs, name="CUDAGraphWrapper")
+                self._piece.capture()
+
+    def replay(self, *new_inputs: Any) -> Any:
+        """Run on new inputs; the result is the caller's own.
+
+        Raises:
+            ReplayError: `replay_before_capture`.
+        """
+        if self.static_inputs is None:
+            raise ReplayError("replay_before_capture", where=shown(place()), quote="Must call capture() first")
+        static, new = tensors_of(self.static_inputs), tensors_of(new_inputs)
+        fits = [(s.shape, s.dtype) for s in static[: len(new)]] == [(n.shape, n.dtype) for n in new]
+        if self._piece is None or not fits:
+            with torch.no_grad():  # another shape: a copy would be broadcast, or refused
+                return self.model(*(*new_inputs, *self.static_inputs[len(new_inputs) :]))
+        with self._piece.place.lock:
+            self._piece.place.follow(torch.cuda.current_stream())
+            copy_in(static, new)
+            return torch.utils._pytree.tree_map_only(Tensor, torch.clone, self._piece.run())
+
+    @property
+    def graph(self) -> Any:
+        """The graph object, None before ``capture`` and where it failed."""
+        return self._piece.graph if self._piece is not None else None
+
+    @property
+    def static_output(self) -> Any:
+        """The graph's own output buffers."""
+        return self._piece.outputs if self._piece is not None else None
+
+    @property
+    def pool(self) -> Any:
+        """The graph's memory pool."""
+        return self.graph.pool() if self.graph is not None else None
+
+
+class OlderCapture:
+    """What ``BridgedCUDAGraph.capture(...)`` gives: a context manager, and the way of ``replay(...)`` after it."""
+
+    def __init__(
+        self,
+        graph: Any,
+        dynamic_shapes: bool = False,
+        buckets: Sequence[int] | None = None,
+        conditional_branches: Any = None,
+        model_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        if dynamic_shapes and model_fn is None:
+            raise CaptureError(
+                "older_capture", problem="dynamic_shapes needs model_fn: a block of code has no other shapes"
+            )
+        self._graph = weakref.ref(graph)
+        self._streams: Any = None
+        self.pool = ShapeBucketPool(model_fn, buckets) if dynamic_shapes else None
+        self.chosen = Conditional(conditional_branches) if conditional_branches else None
+        self.model: Graphed | None = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
+
+    @property
+    def records_the_block(self) -> bool:
+        """True where the block itself is captured; with buckets or branches it just runs."""
+        return self.pool is None and self.chosen is None
+
+    def __enter__(self) -> OlderCapture:
+        graph = self._graph()
+        if self.records_the_block and graph is not None:
+            self._streams = torch.cuda.stream(torch.cuda.Stream())
+            torch.cuda.current_stream().synchronize()
+            self._streams.__enter__()
+            try:
+                graph.capture_begin(capture_error_mode="thread_local")
+            except BaseException:
+                self._streams.__exit__(None, None, None)
+                raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        graph = self._graph()
+        if self._streams is not None:
+            try:
+                if graph is not None:
+                    graph.capture_end()
+            finally:
+                self._streams.__exit__(*error)
+                self._streams = None
+
+    def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
+        """What ``replay(batch_size=, branch=, input_tensor=)`` gives."""
+        with torch.no_grad():
+            if self.chosen is not None and branch is not None:
+                return self.chosen(branch, *(() if input_tensor is None else (input_tensor,)))
+            if self.pool is not None and (input_tensor is not None or batch_size is not None):
+                given = input_tensor if input_tensor is not None else int(batch_size)
+                if isinstance(given, Tensor) and batch_size is not None:
+                    given = given[: int(batch_size)]
+                return self.pool(given)
+            if self.model is not None and input_tensor is not None:
+                return self.model(input_tensor)
+        if branch is not None or batch_size is not None:
+            problem = "batch_size= and branch= need the capture(...) that they go with"
+            raise CaptureError("older_capture", problem=problem)
+        return graph.replay()

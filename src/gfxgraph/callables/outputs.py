@@ -1,0 +1,193 @@
+"""Results of a replay: whose memory they are.
+
+``own`` (the default): each result is copied, in one fused call, into memory of the caller's, taken
+from torch's allocator as eager execution would. ``hot``: the graph's own buffers are handed out, and
+the next replay may only write to them when nobody can see them any more.
+
+Those buffers lie outside the pool, and the graph's last nodes copy into them: in the pool they would lie
+where graphs captured earlier keep what they compute on the way, and a replay of one of those would
+overwrite what a caller holds.
+
+Who can see a buffer: each hand-out is a new tensor over it, so the storage's own count of holders
+tells of every view, alias and saved-for-backward reference, in Python or C++. What it cannot tell of
+is a bare address somebody kept.
+
+A result that is one of the arguments, or a view of one, is given as the same of the caller's own
+argument; one that the function returns from outside (a parameter) is that very tensor.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
+from gfxgraph.callables.signature import NotATree, builder, flatten
+from gfxgraph.capture.memory import Layout, tensor_at
+from gfxgraph.capture.recorder import storage_address
+
+RING = 2
+"""Graphs whose results may be handed out at the same time in ``hot`` mode."""
+use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+@dataclass(slots=True)
+class Result:
+    """One tensor of the captured result.
+
+    Exactly one of ``made`` (the graph's buffer), ``of_input`` (position of the argument it is a view
+    of) and ``outside`` (a tensor from before) is set.
+    """
+
+    made: Tensor | None = None
+    of_input: int = -1
+    layout: tuple[Any, ...] = ()
+    outside: Tensor | None = None
+    is_host: bool = False
+
+
+class Outputs:
+    """What the captured function returned, and how each call's result is made from it.
+
+    Args:
+        result: what it returned.
+        statics: the inputs, to know what is a view of one.
+        warm: the tensors of an eager call's result; one that comes again is from outside.
+    """
+
+    def __init__(self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]]) -> None:
+        tensors: list[Tensor] = []
+        self.structure = flatten(result, tensors)
+        self.results = [_kind(t, statics, warm, i) for i, t in enumerate(tensors)]
+        self.build = builder(result)
+        # Copied out before anything else runs in the pool: later captures may have the memory.
+        for found in self.results:
+            if found.made is not None and not found.is_host and found.made.numel():
+                found.made = tensor_at(Layout.of(found.made))
+        self._count_holders()
+
+    def _count_holders(self) -> None:
+        self.made = [r.made for r in self.results if r.made is not None and not r.is_host]
+        self.storages = list({storage_address(t): t.untyped_storage() for t in self.made if t.numel()}.values())
+        self.handles = [storage._cdata for storage in self.storages]
+        self.idle = [use_count(handle) for handle in self.handles]
+
+    def buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Memory outside the pool like the results: for each what to hand out, where to copy, what is there now."""
+        return [_place_for(tensor, False) for tensor in self.made]
+
+    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], None]:
+        """A function that copies another result of the same kind into ``buffers``."""
+        targets = [to for _, to, _ in buffers]
+        positions = [i for i, r in enumerate(self.results) if r.made is not None and not r.is_host]
+
+        def copy(result: Any) -> None:
+            tensors: list[Tensor] = []
+            flatten(result, tensors)
+            made = [tensors[i].detach() for i in positions]
+            copy_all(targets, [t if is_dense(t) else t.as_strided((span(t),), (1,)) for t in made])
+
+        return copy
+
+    def hand_out(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """From now on the results are ``buffers``."""
+        fresh = iter(buffers)
+        for result in self.results:
+            if result.made is not None and not result.is_host:
+                result.made = next(fresh)[0]
+        self._count_holders()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(span(tensor) * tensor.element_size() for tensor in self.made)
+
+    def in_use(self) -> bool:
+        """True while somebody else can see one of the buffers."""
+        for handle, idle in zip(self.handles, self.idle):
+            if use_count(handle) > idle:
+                return True
+        return False
+
+    def requires_grad(self) -> bool:
+        return any(t.requires_grad for t in self.made)
+
+    def give(self, args: Sequence[Tensor], sizes: Sequence[Sequence[int] | None] | None, own: bool) -> Any:
+        """The caller's result after a replay.
+
+        Args:
+            args: the call's tensors.
+            sizes: for each result the size to cut it to, None where it is whole.
+            own: copy, so that the memory is the caller's.
+        """
+        given: list[Tensor] = []
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        with torch.no_grad():
+            for i, result in enumerate(self.results):
+                if result.made is None:
+                    given.append(_from_before(result, args))
+                    continue
+                static = result.made.detach()
+                size = sizes[i] if sizes is not None else None
+                if size is not None:
+                    for dim, n in enumerate(size):
+                        static = static.narrow(dim, 0, n)
+                if result.is_host:
+                    given.append(static.clone())
+                elif not own:
+                    given.append(static)
+                else:
+                    fresh, to, source = _place_for(static, size is not None)
+                    given.append(fresh)
+                    targets.append(to)
+                    sources.append(source)
+            if targets:
+                copy_all(targets, sources)
+        return self.rebuild(given)
+
+    def rebuild(self, given: list[Tensor]) -> Any:
+        return self.build(iter(given))
+
+
+def _kind(tensor: Tensor, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]], i: int) -> Result:
+    if i < len(warm) and warm[i]() is tensor:
+        return Result(outside=tensor)
+    if tensor.layout is not torch.strided:
+        raise NotATree(f"a {tensor.layout} tensor")
+    if tensor.numel():
+        address = storage_address(tensor)
+        for position, static in enumerate(statics):
+            if static.tensor.numel() and storage_address(static.tensor) == address:
+                layout = (tensor.size(), tensor.stride(), tensor.storage_offset() - static.tensor.storage_offset())
+                same = tensor.dtype == static.tensor.dtype and layout[0] == static.tensor.size()
+                return Result(of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout))
+    return Result(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
+
+
+def _from_before(result: Result, args: Sequence[Tensor]) -> Tensor:
+    if result.outside is not None:
+        return result.outside
+    given = args[result.of_input]
+    itself, dtype, size, stride, offset = result.layout
+    if itself:
+        return given
+    view = given if given.dtype == dtype else given.view(dtype)
+    return view.as_strided(size, stride, view.storage_offset() + offset)
+
+
+def _place_for(static: Tensor, is_cut: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """A tensor of the caller's like ``static``; where to copy, and what."""
+    if is_cut:
+        fresh = torch.empty_like(static)  # without gaps, its dims in the same order
+        return fresh, fresh, static
+    if is_dense(static):
+        fresh = torch.empty_strided(static.size(), static.stride(), dtype=static.dtype, device=static.device)
+        return fresh, fresh, static
+    n = span(static)
+    flat = torch.empty(n, dtype=static.dtype, device=static.device)
+    source = static.as_strided((n,), (1,), static.storage_offset())
+    return flat.as_strided(static.size(), static.stride()), flat, source

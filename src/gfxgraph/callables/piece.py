@@ -1,0 +1,241 @@
+"""One function captured over inputs that stay in place: a graph, with eager execution behind it.
+
+Problem: conditionals, loops and compositions all need the same small thing, a function whose inputs
+and outputs keep their addresses and that can be run again by one launch. Idea: the inputs are given,
+already in place; the outputs are written to buffers that are given too, or stay where the capture put
+them. Whatever goes wrong at capture or replay, the function itself runs on the same inputs, into the
+same outputs, and that is counted.
+
+Invariant: a run that failed half-way is undone before the function runs instead, so that nothing
+happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.callables import engine
+from gfxgraph.callables.arena import Arena, arena_of
+from gfxgraph.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.signature import mode_key
+from gfxgraph.capture.effects import Effects
+from gfxgraph.core.constants import NotConstant, constant_key
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
+from gfxgraph.process import activation
+from gfxgraph.types import OnUnsafe
+
+
+def arena() -> Arena | None:
+    """The arena of the current device; None where there is no GPU, and functions just run."""
+    state = activation.process_for_callables()
+    return None if state is None else arena_of(state, torch.cuda.current_device())
+
+
+def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
+    """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
+
+    Raises:
+        RuntimeError: the capture failed; the process is as before, the pool not to be captured into again.
+    """
+    graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
+    place.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(place.stream):
+        try:
+            graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
+            result = call()
+            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):
+                graph.reset()
+            if place.stream.cuda_stream in place.state.lost_streams:
+                place.renew()
+            raise
+    return graph, result
+
+
+@contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """Work between on ``stream``, in order with the current stream before and after."""
+    current = torch.cuda.current_stream()
+    if current == stream:
+        yield
+        return
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
+def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function on the stream that captures, as part of the current stream's work.
+
+    Some libraries make a handle for each stream, which must exist before the capture.
+    """
+    current = torch.cuda.current_stream()
+    with on_stream(place.stream):
+        made = fn(*args, **kwargs)
+    for tensor in tensors_of(made):
+        if tensor.is_cuda:
+            tensor.record_stream(current)  # made there, used here: not to be reused there meanwhile
+    return made
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def key_of(*trees: Any) -> tuple[Any, ...]:
+    """What a capture of a call with these arguments holds for: shapes, order of dims, dtypes, constants, modes."""
+    leaves_, spec = pytree.tree_flatten(trees)
+    parts = tuple(
+        (tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout)
+        if isinstance(leaf, Tensor)
+        else _constant(leaf)
+        for leaf in leaves_
+    )
+    return parts, spec, mode_key()
+
+
+def _constant(leaf: Any) -> tuple[Any, ...]:
+    try:
+        return type(leaf), constant_key(leaf)
+    except NotConstant:
+        pass
+    if isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device)):  # numpy's numbers, say
+        return type(leaf), leaf
+    return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
+
+
+def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy what is not in place already; all in one launch where torch can."""
+    pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
+    if pairs:
+        # Below autograd: a buffer is memory, whoever it belonged to when it was made.
+        with torch.no_grad():
+            torch._foreach_copy_([b for b, _ in pairs], [g.detach() for _, g in pairs])
+
+
+def like(tensor: Tensor) -> Tensor:
+    """Fresh memory without gaps, its dims in the tensor's order."""
+    if tensor.layout is not torch.strided:
+        return torch.empty_like(tensor, requires_grad=False)
+    strides = dense_strides(tensor.size(), dim_order(tensor))
+    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)
+
+
+class Piece:
+    """A function over inputs in place.
+
+    Args:
+        place: the arena whose stream captures; its lock is held by whoever calls.
+        fn: what is captured.
+        args, kwargs: its arguments; their tensors are the static inputs.
+        pool: memory shared with other captures, another piece's or as ``graph_pool_handle()`` gives it.
+        into: buffers for the tensors among the results, in order; None leaves them in the pool.
+        name: what messages call it.
+        on_unsafe: what its capture does with operations that no graph records; None as everywhere.
+    """
+
+    def __init__(
+        self,
+        place: Arena,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        pool: Any = None,
+        into: Sequence[Tensor] | None = None,
+        name: str = "",
+        on_unsafe: OnUnsafe | None = None,
+    ) -> None:
+        self.place = place
+        self.fn = fn
+        self.args = tuple(args)
+        self.kwargs = kwargs or {}
+        self.pool = pool
+        self.into = into
+        self.name = name or getattr(fn, "__qualname__", type(fn).__name__)
+        self.on_unsafe = on_unsafe
+        self.graph: Any = None
+        self.why_eager = ""
+        self.outputs: Any = None
+
+    def capture(self) -> bool:
+        """Record the function; False where that failed and it will run eagerly."""
+
+        def call() -> Any:
+            with torch.no_grad():
+                return self._store(self.fn(*self.args, **self.kwargs))
+
+        try:
+            if self.pool is None:
+                self.pool = self.place.new_pool()
+            self.graph, self.outputs = record(self.place, self.pool, call, self.on_unsafe)
+        except RuntimeError as error:  # out of memory too
+            self.pool = None
+            self._give_up("its capture failed", error)
+            return False
+        self.why_eager = ""
+        return True
+
+    def run(self) -> Any:
+        """Run once, by the graph or else eagerly; the results are where ``outputs`` says."""
+        graph = self.graph
+        if graph is None:
+            self.run_eagerly()
+            return self.outputs
+        program = getattr(graph, "_program", None)
+        before = None
+        if program is not None and not program.is_plain:
+            # It may stop half-way, at a guard.
+            before = Effects(program.writes(), program.random_states())
+        try:
+            graph.replay()
+        except GuardMismatch as changed:
+            if before is not None:
+                before.put_back()
+            self._note("a value that steered its capture has changed", changed)
+            self.run_eagerly()
+        except ReplayError as error:
+            if before is not None:
+                before.put_back()
+            self._give_up("its replay failed", error)
+            self.run_eagerly()
+        return self.outputs
+
+    def run_eagerly(self) -> None:
+        """Run the function itself, into the same outputs."""
+        with torch.no_grad():
+            made = self.fn(*self.args, **self.kwargs)
+            if self.outputs is None or self.into is not None:
+                self.outputs = self._store(made)
+            else:
+                copy_in(tensors_of(self.outputs), tensors_of(made))
+
+    def upload(self) -> None:
+        """Move the graph to the device before its first launch, where the runtime can."""
+        driver = self.place.state.driver
+        if self.graph is not None and driver is not None and "upload" not in driver.missing:
+            driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
+
+    def _store(self, made: Any) -> Any:
+        if self.into is None:
+            return made
+        flat, spec = pytree.tree_flatten(made)
+        copy_in(self.into, [leaf for leaf in flat if isinstance(leaf, Tensor)])
+        buffers = iter(self.into)
+        return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
+
+    def _give_up(self, reason: str, error: BaseException) -> None:
+        self.graph = None
+        self.why_eager = f"{reason}: {first_line(error)}"
+        self._note(reason, error)
+
+    def _note(self, reason: str, error: BaseException) -> None:
+        self.place.state.report("fallback", f"{reason}; it runs eagerly ({first_line(error)})", self.name)

@@ -1,0 +1,279 @@
+"""Arguments read where they lie: the graph's kernels are told a new address, and nothing is copied.
+
+Problem: a call's tensors lie elsewhere each time, and copying a large one into its buffer costs more
+than telling a few kernels where it is. But a kernel's arguments are bytes; which of them are addresses
+in that tensor nobody says.
+
+Idea: the function is captured once more over other buffers, and the two graphs are compared word by
+word. A word that lies in the argument in the one graph, and as far into its twin in the other, is an
+address to be moved. Any other difference that is not memory of the graphs' own pool means that
+something depends on the address in a way that is not understood, and so does a node that is no kernel.
+Then the first graph is moved to the twins, its old buffers are spoiled, and it must give what the
+second graph and the function itself give.
+
+Invariants:
+  - a place whose address could not be written everywhere has no known address, and is written anew
+    before the next launch;
+  - kernels may have been chosen for how an address is aligned: one that is aligned otherwise is not
+    moved to, the tensor is copied to the buffer;
+  - the tape would read the buffer, so it never stands in for a graph whose arguments move.
+
+On AMD's runtime each change of a node takes memory that comes back only with the graph exec: after as
+many changes as the defect table allows, the graph is instantiated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.inputs import StaticInput, copy_all, span
+from gfxgraph.callables.padding.nearness import is_near
+from gfxgraph.callables.signature import flatten
+from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.core.tape import Opaque
+from gfxgraph.driver.base import GraphDriver, Patcher
+from gfxgraph.driver.params import KernelParams
+from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
+from gfxgraph.types import NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.entry import Entry, Instance
+
+LEAST_NBYTES = 1 << 18
+"""Smaller arguments are copied: that costs no more than two changed kernels."""
+ALIGNMENT = 256
+
+
+class NotRelocatable(Exception):
+    """The graph's arguments cannot be moved; ``args[0]`` says why."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the kernels of one graph look for one argument."""
+
+    home: int
+    """Its buffer: where it was captured."""
+    address: int
+    """Where it is now; -1 where a change of it failed half-way."""
+    words: list[tuple[Patcher, int, int, int]] = field(default_factory=list)
+    """For each address in it: the kernel, the argument, the offset there, and how far into the tensor it points."""
+    patchers: list[Patcher] = field(default_factory=list)
+
+
+class Moving:
+    """The arguments of one graph that are read where they lie."""
+
+    def __init__(self, instance: Instance, driver: GraphDriver, base: Any, homes: dict[int, int]) -> None:
+        self.graph = instance.graph
+        self.driver = driver
+        self.base = base
+        self.places = {i: Place(home, home) for i, home in homes.items()}
+        self.budget: int | None = None
+        """Changes of nodes that one graph exec may have; None for no limit."""
+        self.words: list[tuple[int, int, KernelParams, int, int, int]] = []
+        """(argument of the function, node, its launch, argument of the kernel, offset there, offset in the tensor)"""
+        self.n_moves = 0
+        self.n_changes = 0
+        self.n_renewed = 0
+
+    def prepare(self) -> None:
+        """Ready every kernel for the graph exec that there is now; all arguments are at home in it."""
+        graph_exec = int(self.base.raw_cuda_graph_exec(self.graph))
+        patchers: dict[int, Patcher] = {}
+        for place in self.places.values():
+            place.address, place.words, place.patchers = place.home, [], []
+        for i, node, params, argument, at, beyond in self.words:
+            if node not in patchers:
+                patchers[node] = self.driver.patcher(graph_exec, node, params)
+            place = self.places[i]
+            place.words.append((patchers[node], argument, at, beyond))
+            if patchers[node] not in place.patchers:
+                place.patchers.append(patchers[node])
+        self.n_changes = 0
+
+    def __str__(self) -> str:
+        kernels = sum(len(place.patchers) for place in self.places.values())
+        return f"{len(self.places)} argument(s) read in place by {kernels} kernel(s), moved {self.n_moves} times"
+
+    def is_at(self, i: int, address: int) -> bool:
+        place = self.places.get(i)
+        return place is not None and place.address == address
+
+    def move(self, i: int, address: int) -> bool:
+        """Have the kernels look for argument ``i`` at ``address``; False where they cannot."""
+        place = self.places[i]
+        if place.address == address:
+            return True
+        if (address - place.home) % ALIGNMENT:
+            return False
+        try:
+            n = len(place.patchers)
+            if self.budget is not None and self.n_changes + n > self.budget:
+                if n > self.budget:
+                    return False
+                self.base.instantiate(self.graph)
+                self.n_renewed += 1
+                self.prepare()
+                if place.address == address:
+                    return True
+            place.address = -1
+            for patcher, argument, at, beyond in place.words:
+                patcher.put(argument, at, address + beyond)
+            for patcher in place.patchers:
+                self.n_changes += 1
+                patcher.apply()
+        except RuntimeError:  # the driver's refusal is one
+            return False
+        place.address = address
+        self.n_moves += 1
+        return True
+
+
+def learn(entry: Entry, instance: Instance, tensors: Sequence[Tensor]) -> Moving:
+    """Find out how the large arguments of a graph just captured can be moved, and prove it.
+
+    Raises:
+        NotRelocatable: they cannot.
+    """
+    state = entry.arena.state
+    driver = state.driver
+    if driver is None or "update_params" in driver.missing:
+        raise NotRelocatable("the runtime cannot change a kernel of a graph exec")
+    budget = state.decisions.update_budget
+    if budget == 0:
+        raise NotRelocatable("this runtime must not change graph execs (gfxgraph doctor --why)")
+    positions = [i for i, t in enumerate(tensors) if _is_large(entry.statics[i], t)]
+    if not positions:
+        raise NotRelocatable(f"no argument has {LEAST_NBYTES >> 10} KiB or more and lies densely")
+    if instance.has_guards or not instance.graph._program.is_plain:
+        raise NotRelocatable("the capture is not one graph")
+    twins = {i: torch.empty_like(entry.statics[i].tensor, requires_grad=False) for i in positions}
+    for i in positions:
+        twins[i].requires_grad_(entry.statics[i].tensor.requires_grad)
+    homes = {i: entry.statics[i].tensor.data_ptr() for i in positions}
+    if any((twins[i].data_ptr() - homes[i]) % ALIGNMENT for i in positions):
+        raise NotRelocatable("its buffers are not aligned alike")
+    second = entry.capture_over(twins)
+    moving = Moving(instance, driver, state.base, homes)
+    moving.budget = budget
+    moving.words = list(_words(entry, instance, second, twins))
+    moving.prepare()
+    try:
+        _prove(entry, instance, second, moving, twins)
+    except BaseException:
+        state.base.instantiate(instance.graph)  # at home again, whatever was changed of it
+        raise
+    # Its tape reads the buffers. An opaque launch is what a tape may not stand in for.
+    for segment in instance.graph._program.segments:
+        segment.tape.opaque.append(Opaque(len(segment.tape.entries)))
+    instance.graph._unvalidated = 0  # against the function itself it was, just now
+    instance.graph._choose_path()
+    return moving
+
+
+def _is_large(static: StaticInput, tensor: Tensor) -> bool:
+    is_whole = static.span is None and static.tensor.size() == tensor.size() and static.tensor.is_cuda
+    return is_whole and static.nbytes >= LEAST_NBYTES
+
+
+# -- finding the words --------------------------------------------------------------------------------
+
+
+def _words(
+    entry: Entry, first: Instance, second: Instance, twins: dict[int, Tensor]
+) -> Iterator[tuple[int, int, KernelParams, int, int, int]]:
+    """Every address of a moving argument, as ``Moving.words`` has it.
+
+    Words that differ without being such an address are results in the pool, or what a compiler left in the gaps of
+    a struct; should one matter, the proof shows it, for the buffers are empty then.
+    """
+    mine, theirs = _kernels(first), _kernels(second)
+    if [k.kernel for k, _ in mine] != [k.kernel for k, _ in theirs]:
+        raise NotRelocatable("it launches other kernels for other addresses")
+    buffers = {i: entry.statics[i].tensor.data_ptr() for i in twins}
+    homes = [(i, buffers[i], span(t) * t.element_size(), t.data_ptr()) for i, t in twins.items()]
+    for (node, a), (_, b) in zip(mine, theirs):
+        if (a.grid, a.block, a.shared_nbytes) != (b.grid, b.block, b.shared_nbytes):
+            raise NotRelocatable(f"{_shown(node)} is launched otherwise for another address")
+        for argument, (one, other) in enumerate(zip(a.params or (), b.params or ())):
+            for at, x, y in _pairs(one, other):
+                found = [(i, x - home) for i, home, nbytes, _ in homes if home <= x < home + nbytes]
+                moved = [(i, y - twin) for i, _, nbytes, twin in homes if twin <= y < twin + nbytes]
+                if found and found == moved:
+                    yield found[0][0], node.handle, a, argument, at, found[0][1]
+                elif found or moved:
+                    what = f"argument {argument} of {_shown(node)}"
+                    raise NotRelocatable(f"{what} depends on an address in a way that is not understood")
+
+
+def _pairs(one: bytes, other: bytes) -> Iterable[tuple[int, int, int]]:
+    """(offset, word, word) of every aligned word; what is left over must be the same."""
+    end = len(one) // 8 * 8
+    if len(one) != len(other) or one[end:] != other[end:]:
+        yield end, 0, 1
+    for at in range(0, end, 8):
+        yield at, int.from_bytes(one[at : at + 8], "little"), int.from_bytes(other[at : at + 8], "little")
+
+
+def _kernels(instance: Instance) -> list[tuple[SegmentNode, KernelParams]]:
+    program = instance.graph._program
+    found = []
+    for node in nodes_of(program.segments[0], program):
+        if node.kind is not NodeKind.KERNEL:
+            raise NotRelocatable(f"{_shown(node)}: only kernels can be told another address")
+        params, why = known_params(node.handle, node.kernel)
+        if params is None:
+            raise NotRelocatable(f"{_shown(node)}: {why}")
+        found.append((node, params))
+    return found
+
+
+def _shown(node: SegmentNode) -> str:
+    place = f" ({node.op} at {node.where})" if node.where else ""
+    return (f"the kernel {node.kernel}" if node.kernel else f"a {node.kind} node") + place
+
+
+# -- the proof ----------------------------------------------------------------------------------------
+
+
+def _prove(entry: Entry, first: Instance, second: Instance, moving: Moving, twins: dict[int, Tensor]) -> None:
+    """Moved to the twins, the first graph gives what the second gives and what the function gives."""
+    launch = bare_launch(entry.arena.state.base)
+    homes = [entry.statics[i].tensor.detach() for i in twins]
+    data = [twin.detach() for twin in twins.values()]
+    with torch.no_grad():
+        copy_all(data, homes)
+        if not all(bool(t.any()) for t in homes):
+            raise NotRelocatable("this call's data is all zeros, with which nothing can be proved")
+        kept = [t.clone() for t in homes]
+        program = second.graph._program
+        before = Effects((*program.writes(), *data), program.random_states())
+        try:
+            results: list[list[Tensor]] = []
+            for instance in (second, first):
+                for home in homes:
+                    home.zero_()
+                if instance is first and not all(moving.move(i, twin.data_ptr()) for i, twin in twins.items()):
+                    raise NotRelocatable("the runtime refuses to change a kernel of the graph exec")
+                launch(instance.graph)
+                made = [r.made.clone() for r in instance.outputs.results if r.made is not None and not r.is_host]
+                results.append([*made, *[t.clone() for t in data]])
+                before.put_back()
+            eager: list[Tensor] = []
+            flatten(entry.fn(*entry.args_over(twins)[0], **entry.args_over(twins)[1]), eager)
+            truth = [*eager, *[t.clone() for t in data]] if len(eager) == len(first.outputs.results) else None
+            before.put_back()
+        finally:
+            copy_all(homes, kept)
+    is_same = all(is_near(a, b, False) for a, b in zip(*results))
+    if truth is not None and all(r.made is not None and not r.is_host for r in first.outputs.results):
+        is_same = is_same and all(is_near(a.detach(), b, False) for a, b in zip(truth, results[1]))
+    if not is_same:
+        raise NotRelocatable("moved to another address the graph gives another result")

@@ -1,0 +1,410 @@
+"""Training as graphs: a whole step in one launch, and torch's own make_graphed_callables.
+
+A whole step (zero_grad, forward, loss, backward, optimizer, scaler) is captured as it stands:
+
+    @gfxgraph.TrainingStep
+    def step(x, y):
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda"):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+Its first calls run eagerly, on the stream that will capture. They are steps like any other, so warming
+up costs no step and changes nothing that eager would not: losses, parameters and random numbers are
+eager's from the first call on. Then the step is captured, which computes nothing, and replayed.
+
+What steers a step from outside is looked at before each replay: learning rates and the other numbers of
+the optimizers, and the training mode of the modules. When one has changed the step is captured anew.
+
+A gradient scaler asks the host whether to skip the optimizer. In the capture the optimizer runs and its
+effect is kept or undone on the device by the same flag, which gives the same bits and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.facts import overlap, span, writes_of
+from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
+from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.graph import TORCH_VERSION
+from gfxgraph.errors import GuardMismatch, ReplayError, first_line
+
+_SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
+
+_ON_THE_HOST = "its optimizer counts steps in host memory; make it with capturable=True"
+
+# So many captures of one step; past them it runs eagerly.
+MAX_CAPTURES = 8
+
+
+@dataclass
+class _Captured:
+    """One graph of the step and what it stands on."""
+
+    graph: Any
+    args: Any
+    inputs: list[Tensor]
+    outputs: Any
+    grads: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    """Gradients of the parameters, where the graph leaves them."""
+
+
+class TrainingStep:
+    """A training step that is captured after its first calls and replayed from then on.
+
+    Args:
+        step: does everything: gradients to zero, forward, backward, optimizer. Its results are detached
+            and are the caller's own.
+        warmup: calls that run eagerly first; real steps. At least one, which makes the optimizer's state.
+        optimizers, scalers, modules: what the step uses; by default those it names: in its closure, its
+            globals, or the object that it is a method of.
+        pool: memory to share with other captures.
+
+    A step that cannot be captured runs eagerly, and `why_eager` says why.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        warmup: int = 3,
+        optimizers: Iterable[Any] | None = None,
+        scalers: Iterable[Any] | None = None,
+        modules: Iterable[torch.nn.Module] | None = None,
+        pool: Any = None,
+    ) -> None:
+        functools.update_wrapper(self, step)
+        self.step = step
+        self._name = getattr(step, "__qualname__", type(step).__name__)
+        self.warmup = max(1, warmup)
+        named = list(_named_by(step))
+        self.optimizers = list(optimizers) if optimizers is not None else _of_kind(named, torch.optim.Optimizer)
+        self.scalers = list(scalers) if scalers is not None else _of_kind(named, torch.amp.GradScaler)
+        self.schedulers = _of_kind(named, torch.optim.lr_scheduler.LRScheduler)
+        self.modules = list(modules) if modules is not None else _of_kind(named, torch.nn.Module)
+        self.n_captures = 0
+        self.why_eager = ""
+        self._pool = pool
+        self._captured: dict[Any, _Captured] = {}
+        self._n_calls = 0
+        self._place: Arena | None = None
+        self._in_force: _Captured | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do one step."""
+        given = tensors_of((args, kwargs))
+        place = arena()
+        if place is None:
+            return self.step(*args, **kwargs)
+        with place.lock:
+            if place is not self._place:
+                self._place = place
+                self._captured.clear()
+                self._n_calls = 0
+            place.follow(torch.cuda.current_stream())
+            if self.why_eager or torch.cuda.is_current_stream_capturing():
+                return self._eagerly(args, kwargs)
+            if any(t.requires_grad or not t.is_cuda for t in given):
+                self._note("an argument needs gradients or is a host tensor")
+                return self._eagerly(args, kwargs)
+            key = (key_of(args, kwargs), self._steering())
+            known = self._captured.get(key)
+            if known is None:
+                self._n_calls += 1
+                # Further captures need no warm-up: kernels and optimizer state are there.
+                if self._n_calls <= self.warmup:
+                    return self._eagerly(args, kwargs)
+                known = self._capture(key, args, kwargs)
+                if known is None:
+                    return self._eagerly(args, kwargs)
+            copy_in(known.inputs, given)
+            return self._replay(known, args, kwargs)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _eagerly(self, args: Any, kwargs: Any) -> Any:
+        self._in_force = None
+        if torch.cuda.is_current_stream_capturing():
+            return self.step(*args, **kwargs)
+        return pytree.tree_map_only(Tensor, Tensor.detach, beside(self._arena, self.step, args, kwargs))
+
+    @property
+    def _arena(self) -> Arena:
+        assert self._place is not None
+        return self._place
+
+    def _replay(self, known: _Captured, args: Any, kwargs: Any) -> Any:
+        program = getattr(known.graph, "_program", None)
+        before = None
+        if program is not None and not program.is_plain:
+            before = Effects(program.writes(), program.random_states())
+        try:
+            known.graph.replay()
+        except (GuardMismatch, ReplayError) as error:
+            if before is not None:
+                before.put_back()
+            self._note(f"its replay failed ({first_line(error)})")
+            return self._eagerly(args, kwargs)
+        if self._in_force is not known:
+            # An eager step, or another graph, has given the parameters other gradients since.
+            self._in_force = known
+            for parameter, grad in known.grads:
+                parameter.grad = grad
+        return pytree.tree_map_only(Tensor, torch.clone, known.outputs)
+
+    def _capture(self, key: Any, args: Any, kwargs: Any) -> _Captured | None:
+        if self.n_captures >= MAX_CAPTURES:
+            self._give_up(
+                f"it was captured {MAX_CAPTURES} times: a learning rate that changes at each step belongs in a tensor"
+            )
+            return None
+        if self._counts_on_the_host():
+            self._give_up(_ON_THE_HOST)
+            return None
+        self.n_captures += 1
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+        known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None)
+        copy_in(known.inputs, tensors_of((args, kwargs)))
+        put_back = self._python_state()
+        steering = self._steering()
+        # Weights that an autocast around the step has cast and kept belong to no graph.
+        torch.clear_autocast_cache()
+        try:
+            if self._pool is None:
+                self._pool = self._arena.new_pool()
+            with _skipping_on_the_device(self.scalers):
+                graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
+            known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
+            problem = "" if self._steering() == steering and not self._sets_numbers(graph) else _SETS_NUMBERS
+        except RuntimeError as error:
+            problem = first_line(error)
+            self._pool = None
+        finally:
+            torch.clear_autocast_cache()
+        if problem:
+            put_back()
+            self._give_up(problem)
+            return None
+        known.graph = graph
+        known.grads = [(p, p.grad) for p in self._parameters()]
+        self._captured[key] = known
+        return known
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _python_state(self) -> Callable[[], None]:
+        """What a capture that fails half-way leaves changed in Python; returns what puts it back."""
+        grads = [(p, p.grad) for p in self._parameters()]
+        groups = [(g, {k: v for k, v in g.items() if k != "params"}) for o in self.optimizers for g in o.param_groups]
+        schedulers = [(each, copy.deepcopy(each.state_dict())) for each in self.schedulers]
+
+        def put_back() -> None:
+            for parameter, grad in grads:
+                parameter.grad = grad
+            for group, numbers in groups:
+                group.update(numbers)
+            for scheduler, state in schedulers:
+                scheduler.load_state_dict(state)
+            for scaler in self.scalers:
+                scaler._per_optimizer_states.clear()  # between its step and its update
+
+        return put_back
+
+    def _steering(self) -> tuple[Any, ...]:
+        """Numbers that Python hands to the step besides its arguments."""
+        numbers = [
+            (name, value if not isinstance(value, Tensor) else id(value))
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name != "params"
+        ]
+        return (*numbers, *(module.training for module in self._all_modules()))
+
+    def _counts_on_the_host(self) -> bool:
+        """True where an optimizer keeps numbers in host tensors: a replay would not count them on."""
+        return any(
+            isinstance(value, Tensor) and not value.is_cuda
+            for optimizer in self.optimizers
+            for state in optimizer.state.values()
+            for value in state.values()
+        )
+
+    def _sets_numbers(self, graph: Any) -> bool:
+        """True where the step itself writes the optimizers' numbers, which Python computed."""
+        if getattr(graph, "_program", None) is None:
+            return False
+        held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
+        return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
+
+    def _all_modules(self) -> Iterator[torch.nn.Module]:
+        for module in self.modules:
+            yield from module.modules()
+
+    def _give_up(self, reason: str) -> None:
+        self.why_eager = reason
+        self._note(reason)
+
+    def _note(self, reason: str) -> None:
+        self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
+
+
+# -- gradient scalers -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _skipping_on_the_device(scalers: list[Any]) -> Iterator[None]:
+    """Let scalers skip a step without asking the host, while a capture is underway."""
+    for scaler in scalers:
+        scaler._maybe_opt_step = _kept_or_undone
+    try:
+        yield
+    finally:
+        for scaler in scalers:
+            del scaler._maybe_opt_step
+
+
+def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """Do the optimizer's step, and undo it on the device where a gradient was not finite."""
+    found = [flag for flag in state["found_inf_per_device"].values()]
+    touched = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    touched += [t for p in touched for t in optimizer.state.get(p, {}).values() if isinstance(t, Tensor)]
+    with torch.no_grad():
+        before = [t.clone() for t in touched]
+    result = optimizer.step(*args, **kwargs)
+    with torch.no_grad():
+        skip = sum(found[1:], found[0]).reshape(()) > 0
+        for tensor, old in zip(touched, before):
+            # A step counter on the host would be a torch refusal already (capturable=False).
+            tensor.copy_(torch.where(skip, old, tensor))
+    return result
+
+
+# -- what a step uses -----------------------------------------------------------------------------------------
+
+
+def _named_by(step: Callable[..., Any]) -> Iterator[Any]:
+    """Objects that a function names: in its closure, its globals, or the object it is a method of."""
+    function = inspect.unwrap(step)
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        yield owner
+        yield from getattr(owner, "__dict__", {}).values()
+        function = function.__func__
+    elif isinstance(function, functools.partial):
+        yield from (*function.args, *function.keywords.values())
+        function = function.func
+    elif not inspect.isfunction(function):
+        yield function
+        yield from getattr(function, "__dict__", {}).values()
+        function = type(function).__call__
+    if inspect.isfunction(function):
+        named = inspect.getclosurevars(function)
+        yield from (*named.nonlocals.values(), *named.globals.values())
+
+
+def _of_kind(named: list[Any], kind: type) -> list[Any]:
+    found: dict[int, Any] = {}
+    for item in named:
+        parts = item if isinstance(item, (list, tuple)) else item.values() if isinstance(item, dict) else (item,)
+        for part in parts:
+            if isinstance(part, kind):
+                found[id(part)] = part
+    return list(found.values())
+
+
+# -- torch.cuda.make_graphed_callables --------------------------------------------------------------------------
+
+
+def make_graphed_callables(
+    callables: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """torch's function of that name, whose first warm-up runs on the stream that will capture.
+
+    Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
+    at its first use, which a capture refuses. Arguments, results and the number of iterations are torch's.
+    """
+    stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
+    if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
+        several = callables if isinstance(callables, tuple) else (callables,)
+        samples = sample_args if isinstance(callables, tuple) else (sample_args,)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(_torchs_capture_stream()):
+            for call, sample in zip(several, samples):
+                _warm(call, sample, allow_unused_input)
+        torch.cuda.synchronize()
+        num_warmup_iters -= 1
+    return stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
+
+
+# What the name stood for before the bridge took it; empty while it is off.
+_stock: list[Any] = []
+
+
+def take_name() -> Callable[[], None]:
+    """Let ``torch.cuda.make_graphed_callables`` be ours; returns what puts it back."""
+    owners = torch.cuda, torch.cuda.graphs
+    before = [owner.make_graphed_callables for owner in owners]
+    _stock.append(before[0])
+    for owner in owners:
+        owner.make_graphed_callables = make_graphed_callables
+
+    def undo() -> None:
+        _stock.clear()
+        for owner, function in zip(owners, before):
+            owner.make_graphed_callables = function
+
+    return undo
+
+
+def _torchs_capture_stream() -> Any:
+    """The stream that ``torch.cuda.graph`` captures on where none is given."""
+    if torch.cuda.graph.default_capture_stream is None:
+        torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
+    return torch.cuda.graph.default_capture_stream
+
+
+def _can_warm(callables: Any, sample_args: Any) -> bool:
+    """False for what torch is about to refuse: it is not to run before that."""
+    several = callables if isinstance(callables, tuple) else (callables,)
+    samples = sample_args if isinstance(callables, tuple) else (sample_args,)
+    return all(isinstance(sample, tuple) for sample in samples) and all(
+        not (call._forward_hooks or call._forward_pre_hooks or call._backward_hooks)
+        for call in several
+        if isinstance(call, torch.nn.Module)
+    )
+
+
+def _warm(call: Any, sample: tuple[Any, ...], allow_unused_input: bool) -> None:
+    outputs = [out for out in pytree.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
+    inputs = [t for t in tensors_of(sample) if t.requires_grad]
+    if isinstance(call, torch.nn.Module):
+        inputs += [p for p in call.parameters() if p.requires_grad]
+    if outputs and inputs:
+        torch.autograd.grad(
+            outputs, inputs, [torch.empty_like(out) for out in outputs], allow_unused=allow_unused_input
+        )

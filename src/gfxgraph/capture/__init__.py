@@ -1,0 +1,25 @@
+"""capture: the drop-in graph: recording, splitting, replaying and checking it; torch enters here.
+
+Enters: tensors, streams, graphs.
+Stays out: command line, engines, functions that are captured per signature.
+
+    graph.py      BridgedCUDAGraph: what users hold; names.py: the class in force
+    session.py    one capture: segments, splits, undo
+    failures.py, recovery.py
+                  a capture that cannot begin, cannot end or dies; cleaning torch up after it
+    undo.py, generators.py, streams.py, host_values.py
+                  what a session keeps: each in a file of its own
+    recorder.py   the dispatch mode that writes the tape
+    overloads.py, bindings.py, whole.py
+                  what is known of an operation, how it is called, and which ones are not taken apart
+    modes.py      standing on torch's stack of dispatch modes, and leaving it
+    intercept.py  host reads and waits that no dispatch mode sees
+    numbers.py    what ``.item()`` hands out inside a capture
+    program.py    a captured program; steps.py: what a replay of it does, step by step
+    walk.py       a program's nodes, launched one by one
+    execute.py    running a tape eagerly
+    validate.py   replay against eager
+    memory.py     tensors over memory that a graph uses
+    effects.py, structure.py, conditions.py: what is read of calls
+    hooks.py      torch's replay hooks; remedies.py, workspaces.py: what torch and its libraries need around captures
+"""

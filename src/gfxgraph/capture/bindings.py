@@ -1,0 +1,37 @@
+"""torch's own Python bindings of the operations that models are made of, by overload.
+
+An overload called by its name goes through a parser that reads the schema at each call; the binding that a
+program would call was compiled for its signature and takes half as long. A recorder calls each operation of
+a capture once, so that half is a twentieth of the capture. Called with positional arguments alone and a plain
+tensor first, a binding dispatches to the very overload it stands for here: tests/unit/capture/test_bindings.py
+calls each one both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_METHODS = (
+    "add.Tensor add_.Tensor sub.Tensor mul.Tensor mul_.Tensor div.Tensor neg rsqrt sqrt cos sin exp tanh sigmoid "
+    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand detach clone mm bmm index_copy_"
+)
+_FUNCTIONS = "cat addmm"
+_NN = "silu gelu"
+
+
+def _found() -> dict[str, Callable[..., Any]]:
+    rooms = ((torch._C.TensorBase, _METHODS), (torch._C._VariableFunctions, _FUNCTIONS), (torch._C._nn, _NN))
+    found: dict[str, Callable[..., Any]] = {}
+    for room, names in rooms:
+        for name in names.split():
+            binding = getattr(room, name.partition(".")[0], None)
+            if binding is not None:
+                found[f"aten::{name}"] = binding
+    return found
+
+
+BINDINGS = _found()
+"""``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""

@@ -1,0 +1,147 @@
+"""What a capture refuses to begin on, and what becomes of one that dies.
+
+    busy stream or pool  refused before torch has touched anything: cleaning up would end the other capture
+    begin or end failed  torch stopped half-way: allocations, random numbers and streams are brought out of it
+    an operation failed  a tape that knows everything is run eagerly in the segment's place, and the capture goes
+                         on after it; otherwise the user is told which operation it was
+
+``recovery.py`` knows how torch and the driver are cleaned; this file knows what of a session that concerns.
+Functions, not an object: what held a session would keep its tensors until the collector comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gfxgraph.capture.memory import all_segments, is_within
+from gfxgraph.capture.recorder import place
+from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
+from gfxgraph.capture.structure import flat
+from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import Kind, UnsafeOp
+from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.session import Session
+
+# Of status 901, which says that the capture was dead before the operation came.
+_WAS_DEAD = "due to a previous error during capture"
+
+
+def refuse_busy_stream(session: Session) -> None:
+    """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
+    own = session.streams.own
+    handle = own.cuda_stream
+    if session.state.driver is None or session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
+        return
+    if handle in session.state.lost_streams:
+        raise CaptureError("capture_not_abandoned", stream=own, status=session.state.lost_streams[handle])
+    raise CaptureError("overlapping_captures", second=str(where_of(*session.begun_at)), first=f"(unknown, on {own})")
+
+
+def refuse_busy_pool(session: Session) -> None:
+    """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
+    other = session.state.recording.get(tuple(session.pool_id)) if session.has_users_pool else None
+    if other is not None and other is not session:
+        raise CaptureError(
+            "wrong_pool",
+            pool=tuple(session.pool_id),
+            problem=f"the capture begun at {where_of(*other.begun_at)} is recording into it",
+            quote=f"beginAllocateToPool: already recording to mempool_id {tuple(session.pool_id)}",
+        )
+
+
+def end_error(session: Session, error: RuntimeError) -> CaptureError:
+    entries = session.recorder.tape.entries
+    last = entries[-1] if entries else None
+    return CaptureError(
+        "end_failed",
+        status=first_line(error),
+        op=last.name if last else "nothing",
+        where=last.where if last else "",
+        quote=str(error),
+    )
+
+
+def heal(session: Session, end_was_refused: bool = False) -> bool:
+    """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
+    base, driver, graph = session.state.base, session.state.driver, session.segment_graph
+    streams = session.streams
+    sides = list(streams.side.values())
+    healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
+    if not healed and is_lost(streams.own, driver):
+        session.state.lost_streams[streams.own.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+        # What is still to do (putting back external state) needs a stream that works.
+        streams.own = torch.cuda.Stream(session.device_index)
+        with torch.cuda.stream(streams.own):
+            clean_by_hand(session.device_index, _pool_in_use(session), session.generators.all())
+            session.generators.take_new_states(session.undo)
+    elif not healed:  # torch had not got as far as sending allocations to the pool, so it stops short of this
+        clean_by_hand(session.device_index, None, session.generators.all())
+        session.generators.take_new_states(session.undo)
+    for side in sides:
+        if is_lost(side, driver):
+            session.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+            del streams.side[side.cuda_stream]
+    return healed
+
+
+def _pool_in_use(session: Session) -> tuple[int, int] | None:
+    """The pool of the open capture; torch tells it only of captures that ended well."""
+    if session.pool_id is not None:
+        return tuple(session.pool_id)
+    for segment in all_segments():
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        inside = [(segment["address"], segment["address"] + segment["total_size"])]
+        if pool != (0, 0) and any(is_within(address, inside) for address in session.recorder.storages):
+            return pool
+    return None
+
+
+def explain_devices(session: Session, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
+    """Raise `wrong_device` where torch refused tensors of two devices; the capture lives on."""
+    here = torch.device("cuda", session.device_index)
+    strangers = [t for t in flat(args, kwargs) if t.device != here]
+    if strangers and "device" in str(error):
+        raise CaptureError(
+            "wrong_device",
+            tensor_device=strangers[0].device,
+            graph_device=here,
+            op=name,
+            where=str(where_of(*place())),
+            quote=str(error),
+        ) from error
+
+
+def recover(session: Session, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
+    """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
+    tape = session.recorder.tape
+    where = where_of(*place())
+    if _WAS_DEAD in str(error):
+        session.recorder.note_opaque_of_the_dead(session.graph_handle)
+    else:
+        session.recorder.disown_nodes_of_the_dead(session.graph_handle)
+    if not tape.is_complete:
+        failure = CaptureError(
+            "capture_failed",
+            op=name,
+            where=where,
+            status=first_line(error),
+            n_opaque=len(tape.opaque),
+            opaque=", ".join(str(o.where) for o in tape.opaque[:3]),
+            quote=str(error),
+        )
+        session.abort(failure)
+        raise failure from error
+    process.log.debug("capture died: %s", error)
+    row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
+    session.died_of = name, where
+    try:
+        return again(row)
+    finally:
+        session.died_of = None

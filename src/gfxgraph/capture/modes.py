@@ -1,0 +1,93 @@
+"""Standing on torch's stack of dispatch modes, and leaving it from the middle.
+
+Problem: torch keeps a stack of modes for each thread, and beside it process-wide flags that say "some
+mode is active". A mode sets the flags when it comes and puts back what it found when it goes, which
+is right only if modes leave in the opposite order. Recorders do not: a capture may begin under one
+mode and end under another, and two threads may capture at the same time. A flag that stays up makes
+compiled code take another way for the rest of the process.
+
+Idea: a recorder is put on the stack and taken out of it here, wherever it is; the flags, and what the
+modes above it will put back, are then made what they would be had it never been there.
+
+Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode.__enter__ and __exit__.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils import _python_dispatch as dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from gfxgraph.process import process
+
+# Where torch keeps a flag, where each mode keeps what it was when the mode came, and what a mode adds to it.
+# A recorder ignores what happens inside compiled code, so torch's third flag does not concern it.
+_FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("_is_in_torch_dispatch_mode", "old_dispatch_mode_flags", lambda mode: True),
+    (
+        "_is_in_non_infra_torch_dispatch_mode",
+        "old_non_infra_dispatch_mode_flags",
+        lambda mode: not mode.is_infra_mode(),
+    ),
+)
+
+_lock = threading.Lock()
+_n_recorders = 0
+
+
+def enter_mode(recorder: Any) -> None:
+    """Put a recorder on top of this thread's modes."""
+    global _n_recorders
+    with _lock:
+        _n_recorders += 1
+        for name, _, _ in _FLAGS:
+            if hasattr(dispatch, name):
+                setattr(dispatch, name, True)
+    _push_mode(recorder)
+
+
+def leave_modes() -> None:
+    """Take the recorders whose sessions are over off the stack of modes, wherever they are.
+
+    Modes pushed after them stay. One that ended its session while it handled an operation is off
+    the stack just then and comes back when the operation returns; it stays on the list, passes
+    everything through, and goes with the next call.
+    """
+    over = process.leftover_modes()
+    if not over:
+        return
+    global _n_recorders
+    above: list[Any] = []
+    while over and (top := _get_current_dispatch_mode()) is not None:
+        mode = _pop_mode()
+        if top in over:
+            over.remove(top)
+            with _lock:
+                _n_recorders -= 1
+                _tell_flags(above)
+        else:
+            above.append(mode)
+    for mode in reversed(above):
+        _push_mode(mode)
+
+
+def _tell_flags(above: list[Any]) -> None:
+    """Make the flags right now that a mode has left from under ``above`` (topmost first)."""
+    below = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+    for name, saved_as, adds in _FLAGS:
+        if not hasattr(dispatch, name):
+            continue
+        flag = _n_recorders > 0 or any(adds(mode) for mode in below)
+        times = Counter(id(mode) for mode in above)
+        for mode in reversed(above):
+            # A mode entered twice keeps one flag for each time, the oldest first.
+            saved = getattr(mode, saved_as, None)
+            if saved and len(saved) >= times[id(mode)]:
+                saved[-times[id(mode)]] = flag
+            times[id(mode)] -= 1
+            flag = flag or adds(mode)
+        setattr(dispatch, name, flag)

@@ -1,0 +1,103 @@
+"""What is known about an operation before it runs, found out once for each overload."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gfxgraph.capture.bindings import BINDINGS
+from gfxgraph.capture.conditions import CONDITIONS
+from gfxgraph.capture.structure import written_arguments
+from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+
+identity = object.__hash__
+"""A number that no two live objects share, as ``id`` gives one; unlike ``id`` it raises no audit event.
+
+With an audit hook in the process (filelock sets one, and transformers imports that) each ``id``, each
+``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
+"""
+_HOLDS_NO_TENSOR = re.compile(
+    r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
+    r"|SymBool|Scalar|Generator|Stream)\]*"
+).fullmatch
+"""Types of arguments, as schemas write them, among whose values no tensor can be."""
+
+
+class OpInfo:
+    """What is known about one overload before it runs; made once per overload."""
+
+    __slots__ = (
+        "applies",
+        "binding",
+        "call",
+        "draws",
+        "func",
+        "generator",
+        "has_effects",
+        "is_composite",
+        "is_torchs",
+        "is_view",
+        "is_watched",
+        "launches_nothing",
+        "makes_memory",
+        "mutates",
+        "n_tensors",
+        "name",
+        "names_tensors",
+        "stand_in",
+        "tensors",
+        "unsafe",
+    )
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.func = func
+        self.stand_in: object = func
+        self.name: str = schema.name
+        self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
+        self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
+        arguments = schema.arguments
+        self.mutates = written_arguments(schema)
+        self.generator: tuple[int, str] | None = next(
+            ((i, a.name) for i, a in enumerate(arguments) if "Generator" in str(a.type)), None
+        )
+        self.is_torchs = schema.name.startswith(("aten::", "prims::", "prim::", "c10d", "_c10d"))
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.has_effects = bool(self.mutates) or self.draws
+        may_hold = [i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type))]
+        self.tensors = tuple(i for i in may_hold if not arguments[i].kwarg_only)
+        """Positions of arguments that may be tensors, or hold some."""
+        self.names_tensors = len(may_hold) > len(self.tensors)
+        self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
+        # Inference mode hands over composite operations whole: their parts are looked at instead.
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
+        self.is_watched = self.unsafe is not None or self.is_composite
+        # False where the result shares memory with an argument (views and in-place operations).
+        self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
+        # A view launches nothing, so the graph need not be asked about it.
+        self.is_view = (
+            bool(schema.returns)
+            and not self.mutates
+            and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        )
+        # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
+        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
+        self.call = getattr(func, "_op", func)
+        self.binding = BINDINGS.get(full, self.call)
+        """For positional arguments that begin with a tensor of torch's own type."""
+
+
+OPS: dict[int, OpInfo] = {}
+"""By ``identity`` of the overload, which each holds: an overload's own hash is a call into Python."""
+
+
+def known_as(info: OpInfo) -> object:
+    """Something to give to a recorder in place of the overload, for it to be called as ``info`` says."""
+    stand_in = info.stand_in = object()
+    OPS[identity(stand_in)] = info
+    return stand_in

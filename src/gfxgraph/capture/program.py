@@ -1,0 +1,145 @@
+"""A captured program: its steps in order, what it reads from outside, and how it steps down.
+
+Fallback order at replay: the graph exec; the tape, eagerly, into the same outputs; node by node
+through the driver; the user's callable where one is known; else an error. Each step down is
+counted with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
+from gfxgraph.capture.walk import can_walk, walk
+from gfxgraph.core.tape import Value, leaves
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """The steps of one capture. Held by its graph object, and holds what a replay reads."""
+
+    launch: Callable[[Any], None]
+    """Replays one torch graph object, and does nothing else."""
+    steps: list[Step] = field(default_factory=list)
+    externals: dict[Value, Tensor | Layout] = field(default_factory=dict)
+    """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    values: dict[int, Any] = field(default_factory=dict)
+    generators: list[Any] = field(default_factory=list)
+    """Handles on the random states that a replay advances: torch's default one and the registered ones."""
+    addresses: set[int] = field(default_factory=set)
+    """Where this program's results lie, in the pool of its graph."""
+    by_nodes: Callable[[SegmentStep, Program], None] | None = None
+    """Replays one segment node by node, where faults are to be localized."""
+
+    @property
+    def segments(self) -> list[SegmentStep]:
+        return [step for step in self.steps if isinstance(step, SegmentStep)]
+
+    @property
+    def is_plain(self) -> bool:
+        """True when a replay is one launch and nothing else."""
+        only = self.steps[0] if len(self.steps) == 1 else None
+        # A later segment alone, after an empty first one, is not in the user's graph object.
+        return isinstance(only, SegmentStep) and only.is_users and only.graph is not None
+
+    @property
+    def n_guards(self) -> int:
+        return sum(len(step.questions) for step in self.steps if isinstance(step, ReadStep))
+
+    def lookup(self, value: Value) -> Tensor:
+        """The tensor of a value that the running tape did not make."""
+        held = self.externals.get(value)
+        if held is not None:
+            return held.tensor() if isinstance(held, Layout) else held
+        return self.layouts[value].tensor()
+
+    def run(self) -> None:
+        for step in self.steps:
+            step.run(self)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """What a replay writes and others may look at: results, and tensors from outside."""
+        for step in self.steps:
+            yield from step.writes()
+
+    def pool_inputs(self, segment: SegmentStep) -> list[Layout]:
+        """What the segment reads from graph memory that it did not write: it may reuse that memory itself."""
+        found: dict[Value, Layout] = {}
+        for entry in segment.tape.entries:
+            for value in (*leaves(entry.args), *leaves(entry.kwargs)):
+                place = self.externals[value] if value in self.externals else self.layouts.get(value)
+                if isinstance(place, Layout) and (value.is_external or value.segment != segment.tape.segment):
+                    found[value] = place
+        return list(found.values())
+
+    def random_states(self) -> Iterator[Any]:
+        """Handles on every random state that a replay advances."""
+        yield from self.generators
+        for step in self.steps:
+            yield from step.random_states()
+
+    def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
+        """Give the segment's result another way, or raise.
+
+        Raises:
+            ReplayError: `no_fallback_left`; what the attempts changed has been put back.
+        """
+        ways: list[tuple[str, str, Callable[[], None]]] = []
+        if segment.tape.is_complete:
+            ways.append(("tape", "graph launch failed; ran the tape", lambda: self._by_tape(segment)))
+        if can_walk(segment):
+            ways.append(("node walk", "graph launch failed; ran node by node", lambda: self._by_walk(segment)))
+        tried, last = ["graph launch"], error
+        for name, reason, run in ways:
+            tried.append(name)
+            before: Effects | None = None
+            try:
+                before = Effects(segment.mutated, self.generators)
+                run()
+            except RuntimeError as second:
+                last = second
+                if before is not None:
+                    with suppress(RuntimeError):  # the device may be gone; the first error is the one to see
+                        before.put_back()
+                continue
+            note_fallback(reason, "graph launch", segment.where, error)
+            return
+        note_fallback("graph launch failed and nothing was left to try", "graph launch", segment.where, error)
+        raise no_fallback(tried, segment.where, error) from last
+
+    def _by_tape(self, segment: SegmentStep) -> None:
+        """Run the tape with the generators where the failed launch found them.
+
+        torch advances them before it launches, by an amount that it tells nobody: a run whose
+        results are dropped measures it, the first time.
+        """
+        now = [generator.get_offset() for generator in self.generators]
+        if segment.rng_increments is None:
+            before = Effects(segment.mutated, self.generators)
+            segment.compute(self)
+            segment.rng_increments = [g.get_offset() - then for g, then in zip(self.generators, now)]
+            before.put_back()
+        self._rewind(now, segment.rng_increments)
+        segment.run_tape(self)
+
+    def _by_walk(self, segment: SegmentStep) -> None:
+        now = [generator.get_offset() for generator in self.generators]
+
+        def rewind() -> None:
+            after = [generator.get_offset() for generator in self.generators]
+            self._rewind(now, [b - a for a, b in zip(now, after)])
+
+        walk(segment, self, first_advance=rewind)
+
+    def _rewind(self, offsets: list[int], increments: list[int]) -> None:
+        for generator, offset, increment in zip(self.generators, offsets, increments):
+            if increment and offset >= increment:
+                generator.set_offset(offset - increment)

@@ -1,0 +1,520 @@
+"""The recorder: a dispatch mode that writes down every operation of a capture.
+
+Problem: a graph is a list of nodes without names, and a capture that meets an operation which no
+graph can hold is lost. Idea: stand at torch's dispatcher while the capture runs. Each operation
+goes on the tape, with the graph node it made last and the Python line it came from; nodes that
+appear between two operations were launched by somebody else (Triton, an extension) and are noted
+as opaque. Operations of the unsafe table never reach the driver: the session splits there.
+
+Invariants: no tensor made inside the capture is kept alive (that would change which memory is
+reused, so the graph would differ from a stock capture); a tensor's value is one of the weak references
+to it, found through the tensor itself (``__weakref__``, the newest), which lives exactly as long as torch's
+tensor does.
+
+Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 2.13: without
+``ignore_compile_internals`` compiled code silently runs eagerly under the mode, and stays eager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import getweakrefs
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture.autocasting import as_outside
+from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.overloads import OPS, OpInfo, identity
+from gfxgraph.core.tape import Opaque, Tape, Value, new_value
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.session import Session
+
+_getframe = sys._getframe
+_numbers = itertools.count(1)  # of recorders
+_LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
+_SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
+_OWN_DIR = __file__.rsplit("/", 2)[0]
+_TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+# Programs that come with the package: their lines are to be named as a user's are.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
+
+
+def is_library_code(code: CodeType) -> bool:
+    """True for frames of torch and of this package, which are never the user's line."""
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(name: str) -> bool:
+    """True for source files of torch and of this package."""
+    known = _SKIP.get(name)
+    if known is None:
+        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
+    return known
+
+
+def note_library(module: Any) -> None:
+    """Remember the module of a library's file, unless the name is one that a program may have too (``__main__``)."""
+    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
+        _LIBRARIES.add(module)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither torch's nor ours."""
+    while frame is not None and is_library_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def place() -> tuple[CodeType | None, int]:
+    """Code object and instruction of the user's line, cheap to take and resolved when shown."""
+    frame = user_frame(sys._getframe(1))
+    return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+
+
+def _no_reader() -> int:
+    return 0
+
+
+class Recorder(TorchDispatchMode):
+    """Watches one session; see the module's text."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.paused = False
+        self.tape = Tape(0)
+        self.rows = self.tape.rows
+        self.owner = next(_numbers)
+        self.outside: dict[int, Value] = {}
+        """By ``identity``: values of tensors from outside, which ``externals`` holds."""
+        self.values: list[Value] = []
+        """What the current segment's operations made."""
+        self.storages: dict[int, Value] = {}
+        self.externals: dict[Value, Tensor] = {}
+        self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
+        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
+        self.reader_stream = -1
+        self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
+        self.frontiers: set[int | tuple[int, ...]] = {0}
+        self.device_index = session.device_index
+        self.raw_stream = torch._C._cuda_getCurrentRawStream
+        self.is_hip_like = session.checks_for_escapes
+        self.holds: list[Tensor] | None = None
+        """Where set, every result is held until the capture is over, so that no two share memory."""
+        self.segment = 0
+        self.is_guarded = session.state.settings.guard > 0
+        self.is_wary = self.is_guarded
+        """Whether operations are looked at that no table lists: for guards, or because host tensors hold values."""
+        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    def start_segment(self, index: int) -> None:
+        """Begin a new tape; values of earlier segments stay known by their memory."""
+        self.tape = Tape(index)
+        self.rows = self.tape.rows
+        self.segment = index
+        self.values = []
+        self.mutated = {}
+        self.readers.clear()
+        self.reader = _no_reader
+        self.reader_stream = -1
+        self.frontiers = {0}
+
+    def let_go(self) -> None:
+        """The session is over: hold nothing that would keep its graphs and tensors alive."""
+        self.session = None  # type: ignore[assignment]
+        self.readers.clear()
+        self.reader = _no_reader
+        self.paused = True
+
+    def _find_reader(self) -> Callable[[], int | tuple[int, ...]]:
+        stream = self.raw_stream(self.device_index)
+        if stream != self.reader_stream:
+            self.reader_stream = stream
+            reader = self.readers.get(stream)
+            if reader is None:
+                reader = self.readers[stream] = self.session.frontier_reader(stream)
+            self.reader = reader
+        return self.reader
+
+    def _new_nodes(self, frontier: int | tuple[int, ...]) -> bool:
+        """Remember a frontier; True if it holds a node not seen before."""
+        if type(frontier) is int:
+            if frontier in self.frontiers:
+                return False
+            self.frontiers.add(frontier)
+            return True
+        fresh = [handle for handle in frontier if handle not in self.frontiers]  # type: ignore[union-attr]
+        self.frontiers.update(fresh)
+        self.frontiers.add(frontier)
+        return bool(fresh)
+
+    def note_opaque(self) -> None:
+        """Note nodes that came since the last operation, if any."""
+        frontier = self._find_reader()()
+        if frontier not in self.frontiers and self._new_nodes(frontier):
+            last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
+
+    def note_opaque_of_the_dead(self, graph: int) -> None:
+        """Note what came since the last operation of a capture that has died: only its graph still tells.
+
+        Args:
+            graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
+                on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+        """
+        fresh = self._last_nodes_of_the_dead(graph)
+        if fresh:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+
+    def disown_nodes_of_the_dead(self, graph: int) -> None:
+        """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
+        self._last_nodes_of_the_dead(graph)
+
+    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
+        driver = process.require().driver
+        if driver is None or not graph:
+            return []
+        followed = {before for before, _ in driver.edges(graph)}
+        fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
+        self.frontiers.update(fresh)
+        return fresh
+
+    def disown_new_nodes(self) -> None:
+        """Know the nodes of an operation that was refused half-way as nobody's.
+
+        Such an operation wrote only to temporary memory of its own, which went with it: what it left
+        in the graph matters to no later node, and need not be asked about.
+        """
+        frontier = self._find_reader()()
+        if frontier not in self.frontiers:
+            self._new_nodes(frontier)
+
+    # -- dispatch ---------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
+        if self.paused:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        info = OPS.get(identity(func))
+        if info is None:
+            if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
+                return func(*args, **(kwargs or {}))
+            info = OPS[identity(func)] = OpInfo(func)
+        func = info.func
+        if info.is_watched or self.is_wary:
+            if info.is_composite:
+                with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                    return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
+            row = self._unsafe(info, args, kwargs or {})
+            if row is not None:
+                return self.session.unsafe_op(row, func, args, kwargs or {})
+            if self.is_guarded and not info.is_torchs:
+                args, kwargs = self._repaired(info, args, kwargs or {})
+        owner = self.owner
+        spec_args = [*args]
+        try:
+            for position in info.tensors if len(args) >= info.n_tensors else range(len(args)):
+                item = args[position]
+                kind = type(item)
+                if kind is Tensor or kind is Parameter:
+                    value = item.__weakref__  # see known
+                    if type(value) is not Value or value.owner is not owner:
+                        value = self.value_of(item)
+                    spec_args[position] = value
+                elif kind not in _PLAIN:
+                    spec_args[position] = self._spec(item)
+            if not kwargs:
+                kwargs = spec_kwargs = _NO_KWARGS
+            elif info.names_tensors:
+                spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()}
+            else:
+                spec_kwargs = kwargs
+        except NoStorage:
+            return self.session.unsafe_op(_SPARSE, func, args, kwargs)
+        rows = self.rows
+        position = len(rows)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
+        if info.launches_nothing:
+            out = call(*args, **kwargs) if kwargs else call(*args)
+        else:
+            reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
+            frontiers = self.frontiers
+            if reader() not in frontiers:
+                self.note_opaque()
+            try:
+                out = call(*args, **kwargs) if kwargs else call(*args)
+            except RuntimeError as error:
+                return self.session.op_failed(info, func, args, kwargs, error)
+            after = reader()
+            if launched := after not in frontiers:
+                if type(after) is int:
+                    frontiers.add(after)
+                else:
+                    launched = self._new_nodes(after)
+        if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
+            made: Any = out.__weakref__
+            if made is not None and (type(made) is not Value or made.owner is not owner):
+                made = self.known(out)
+            if made is None:  # else in-place: the same value, changed
+                made = Value(out)
+                self.values.append(made)
+                made.owner = owner
+                made.made_by = position
+                made.segment = self.segment
+                made.layout = None
+                if info.makes_memory:
+                    made.root = None
+                    if out.layout is _STRIDED:
+                        made.address = address = out.data_ptr()
+                        self.storages[address] = made
+                    else:
+                        made.address = 0
+                else:
+                    base = spec_args[0] if spec_args else None
+                    made.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+                    made.address = 0
+                if self.is_guarded:
+                    self._note_layout(out, made)
+        elif isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                return out  # host work that depends on nothing from the device: done once, as always
+            made = self.known(out) or self._made(out, position, info, spec_args)
+        elif type(out) in _SEQUENCES:
+            made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
+        else:
+            made = out
+        if info.launches_nothing:
+            if info.is_view:
+                rows.append((func, spec_args, spec_kwargs, made))
+                return out
+            if position and len(last := rows[-1]) > 4 and spec_args[0] is last[3]:  # the end of what torch did there
+                rows.append((func, spec_args, spec_kwargs, made, last[4], last[5], last[6]))
+                return out
+            launched, after = True, 0
+        frame: FrameType | None = _getframe(1)
+        while frame is not None:
+            if frame.f_globals.get("__name__") not in _LIBRARIES:
+                code = frame.f_code
+                is_library = _SKIP.get(code.co_filename)
+                if not (is_library_code(code) if is_library is None else is_library):
+                    rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
+                    break
+                note_library(frame.f_globals.get("__name__"))
+            frame = frame.f_back
+        else:
+            rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
+        if info.has_effects:
+            if info.mutates:
+                self._note_mutation(info, args, kwargs)
+            if info.draws:
+                self.session.note_draw(info.generator, args, kwargs)
+        if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
+            rows.pop()
+            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
+        if len(self.frontiers) > self.max_nodes:
+            self.session.grew()
+        return out
+
+    def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
+        """The arguments of somebody else's kernel as such kernels assume them to be."""
+        from gfxgraph.guard.layout import repaired
+
+        with self:  # the copies belong to the capture
+            return repaired(args, kwargs, info.mutates)
+
+    def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """The row of the table that this call falls under, if any."""
+        if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
+            return info.unsafe
+        session = self.session
+        if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
+            return None
+        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
+            return _TAINTED
+        return None
+
+    def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
+        """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
+        source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+        value = self.known(source) if isinstance(source, Tensor) else None  # a collective takes lists
+        return info.unsafe is not None and value is not None and value in self.externals
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _spec(self, item: Any) -> Any:
+        if isinstance(item, Tensor):
+            return self.value_of(item)
+        kind = type(item)
+        if kind is list or kind is tuple:
+            return kind([self._spec(part) for part in item])
+        return item
+
+    def known(self, tensor: Tensor) -> Value | None:
+        """The value of a tensor that this recorder has seen: the newest weak reference, unless others have some."""
+        newest = tensor.__weakref__
+        if newest is None:
+            return None
+        held = self.outside.get(identity(tensor))
+        # Weights may have a value of every graph that was ever captured: looked through only where ours may be.
+        if held is not None or (type(newest) is Value and newest.owner < self.owner):
+            return held
+        return next((ref for ref in getweakrefs(tensor) if type(ref) is Value and ref.owner == self.owner), None)
+
+    def value_of(self, tensor: Tensor) -> Value:
+        return self.known(tensor) or self.value_of_unknown(tensor)
+
+    def value_of_unknown(self, tensor: Tensor) -> Value:
+        """A tensor that no recorded operation made: an input, or another view of captured memory.
+
+        Raises:
+            NoStorage: it is sparse, and has no memory of its own that an address could name.
+        """
+        if tensor.layout is not _STRIDED:
+            raise NoStorage
+        if not tensor.is_cuda:
+            return self._external(tensor, 0)
+        address = tensor.data_ptr()
+        base = self.storages.get(storage_address(tensor) if tensor.storage_offset() or not address else address)
+        segment = self.segment
+        if base is None or base.segment != segment:
+            return self._external(tensor, address)
+        value = new_value(tensor, self.owner, len(self.tape.rows), segment, 0, base.root or base)
+        layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
+        self.tape.aliases.append((len(self.tape.rows), value, base, layout))
+        self.values.append(value)
+        return value
+
+    def _external(self, tensor: Tensor, address: int) -> Value:
+        self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
+        self.externals[value] = tensor
+        return value
+
+    def adopt(self, tensor: Tensor) -> None:
+        """Make a tensor that a host step produced an external of what follows."""
+        if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
+            self._external(tensor, tensor.data_ptr())
+
+    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
+        if not tensor.is_cuda:
+            return self._made_on_host(tensor, position)
+        value = Value(tensor)
+        self.values.append(value)
+        value.owner = self.owner
+        value.made_by = position
+        value.segment = self.segment
+        value.address = 0
+        value.root = value.layout = None
+        if not info.makes_memory:
+            base = args[0] if args else None
+            value.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+        elif tensor.layout is _STRIDED:
+            value.address = address = tensor.data_ptr()
+            self.storages[address] = value
+        if self.is_guarded:
+            self._note_layout(tensor, value)
+        return value
+
+    def _note_layout(self, tensor: Tensor, value: Value) -> None:
+        """Where memory is guarded: how the result lies."""
+        value.layout = Layout.of(tensor) if tensor.layout is _STRIDED else None
+        if self.holds is not None:
+            self.holds.append(tensor)
+
+    def _made_on_host(self, tensor: Tensor, position: int) -> Value:
+        """A result in page-locked memory: each replay writes there, so the program holds it, as a graph does not.
+
+        Host work with it is work with a value from the device.
+        """
+        value = new_value(tensor, self.owner, position, self.tape.segment, 0, None)
+        self.values.append(value)
+        self.externals[value] = tensor
+        self.session.values.taint(tensor)
+        return value
+
+    def _on_device(self, args: Any, kwargs: Any) -> bool:
+        """True if a host tensor came out of device work (a pinned copy)."""
+        for item in (*args, *kwargs.values()):
+            if type(item) is Value and (item.address or item.root is not None):
+                return True
+        return False
+
+    def _note_mutation(self, info: OpInfo, args: Any, kwargs: Any) -> None:
+        for position, name in info.mutates:
+            target = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in target if isinstance(target, (list, tuple)) else (target,):
+                if not isinstance(tensor, Tensor):
+                    continue
+                value = self.value_of(tensor)
+                if value.is_of_external or (value.root or value).segment != self.tape.segment:
+                    key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
+                    if key not in self.mutated:
+                        self.mutated[key] = tensor
+
+    def live_values(self) -> list[tuple[Value, Tensor]]:
+        """Values of the current segment whose tensors are alive, with those tensors; of two for one the later."""
+        live = {
+            identity(tensor): (value, tensor)
+            for value in self.values
+            if (tensor := value()) is not None and tensor.layout is _STRIDED
+        }
+        return list(live.values())
+
+
+def _shield_from_dynamo() -> None:
+    """Have Dynamo skip the handler by marking its code, not by wrapping its every call.
+
+    torch wraps each mode's ``__torch_dispatch__``, which costs 4 us an operation (H200 host) and
+    imports Dynamo, seconds long, inside the first capture of a process.
+    """
+    plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
+    frames = torch._C._dynamo.eval_frame
+    if plain is None or not hasattr(frames, "set_code_exec_strategy"):
+        return
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(plain.__code__, skip)
+    Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
+
+
+_shield_from_dynamo()
+
+
+class NoStorage(Exception):
+    """The tensor has no strided memory."""
+
+
+def storage_address(tensor: Tensor) -> int:
+    """Where the tensor's storage begins, 0 where there is none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
+_STRIDED = torch.strided
+_NO_KWARGS: dict[str, Any] = {}
+_PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+_SEQUENCES = frozenset({tuple, list})
+_EXACT = frozenset({Tensor, Parameter, list})
+_NOT_RECORDED = BY_NAME["any-operation"]
+_SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
+_TAINTED = UnsafeOp(
+    "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
+)

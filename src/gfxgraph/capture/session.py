@@ -1,0 +1,602 @@
+"""One capture: its segments, its splits, what it must undo, and how it ends when it dies.
+
+    open ──unsafe op──> outside ──> open (next segment)
+     │ │
+     │ └─ nested capture begins ──> suspended ──> open
+     ├── dead (an op nobody foresaw): recovered from the tape (failures.py) ──> open
+     ├── aborted: an error goes to the user, the process is as before the capture
+     └── ended: a Program
+
+A plain capture computes nothing, and programs count on it. A split must launch what was recorded
+so that real values exist; what such launches change outside the graph is saved before and put
+back at the end, random generators too.
+
+Invariant: whatever happens between ``begin`` and ``end``, ``_close`` runs once: modes popped,
+autograd threads and the sync debug mode as before, interception off.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture import autocasting, failures, intercept, remedies, workspaces
+from gfxgraph.capture.generators import Generators
+from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.host_values import HostValues
+from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.capture.modes import enter_mode, leave_modes
+from gfxgraph.capture.program import Program
+from gfxgraph.capture.recorder import Recorder, place, storage_address
+from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
+from gfxgraph.capture.streams import Streams, wait_for
+from gfxgraph.capture.structure import flat, written
+from gfxgraph.capture.undo import Undo
+from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
+from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus, OnUnsafe
+
+# torch's own refusals that leave the capture alive: the operation can be split out.
+_REFUSALS = (
+    "called a synchronizing CUDA operation",
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+    "not permitted when stream is capturing",
+)
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
+
+
+class Session:
+    """The capture of one graph object, from capture_begin to capture_end."""
+
+    def __init__(
+        self,
+        graph: Any,
+        pool: Any,
+        mode: str,
+        extra: tuple[tuple[Any, ...], dict[str, Any]],
+        generators: list[Any],
+        policy: OnUnsafe,
+    ) -> None:
+        self.state = process.require()
+        self.graph_ref = weakref.ref(graph)
+        self.mode = mode
+        self.extra = extra
+        self.policy = policy
+        self.device_index = torch.cuda.current_device()
+        self.streams = Streams()
+        self.begun_at = place()
+        self.pool = pool
+        self.pool_id: Any = pool_id(pool)
+        self.has_users_pool = self.pool_id is not None
+        self.generators = Generators(self.device_index, self.state.base, generators)
+        self.values = HostValues(self)
+        self.undo = Undo()
+        self.program = Program(bare_launch(self.state.base))
+        self._own_graph: Any = None
+        self._dying: Any = None
+        self.n_segments = 0
+        self.n_executed = 0
+        self.has_executed = False
+        self.error: BaseException | None = None
+        self.died_of: tuple[str, object] | None = None
+        self.graph_handle = 0
+        """The driver's own handle of the graph that is being captured."""
+        self.is_open = False
+        self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
+        self.recorder = Recorder(self)
+        self._has_entered = False
+        self._took_turn = False
+
+    # -- begin and end ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin the first segment on the user's graph object."""
+        leave_modes()
+        outer = process.active_session()
+        if outer is not None:
+            outer.suspend()
+        # Before the first segment: a collection after its begin could destroy a graph inside it.
+        self._took_turn = remedies.take_turn()
+        intercept.enter()
+        try:
+            self._open(self.graph_ref(), self.extra)
+        except BaseException:
+            self._forget_graphs()
+            intercept.leave()
+            self._give_turn()
+            if outer is not None:
+                outer.resume()
+            raise
+        self.outer = outer
+        process.sessions().append(self)
+        self._saved_multithreading = torch.autograd.is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
+        autocasting.follow()
+        enter_mode(self.recorder)
+        self._has_entered = True
+
+    def end(self) -> Program:
+        """End the last segment; undo what splits executed; give the program."""
+        try:
+            self._end_segment(final=True)
+            self._close()
+            self._finish_program()
+        except BaseException as error:
+            self.abort(error)
+            raise
+        program, self.program = self.program, Program(self.program.launch)
+        return program
+
+    def _settle_random_states(self) -> None:
+        """Wait until torch has cleared the graphs' seed and offset, which a begin does on the capture's stream.
+
+        Every graph reads them from the same memory, and a replay sets them on its own stream, which nothing
+        orders after that: on a busy GPU the next graph replayed could draw other numbers
+        (torch's CUDAGeneratorState::capture_prologue).
+        """
+        wait_for(self.state, self.streams.own)
+
+    @property
+    def is_over(self) -> bool:
+        """True before the capture has begun and once it has ended, well or not."""
+        return self.error is not None or not self._has_entered
+
+    @property
+    def segment_graph(self) -> Any:
+        """torch's graph object of the open segment. The user's is not held: dropping it ends the capture."""
+        return self._own_graph or self.graph_ref() or self._dying
+
+    @segment_graph.setter
+    def segment_graph(self, graph: Any) -> None:
+        self._own_graph = graph if graph is not self.graph_ref() else None
+
+    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+        """Leave the process as it was before the capture. The error is raised by the caller.
+
+        Args:
+            dying: the user's graph object, where its finalizer asks.
+        """
+        if self.error is not None:
+            return
+        self._dying = dying
+        self.error = error if error is not None else RuntimeError("abandoned")
+        try:
+            if self.is_open:
+                self._discard_segment()
+            self._close()
+        except RuntimeError as second:
+            # The first error is the one to see.
+            process.log.error("while leaving a failed capture: %s", str(second))
+        finally:
+            self._forget_graphs()
+            self._dying = None
+            remedies.leave_stream(self.streams.own)
+            self.state.counters.add("capture_failed")
+
+    def _give_turn(self) -> None:
+        if self._took_turn:
+            self._took_turn = False
+            remedies.give_turn()
+
+    def _close(self) -> None:
+        if not self._has_entered:
+            return
+        self._has_entered = False
+        self.recorder.paused = True
+        process.leftover_modes().append(self.recorder)
+        leave_modes()
+        autocasting.leave()
+        torch._C._set_multithreading_enabled(self._saved_multithreading)
+        intercept.leave()
+        self._settle_random_states()
+        self._give_turn()
+        stack = process.sessions()
+        if self in stack:
+            stack.remove(self)
+        try:
+            self.undo.put_back(self.streams.own)
+        finally:
+            self.recorder.let_go()
+            self.streams.let_go()
+            if self.outer is not None:
+                self.outer.resume()
+
+    def _forget_graphs(self) -> None:
+        """Give back the memory of what was captured; the user's object can capture again."""
+        self.program = Program(self.program.launch)
+        for graph in (self.segment_graph, self.graph_ref()):
+            if graph is not None:
+                with suppress(RuntimeError):
+                    self.state.base.reset(graph)
+        self.segment_graph = None
+
+    # -- segments -----------------------------------------------------------------------------------
+
+    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
+        base = self.state.base
+        failures.refuse_busy_stream(self)
+        failures.refuse_busy_pool(self)
+        self.segment_graph = graph
+        workspaces.note(self.streams.own, self.graph_ref())
+        try:
+            with self.streams.be_on_own():
+                if extra is not None:
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+                else:
+                    for state in self.generators.states():
+                        base.register_generator_state(graph, state)
+                    base.capture_begin(graph, self.pool_id, self.mode)
+        except BaseException:
+            failures.heal(self)
+            raise
+        if self.has_users_pool:
+            self.state.recording[tuple(self.pool_id)] = self
+        if self.state.driver is not None:
+            self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
+        self.recorder.start_segment(self.n_segments)
+        self.n_segments += 1
+        self.is_open = True
+        self._sync_debug(True)
+        self.streams.fork()
+
+    def _end_segment(self, final: bool = False) -> None:
+        """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
+        recorder = self.recorder
+        base, graph = self.state.base, self.segment_graph
+        # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
+        self.streams.join()
+        recorder.note_opaque()  # after joining: the last launch of a side stream may be one
+        if self.streams.status() is CaptureStatus.INVALIDATED:
+            recorder.note_opaque_of_the_dead(self.graph_handle)
+        live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
+        self._is_over()
+        is_users = graph is self.graph_ref()
+        try:
+            with warnings.catch_warnings():
+                if not (final and self.n_segments == 1):
+                    warnings.simplefilter("ignore")
+                with self.streams.be_on_own():
+                    self.state.base.capture_end(graph)
+        except RuntimeError as error:
+            is_healed = failures.heal(self, end_was_refused=True)
+            if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
+                raise failures.end_error(self, error) from error
+            process.log.debug("capture_end failed: %s", error)
+            graph = None
+        if self.pool_id is None:
+            self.pool_id = base.pool(self.segment_graph)
+        tape = recorder.tape
+        self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
+        for opaque in tape.opaque:
+            self.state.counters.add("opaque")
+            process.log.debug("opaque launch before %s", opaque.where)
+        step = SegmentStep(self.segment_graph, is_users, tape, live, tuple(recorder.mutated.values()))
+        if graph is not None:
+            self._instantiate(step, is_users)
+        elif self.died_of is not None:
+            step.step_down("an unforeseen operation ended the capture; its part runs from the tape", *self.died_of)
+        else:
+            step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
+        if tape.rows or tape.opaque or (final and self.n_segments == 1):
+            self.program.steps.append(step)
+        # An empty segment's graph dies with this call: once the next capture is open, an outer one
+        # included, its end would end that.
+        self.segment_graph = None
+
+    def _is_over(self) -> None:
+        """The segment that was open is not any more, whatever its end gives."""
+        self.is_open = False
+        if self.has_users_pool:
+            self.state.recording.pop(tuple(self.pool_id), None)
+        self._sync_debug(False)
+
+    def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
+        graph = self.segment_graph
+        if self.state.driver is not None:
+            step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
+        step.is_launchable = True
+        if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
+            step.instantiate()
+
+    def _discard_segment(self) -> None:
+        self._is_over()
+        graph = self.segment_graph
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with self.streams.be_on_own():
+                    self.streams.join()
+                    self.state.base.capture_end(graph)
+            except (RuntimeError, DriverError):
+                failures.heal(self, end_was_refused=True)
+
+    def grew(self) -> None:
+        """The graph has as many nodes as the defect table allows: go on in another one."""
+        limit = self.recorder.max_nodes
+        reason = f"over {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
+        self.state.report("graph_cut", reason, where=shown(place()), level=logging.INFO)
+        self.suspend()
+        self.resume()
+
+    def suspend(self) -> None:
+        """Make room for a capture inside this one."""
+        self.recorder.paused = True
+        try:
+            with self.streams.be_on_own():
+                self._end_segment()
+        except BaseException as error:
+            self.abort(error)
+            raise
+
+    def resume(self) -> None:
+        if self.error is None:
+            try:
+                with self.streams.be_on_own():
+                    self._open(self.new_graph())
+            except BaseException as error:
+                self.abort(error)
+                raise
+            self.recorder.paused = False
+
+    def new_graph(self) -> Any:
+        return self.state.base(keep_graph=True)
+
+    # -- splits -------------------------------------------------------------------------------------
+
+    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation of the table, seen at the dispatcher: do it on the host's side."""
+        name = func._schema.name
+        if self.policy is OnUnsafe.RAISE:
+            # Nothing but the operation itself: its own error is what the program is to see.
+            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
+        if name == "aten::_local_scalar_dense":
+            return self.values.read_below_python(func, args)
+        outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            writes = written(func, args, kwargs)
+            foreign = self.generators.foreign_states(args, kwargs)
+            self.undo.save(writes, self.streams.own)
+            self.undo.save_states(foreign)
+            out = func(*args, **kwargs)
+            if outcome:
+                return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
+            for tensor in flat(out):
+                if tensor.is_cuda:
+                    self.recorder.adopt(tensor)
+                elif any(map(self.values.comes_from_device, flat(args, kwargs))):
+                    self.values.taint(tensor)
+            return out, HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
+
+        return self.split(row, name, make, where)
+
+    def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None) -> Any:
+        """End the segment, run what is pending, do the host's part, open the next segment.
+
+        Raises:
+            CaptureError: `unsafe_op_in_capture` where the policy is "raise".
+        """
+        where = where or place()
+        shown = where_of(*where)
+        if self.policy is OnUnsafe.RAISE:
+            return self._torchs_own(row, name, make, shown)
+        self.state.report("split", row.kind.value, name, shown, logging.INFO)
+        self.recorder.paused = True
+        try:
+            # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
+            with self.streams.be_on_own():
+                self._end_segment()
+                self.execute_pending()
+                out, step = make()
+                if step is not None:
+                    self.program.steps.append(step)
+                self.n_executed = len(self.program.steps)
+                self._open(self.new_graph())
+        except BaseException as error:
+            self.abort(error)
+            raise
+        finally:
+            self.recorder.paused = not self._has_entered
+        return out
+
+    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
+        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        said = STOCK_TEXT
+        self.recorder.paused = True
+        try:
+            out, _ = make()
+            if row.kind is Kind.GENERATOR:
+                return out  # torch lets some of these pass
+        except RuntimeError as error:
+            said = str(error)
+        finally:
+            self.recorder.paused = False
+        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
+        self.abort(failure)
+        raise failure
+
+    def execute_pending(self) -> None:
+        """Launch what was recorded and not yet run, so that real values exist."""
+        steps = self.program.steps
+        if not self.has_executed:
+            self.has_executed = True
+            # Inputs may still be written by other streams; a capture never waited for them.
+            try:
+                intercept.stock("device_synchronize")()
+            except RuntimeError:
+                intercept.stock("stream_synchronize")(self.streams.own)  # another thread captures in global mode
+            self.undo.save_states(self.generators.states())
+        pending = steps[self.n_executed :]
+        for step in pending:
+            self.undo.save(step.mutated, self.streams.own)
+            if isinstance(step, SegmentStep):
+                self._report_opaque(step.tape)
+            self._pin_externals()
+            step.run(self.program)
+        self.n_executed = len(steps)
+
+    def _report_opaque(self, tape: Any) -> None:
+        if tape.opaque:
+            self.state.report(
+                "effects_not_undone",
+                "a split ran launches that torch did not make; what they wrote outside the graph stays written",
+                str(len(tape.opaque)),
+                tape.opaque[0].where,
+            )
+
+    # -- what an operation did -------------------------------------------------------------------------
+
+    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+        """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self.state.counters.add("out_of_memory")
+            try:
+                raise error
+            finally:
+                del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
+        status = self.streams.status()
+        if status is CaptureStatus.ACTIVE:
+            text = str(error)
+            if not info.mutates:
+                self.recorder.disown_new_nodes()
+            if _UNREGISTERED in text:
+                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
+            if any(refusal in text for refusal in _REFUSALS):
+                row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
+                return self.unsafe_op(row, func, args, kwargs)
+            failures.explain_devices(self, info.name, args, kwargs, error)
+            raise error
+        return failures.recover(self, info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+
+    def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
+        """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+        if self.streams.status() is CaptureStatus.ACTIVE:
+            raise error
+        failures.recover(self, name, error, lambda row: self.split(row, name, lambda: (None, None)))
+        return again()
+
+    def escaped_recording(self, out: Any, info: Any) -> bool:
+        """HIP only: device work that returned success and left no node behind."""
+        tensors = flat(out)
+        if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
+            return False
+        return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
+        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        generator = self.generators.default
+        if slot is not None:
+            position, name = slot
+            given = args[position] if position < len(args) else kwargs.get(name)
+            if given is not None:
+                generator = self.generators.find(given)
+        if generator is not None:
+            tape = self.recorder.tape
+            tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
+
+    # -- waits, events, other graphs --------------------------------------------------------------------
+
+    def host_call(self, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+        """A wait or another host call that a capture refuses: split, make it, make it again at replay."""
+        where = place()
+
+        def make() -> tuple[Any, Step | None]:
+            return call(), CallStep(call, name, *where) if repeat else None
+
+        return self.split(BY_NAME[name], name, make, where)
+
+    def replay_inside(self, graph: Any) -> None:
+        """A graph replayed inside this capture becomes a step of the program."""
+        name = "torch.cuda.CUDAGraph.replay"
+        where = place()
+
+        def make() -> tuple[Any, Step]:
+            program = graph._program
+            self.undo.save(program.writes(), self.streams.own)
+            self.undo.save_states(program.random_states())
+            for segment in program.segments:
+                self._report_opaque(segment.tape)
+            graph.replay()
+            return None, ReplayStep(graph, name, *where)
+
+        self.split(BY_NAME[name], name, make, where)
+
+    # -- small things ------------------------------------------------------------------------------------
+
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        driver = self.state.driver
+        if stream != self.streams.own.cuda_stream:
+            self.streams.note_side(torch.cuda.current_stream())
+        if driver is None:
+            return lambda: 0
+        return driver.frontier_reader(stream)
+
+    def _sync_debug(self, on: bool) -> None:
+        # Raises at hidden waits before they reach the driver. It is process-wide: where other
+        # threads run, they would be refused their own waits, so there the table must do.
+        if on:
+            import threading
+
+            if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
+                self._saved_debug = torch.cuda.get_sync_debug_mode()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that the mode is a prototype
+                    torch._C._cuda_set_sync_debug_mode(2)
+        elif getattr(self, "_saved_debug", None) is not None:
+            torch._C._cuda_set_sync_debug_mode(self._saved_debug)
+            self._saved_debug = None
+
+    def make_room_for_threads(self) -> None:
+        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        self._sync_debug(False)
+
+    def _pin_externals(self) -> None:
+        self.program.externals.update(self.recorder.externals)
+
+    def _finish_program(self) -> None:
+        """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
+        program = self.program
+        program.generators = self.generators.states()
+        graph_memory = self.state.graph_memory
+        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
+        for value, tensor in self.recorder.externals.items():
+            in_pool, address = False, value.address
+            if address or tensor.is_cuda:
+                start = storage_address(tensor) if tensor.storage_offset() or not address else address
+                in_pool = start in graph_memory or (bool(ranges) and is_within(address, ranges))
+            program.externals[value] = Layout.of(tensor) if in_pool else tensor
+        for step in program.segments:
+            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
+        program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
+        graph_memory.update(program.addresses)
+        program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
+        self.recorder.externals = {}
+        self.recorder.outside = {}
+        self.recorder.values = []
+        self.recorder.mutated = {}
+        self.recorder.tape = type(self.recorder.tape)(-1)
+
+
+STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
+_NO_NODE = frozenset(
+    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
+    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
+)
+
+
+def shown(where: Any) -> str:
+    """A place as ``place`` gives it, for people."""
+    return str(where_of(*where))

@@ -1,0 +1,311 @@
+"""What one replay does, step by step.
+
+Most graphs are one ``GraphStep`` and are launched without any of this. A capture that met unsafe
+operations is a list: launch, do the host's part, launch again. Each step says what a failure of
+it means and what it changes outside the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
+from gfxgraph.capture.memory import Layout, overwrite, tensor_of
+from gfxgraph.core.questions import Question, ask
+from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.program import Program
+
+
+class Step(ABC):
+    """One part of a replay."""
+
+    mutated: tuple[Tensor | Layout, ...] = ()
+    """External tensors that the step writes; saved and restored around a capture that runs it."""
+
+    @abstractmethod
+    def run(self, program: Program) -> None:
+        """Do this part's work."""
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """Everything that running the step writes and that others may look at."""
+        yield from self.mutated
+
+    def random_states(self) -> Iterator[Any]:
+        """Handles on the random states that the step draws from besides the graph's own."""
+        return iter(())
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class SegmentStep(Step):
+    """A stretch of recorded work: launched as a graph, or run from its tape when that failed.
+
+    Args:
+        owner: the torch graph object. The user's own is held weakly: it holds this step.
+        is_users: whether ``owner`` is the user's.
+        live: values that outlive the segment, at the addresses where others will look for them; those in host
+            memory themselves, since nothing else may hold them.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        is_users: bool,
+        tape: Tape,
+        live: list[tuple[Value, Layout | Tensor]],
+        mutated: tuple[Tensor | Layout, ...],
+    ) -> None:
+        self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_users = is_users
+        self.is_launchable = False
+        self.why_not: tuple[str, str, object] | None = None
+        self.tape = tape
+        self.live = live
+        self.mutated = mutated
+        self.n_nodes = 0
+        self.rng_increments: list[int] | None = None
+        """How far one run advances each generator of the program; None until it was measured."""
+
+    @property
+    def where(self) -> object:
+        """Where the segment's work begins in the user's source."""
+        return self.tape.entries[0].where if self.tape.rows else ""
+
+    def step_down(self, reason: str, op: str, where: object = "") -> None:
+        """From now on the tape runs; counted now and at each replay."""
+        self.is_launchable = False
+        self.why_not = reason, op, where or self.where
+        note_fallback(*self.why_not)
+
+    def instantiate(self) -> None:
+        """Make the executable graph; where that fails the tape runs from now on.
+
+        Raises:
+            CaptureError: `instantiate_failed`, where the tape does not know all of the work.
+        """
+        try:
+            process.require().base.instantiate(self.graph)
+        except RuntimeError as error:
+            if not self.tape.is_complete:
+                raise CaptureError(
+                    "instantiate_failed", status=str(error).splitlines()[0], n_nodes=self.n_nodes, quote=str(error)
+                ) from error
+            process.log.debug("instantiate failed: %s", error)
+            self.step_down("the graph could not be instantiated; its tape runs instead", "instantiate")
+
+    @property
+    def graph(self) -> Any:
+        """The torch graph object, None where it could not be made or has been retired."""
+        return self._owner() if self.is_launchable else None
+
+    def run(self, program: Program) -> None:
+        self.launch(program)
+
+    def launch(self, program: Program) -> bool:
+        """Do the segment's work; False where it was not the graph that did it."""
+        if self.graph is None:
+            self.run_tape(program)
+            if self.why_not is not None:
+                note_fallback(*self.why_not)
+            return False
+        try:
+            if program.by_nodes is not None:
+                program.by_nodes(self, program)
+            else:
+                program.launch(self.graph)
+        except GfxGraphFault:
+            raise  # the device is gone: nothing that could be tried would run
+        except RuntimeError as error:
+            program.launch_failed(self, error)
+            return False
+        return True
+
+    def compute(self, program: Program) -> Env:
+        """Run the tape into fresh memory."""
+        return run_tape(self.tape, program.lookup, {value for value, _ in self.live})
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        for _, place in self.live:
+            yield place
+
+    def run_tape(self, program: Program) -> None:
+        """Do the segment's work operation by operation, into the same addresses."""
+        env = self.compute(program)
+        self.wait_for_host_results()
+        with torch.inference_mode():
+            for value, place in self.live:
+                made, target = env.get(value), tensor_of(place)
+                if made is not None and made.data_ptr() != target.data_ptr():
+                    overwrite(target, made)
+
+    def wait_for_host_results(self) -> None:
+        """A copy to page-locked memory returns before it has happened."""
+        if any(isinstance(place, Tensor) for _, place in self.live):
+            torch.cuda.current_stream().synchronize()
+
+    def __str__(self) -> str:
+        how = "graph" if self.graph is not None else "tape"
+        return f"{how} of {self.n_nodes} nodes, {len(self.tape.entries)} operations"
+
+
+@dataclass(slots=True, eq=False)
+class HostStep(Step):
+    """An operation that no graph holds, run eagerly at each replay into the same tensors."""
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    out: Any
+    name: str
+    code: Any
+    lasti: int
+    mutated: tuple[Tensor | Layout, ...] = ()
+    states: tuple[Any, ...] = ()
+    """Handles on the states of generators among ``args`` that the graph does not know."""
+
+    def run(self, program: Program) -> None:
+        with torch.inference_mode():  # the tensors may have been made under it
+            result = self.func(*self.args, **self.kwargs)
+            wait_for_collective(result)
+            self._store(self.out, result)
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        yield from (out for out in leaves_of(self.out) if out.layout is torch.strided)
+
+    def random_states(self) -> Iterator[Any]:
+        return iter(self.states)
+
+    def _store(self, out: Any, result: Any) -> None:
+        if isinstance(out, Tensor):
+            if out is result:
+                return
+            if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
+                return
+            if out.size() != result.size():
+                raise GuardMismatch(
+                    "shape_guard_mismatch",
+                    op=self.name,
+                    where=where_of(self.code, self.lasti),
+                    expected=tuple(out.size()),
+                    actual=tuple(result.size()),
+                )
+            with torch.inference_mode():
+                out.copy_(result)
+        elif isinstance(out, (tuple, list)):
+            for mine, new in zip(out, result):
+                self._store(mine, new)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class ReadStep(Step):
+    """A value read by the host: read again, and every question asked of it asked again."""
+
+    read: Callable[[], Any]
+    index: int
+    name: str
+    code: Any
+    lasti: int
+    questions: list[Question] = field(default_factory=list)
+
+    def run(self, program: Program) -> None:
+        program.values[self.index] = self.read()
+        for question in self.questions:
+            holds, now = ask(question, program.values)
+            if not holds:
+                process.require().counters.add("guard_mismatch")
+                exact = question.test == "is exactly"
+                raise GuardMismatch(
+                    "guard_mismatch",
+                    where=question.where,
+                    question=question.text(),
+                    expected=question.operand if exact else question.answer,
+                    actual=now,
+                )
+
+    def __str__(self) -> str:
+        return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class CallStep(Step):
+    """A wait, a generator's state: a call made again."""
+
+    call: Callable[[], Any]
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Program) -> None:
+        self.call()
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class ReplayStep(Step):
+    """A graph replayed inside the capture: replayed again, with everything that its program does."""
+
+    graph: Any
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Program) -> None:
+        self.graph.replay()
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        inner = self.graph._program
+        return inner.writes() if inner is not None else iter(())
+
+    def random_states(self) -> Iterator[Any]:
+        inner = self.graph._program
+        return inner.random_states() if inner is not None else iter(())
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def leaves_of(out: Any) -> Iterator[Tensor]:
+    """Every tensor of an operation's result."""
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for part in out:
+            yield from leaves_of(part)
+
+
+def describe(entry: Entry) -> str:
+    return f"{entry.name} at {entry.where}"
+
+
+def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
+    """Count a step down and log it once; the error itself at debug level."""
+    state = process.require()
+    state.report("fallback", reason, op, where)
+    if error is not None:
+        process.log.log(logging.DEBUG, "fallback because of: %s", error)
+
+
+def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
+    return ReplayError(
+        "no_fallback_left", tried=", ".join(tried), where=where, said=first_line(error), quote=str(error)
+    )

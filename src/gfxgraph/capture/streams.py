@@ -1,0 +1,90 @@
+"""The streams of one capture: the one it began on, those forked from it, and the events between them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+
+from gfxgraph.capture import intercept
+from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus
+
+
+def wait_for(state: process.Process, stream: Any) -> None:
+    """Wait for what was sent to ``stream``. Captures go on, other threads' too; one of ``stream`` is not waited for.
+
+    A device that has failed says so at the next call, too.
+    """
+    with suppress(RuntimeError):
+        if state.driver is not None:  # torch's own way ends captures of other threads
+            state.driver.synchronize_stream(stream.cuda_stream)
+        else:
+            intercept.stock("stream_synchronize")(stream)
+
+
+class Streams:
+    """Attributes:
+    own: the stream on which the capture began.
+    side: streams forked from it inside the capture, by handle.
+    """
+
+    def __init__(self) -> None:
+        self.own = torch.cuda.current_stream()
+        self.side: dict[int, Any] = {}
+        # Held, not weakly: torch's event type does not clear weak references when it dies.
+        self._events: dict[int, tuple[Any, int]] = {}
+
+    def be_on_own(self) -> Any:
+        """Make the stream current that the capture began on."""
+        is_current = torch.cuda.current_stream().cuda_stream == self.own.cuda_stream
+        return nullcontext() if is_current else torch.cuda.stream(self.own)
+
+    def captures(self, stream: Any) -> bool:
+        """True if ``stream`` is part of this capture."""
+        handle = stream.cuda_stream
+        return handle == self.own.cuda_stream or handle in self.side
+
+    def note_side(self, stream: Any) -> None:
+        if stream.cuda_stream != self.own.cuda_stream:
+            self.side[stream.cuda_stream] = stream
+
+    def note_event(self, event: Any, segment: int) -> None:
+        self._events[id(event)] = (event, segment)
+
+    def recorded_in(self, event: Any) -> int | None:
+        """The segment in which the event was last recorded, None where it was not recorded here."""
+        found = self._events.get(id(event))
+        return found[1] if found is not None else None
+
+    def fork(self) -> None:
+        """Let the side streams take part in the segment that has just been opened."""
+        if not self.side:
+            return
+        event = torch.cuda.Event()
+        intercept.stock("record")(event, self.own)
+        for stream in self.side.values():
+            intercept.stock("wait")(event, stream)
+
+    def join(self) -> None:
+        """Let the capture's own stream wait for the side streams."""
+        for stream in self.side.values():
+            if self.status(stream) is CaptureStatus.ACTIVE:
+                event = torch.cuda.Event()
+                try:
+                    intercept.stock("record")(event, stream)
+                    intercept.stock("wait")(event, self.own)
+                except RuntimeError as error:  # the capture is dead; its end says so
+                    process.log.debug("could not join %s: %s", stream, error)
+
+    def status(self, stream: Any = None) -> CaptureStatus:
+        """What the runtime says of a stream, the capture's own where none is given."""
+        driver = process.require().driver
+        if driver is None:
+            return CaptureStatus.ACTIVE if torch.cuda.is_current_stream_capturing() else CaptureStatus.INVALIDATED
+        return driver.capture_info((stream or self.own).cuda_stream).status
+
+    def let_go(self) -> None:
+        self._events.clear()
+        self.side.clear()

@@ -1,0 +1,190 @@
+"""``linear`` and ``scaled_dot_product_attention`` recorded whole: one row of the tape in place of many.
+
+Problem: every operation that comes to a dispatch mode costs as much as launching its kernel, and torch makes
+four of one ``linear`` (a transpose, a view, the product, a view) and five or more of one attention with a mask.
+They are a third of a language model's step. Idea: while a capture runs, the two functions of
+``torch.nn.functional`` hand their arguments to the recorder itself, which calls the original with dispatch modes
+off and notes ``aten::linear``.
+
+Where the parts matter, or could be others, it goes the usual way: gradients or forward-mode AD, autocast,
+functorch, another mode on torch's stack, subclasses, arguments that are not on the device, guarded memory,
+dropout. Which kernel attention takes depends on switches of the process; the tape runs it under those that
+held in the capture (``AsCaptured``).
+
+Dynamo guards compiled code on the very functions: put in their place for a moment, all of it would be compiled
+anew inside the capture (seen on torch 2.11 to 2.15). So nothing is put there once Dynamo has compiled anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from gfxgraph.capture.overloads import OpInfo, known_as
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.recorder import Recorder
+
+_linear = torch._C._nn.linear
+_attention = torch._C._nn.scaled_dot_product_attention
+_n_modes = torch._C._len_torch_dispatch_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_has_grad = torch.is_grad_enabled
+_has_autocast = torch.is_autocast_enabled
+_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_PLAIN = frozenset({bool, int, float, type(None)})
+# The switches by which torch chooses attention's kernel, of which each version has some.
+_SWITCHES: list[tuple[Any, Any]] = [
+    (getattr(torch._C, f"_get_{get}"), getattr(torch._C, f"_set_{put}"))
+    for get, put in (
+        ("flash_sdp_enabled", "sdp_use_flash"),
+        ("mem_efficient_sdp_enabled", "sdp_use_mem_efficient"),
+        ("math_sdp_enabled", "sdp_use_math"),
+        ("cudnn_sdp_enabled", "sdp_use_cudnn"),
+        ("overrideable_sdp_enabled", "sdp_use_overrideable"),
+        ("fa3_sdp_enabled", "sdp_use_fa3"),
+        ("math_sdp_allow_fp16_bf16_reduction", "math_sdp_allow_fp16_bf16_reduction"),
+        ("sdp_priority_order", "sdp_priority_order"),
+    )
+    if hasattr(torch._C, f"_get_{get}") and hasattr(torch._C, f"_set_{put}")
+]
+
+
+def owner_of(name: str) -> Any:
+    """``torch.nn.functional``, where no compiled code can be guarded on its function ``name``; else None."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    functional = torch.nn.functional
+    is_free = frames is None or frames.FRAME_COUNTER == 0
+    return functional if is_free and getattr(functional, name) is getattr(torch._C._nn, name) else None
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """Stands in for ``torch.nn.functional.linear`` while a capture runs in some thread."""
+    recorder = None if torch.compiler.is_compiling() else _recorder()
+    if (
+        recorder is None
+        or not _is_plain(input)
+        or not _is_plain(weight)
+        or not (bias is None or _is_plain(bias))
+    ):  # fmt: skip
+        return _linear(input, weight, bias)
+    args = (input, weight) if bias is None else (input, weight, bias)
+    return recorder.__torch_dispatch__(_LINEAR, (), args)  # type: ignore[no-any-return]
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: Any = 0.0,
+    is_causal: Any = False,
+    **named: Any,
+) -> Tensor:
+    """Stands in for ``torch.nn.functional.scaled_dot_product_attention`` likewise."""
+    recorder = None if torch.compiler.is_compiling() else _recorder()
+    if (
+        recorder is None
+        or not (_is_plain(query) and _is_plain(key) and _is_plain(value))
+        or not (attn_mask is None or _is_plain(attn_mask))
+        or type(dropout_p) not in _PLAIN
+        or dropout_p != 0
+        or type(is_causal) is not bool
+        or not all(type(each) in _PLAIN for each in named.values())
+    ):
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **named)
+    args = (query, key, value, attn_mask, 0.0, is_causal)
+    return recorder.__torch_dispatch__(_attention_now(), (), args, named)  # type: ignore[no-any-return]
+
+
+def _recorder() -> Recorder | None:
+    """The recorder of this thread's capture, where it takes operations whole."""
+    session = process.active_session()
+    if session is None:
+        return None
+    recorder = session.recorder
+    if (
+        recorder.paused
+        or recorder.is_wary
+        or _has_grad()
+        or _n_modes() != 1  # the recorder
+        or _has_autocast("cuda")
+        or _has_function_mode()
+        or _interpreter() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return None
+    return recorder
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in _TYPES and tensor.is_cuda and not tensor.is_nested
+
+
+class AsCaptured:
+    """An overload that is called under the switches that held when it was captured; else that very overload."""
+
+    def __init__(self, func: Any, switches: tuple[Any, ...]) -> None:
+        self._func = func
+        self._switches = switches
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        now = _switches()
+        if now == self._switches:
+            return self._func(*args, **kwargs)
+        _switch(self._switches)
+        try:
+            return self._func(*args, **kwargs)
+        finally:
+            _switch(now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._func, name)
+
+    def __str__(self) -> str:
+        return str(self._func)
+
+
+def _switches() -> tuple[Any, ...]:
+    return tuple([tuple(now) if type(now := get()) is list else now for get, _ in _SWITCHES])
+
+
+def _switch(settings: tuple[Any, ...]) -> None:
+    for (_, put), setting in zip(_SWITCHES, settings):
+        put(list(setting) if type(setting) is tuple else setting)
+
+
+def _whole(overload: Any, original: Any, func: Any) -> object:
+    """What to give to a recorder in place of the overload; ``func`` is what its tape will call."""
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        with torch._C._DisableTorchDispatch():
+            return original(*args, **kwargs)  # type: ignore[no-any-return]
+
+    info = OpInfo(overload)
+    info.func = func
+    info.is_composite = info.is_watched = False
+    info.draws = False  # attention does without dropout here
+    info.has_effects = bool(info.mutates)
+    info.call = info.binding = call
+    return known_as(info)
+
+
+def _attention_now() -> object:
+    """Attention under the switches as they are."""
+    switches = _switches()
+    found = _ATTENTION.get(switches)
+    if found is None:
+        overload = torch.ops.aten.scaled_dot_product_attention.default
+        found = _ATTENTION[switches] = _whole(overload, _attention, AsCaptured(overload, switches))
+    return found
+
+
+_LINEAR = _whole(torch.ops.aten.linear.default, _linear, torch.ops.aten.linear.default)
+_ATTENTION: dict[tuple[Any, ...], object] = {}

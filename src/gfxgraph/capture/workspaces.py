@@ -1,0 +1,186 @@
+"""Workspaces of cuBLAS stay where they are while graphs point at them.
+
+Problem: torch keeps a workspace for each stream and handle, and a captured matrix product holds its address.
+Inductor's graph trees give all workspaces back round each of their captures, and ``torch.cuda.graph`` unmaps what
+is given back: a graph captured earlier then reads and writes memory that is gone, or that is somebody else's. Idea:
+where workspaces are given back, the memory of those that graphs may point at is taken again at once, and held as
+long as there are graphs that were captured on its stream.
+
+Memory in a private pool that is not ours is left alone: it is mapped as long as the pool's graphs live, and graph
+trees count on having it back.
+
+Source: clear_cublas_manager in torch/_inductor/cudagraph_trees.py, torch.cuda.graph in torch/cuda/graphs.py;
+docs/decisions/0098.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gfxgraph.capture.memory import all_segments
+from gfxgraph.process import process
+
+MOST_TRIES = 64
+"""Allocations that look for one block before it is given up."""
+_NO_POOL = (0, 0)
+
+own_pools: set[tuple[int, int]] = set()
+"""Ids of the pools that callables capture into; nothing but our captures takes memory there."""
+
+
+@dataclass(slots=True)
+class _Captured:
+    """A stream on which captures took place, and what is held for them."""
+
+    stream: Any
+    graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    held: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Memory that the allocator has given out."""
+
+    address: int
+    nbytes: int
+    stream: int
+    device: int
+    pool: tuple[int, int]
+
+
+_streams: dict[int, _Captured] = {}
+"""By the stream's handle."""
+_lock = threading.Lock()
+_replaced: Callable[[], Any] | None = None
+_in_place: Callable[[], Any] | None = None
+
+
+def note(stream: Any, graph: Any) -> None:
+    """Remember that ``graph`` is being captured on ``stream``."""
+    start()  # where the bridge is off, and callables capture without it
+    with _lock:
+        found = _streams.get(stream.cuda_stream)
+        if found is None:
+            found = _streams[stream.cuda_stream] = _Captured(stream)
+        found.graphs.add(graph)
+        _forget_the_dead()
+
+
+def n_held(stream: Any = None) -> int:
+    """Blocks that are held now, of one stream or of all."""
+    chosen = [c for handle, c in _streams.items() if stream is None or handle == stream.cuda_stream]
+    return sum(len(captured.held) for captured in chosen)
+
+
+def start() -> None:
+    """Notice from now on that workspaces are given back."""
+    global _replaced, _in_place
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is None or _in_place is not None:
+        return
+
+    @functools.wraps(clear)
+    def kept() -> None:
+        _clear(clear)
+
+    _replaced, _in_place = clear, kept
+    torch._C._cuda_clearCublasWorkspaces = kept
+
+
+def stop(*, is_device_gone: bool = False) -> None:
+    """Put torch's own function back; what is held stays until its graphs are gone, or the simulated device is."""
+    global _replaced, _in_place
+    if is_device_gone:
+        _streams.clear()
+    if _in_place is not None and torch._C._cuda_clearCublasWorkspaces is _in_place:
+        torch._C._cuda_clearCublasWorkspaces = _replaced
+    _replaced = _in_place = None
+
+
+def _forget_the_dead() -> None:
+    for handle in [handle for handle, captured in _streams.items() if not captured.graphs]:
+        del _streams[handle]
+
+
+def _clear(clear: Callable[[], Any]) -> None:
+    """Give the workspaces back, all but the memory that graphs may point at."""
+    with _lock:
+        _forget_the_dead()
+        wanted = dict(_streams)
+    if not wanted or torch.cuda.is_current_stream_capturing():
+        clear()
+        return
+    before = _blocks(wanted)
+    clear()
+    now = _blocks(wanted)
+    for address in before.keys() - now.keys():
+        block = before[address]
+        captured = wanted[block.stream]
+        held = _take_again(block, captured.stream)
+        if held is None:
+            process.require().report(
+                "workspace_lost",
+                "cuBLAS' workspace was given back under a graph, and its memory was taken by something else; "
+                "capture the graph again",
+                where=captured.stream,
+            )
+        else:
+            captured.held.extend(held)
+
+
+def _blocks(streams: dict[int, _Captured]) -> dict[int, _Block]:
+    """What is given out on these streams, in memory that may be unmapped or used for something else, by address."""
+    found = {}
+    for segment in all_segments():
+        pool = tuple(segment.get("segment_pool_id", _NO_POOL))
+        if segment["stream"] not in streams or (pool != _NO_POOL and pool not in own_pools):
+            continue
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                found[address] = _Block(address, block["size"], segment["stream"], segment["device"], pool)
+            address += block["size"]
+    return found
+
+
+def _take_again(block: _Block, stream: Any) -> list[Tensor] | None:
+    """Allocate until a block's memory is ours; None where it is not to be had."""
+    taken: list[Tensor] = []  # all of it is kept while looking, so that each try gives other memory
+    held: list[Tensor] = []
+    n_missing = block.nbytes
+    with _disable_current_modes(), torch.cuda.stream(stream), _routed(block):
+        with contextlib.suppress(torch.OutOfMemoryError):
+            for _ in range(MOST_TRIES):
+                taken.append(torch.empty(block.nbytes, dtype=torch.uint8, device=f"cuda:{block.device}"))
+                start = max(block.address, taken[-1].data_ptr())
+                stop = min(block.address + block.nbytes, taken[-1].data_ptr() + block.nbytes)
+                if start < stop:
+                    held.append(taken[-1])
+                    n_missing -= stop - start
+                if n_missing <= 0:
+                    return held
+    return None
+
+
+@contextlib.contextmanager
+def _routed(block: _Block) -> Iterator[None]:
+    """Allocations between come from the block's pool."""
+    if block.pool == _NO_POOL:
+        yield
+        return
+    torch._C._cuda_beginAllocateCurrentThreadToPool(block.device, block.pool)
+    try:
+        yield
+    finally:
+        torch._C._cuda_endAllocateToPool(block.device, block.pool)
+        torch._C._cuda_releasePool(block.device, block.pool)

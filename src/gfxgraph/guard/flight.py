@@ -1,0 +1,134 @@
+"""The flight recorder: a file that tells, after any death, which node of which graph was running.
+
+A folder for each process, in the user's state directory: the recorder itself, mapped into memory so
+that writing it costs no system call and outlives SIGKILL, and the descriptions of graphs and memory
+as JSON. Removed at a clean end, by the process or by the supervisor that started it.
+
+``running`` and ``idle`` may be called from signal handlers: they assign to mapped memory and take
+no lock. Everything else writes files and may not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import mmap
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gfxgraph import config
+from gfxgraph.core import flight
+from gfxgraph.core.faults import NodeInfo
+from gfxgraph.core.flight import Page, Phase
+from gfxgraph.core.memory_map import Allocation
+from gfxgraph.process import process
+
+
+class FlightRecorder:
+    """This process's recorder."""
+
+    def __init__(self, home: Path, *, is_supervised: bool) -> None:
+        # The time too: state directories are shared by machines and containers, process numbers are not.
+        self.folder = home / f"{flight.PREFIX}{os.getpid()}-{time.time_ns():x}"
+        self.is_supervised = is_supervised
+        self._owner = os.getpid()
+        self._numbers = itertools.count(1)
+        self.folder.mkdir(parents=True, mode=0o700)
+        path = self.folder / flight.RECORDER_FILE
+        path.write_bytes(b"\0" * flight.PAGE_NBYTES)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), flight.PAGE_NBYTES)
+        self.page = Page(self._owner)
+        self._write(self.page)
+
+    def next_graph(self) -> int:
+        return next(self._numbers)
+
+    def describe(self, graph: int, segment: int, nodes: Iterable[NodeInfo], where: str) -> None:
+        """Write what the nodes of a segment are."""
+        table = {"where": where, "nodes": [node.as_dict() for node in nodes]}
+        self._save(flight.graph_file(graph, segment), table)
+
+    def remember(self, allocations: Iterable[Allocation]) -> None:
+        """Write what memory is whose."""
+        self._save(flight.MEMORY_FILE, [allocation.as_dict() for allocation in allocations])
+
+    def running(self, graph: int, segment: int, node: int, n_nodes: int, replay: int) -> None:
+        """A node is about to run."""
+        n, now = self.page.sequence + 1, time.monotonic_ns()
+        self._write(Page(self._owner, Phase.RUNNING, graph, segment, node, n_nodes, replay, now, n))
+
+    def idle(self) -> None:
+        """The replay is done."""
+        self._write(replace(self.page, phase=Phase.IDLE, sequence=self.page.sequence + 1))
+
+    def faulted(self, text: str) -> None:
+        """The process saw a fault and says so itself; ``text`` is what it says."""
+        self._save(flight.FAULT_FILE, {"text": text})
+        self._write(replace(self.page, phase=Phase.FAULTED, sequence=self.page.sequence + 1))
+
+    def close(self) -> None:
+        """A clean end: remove the folder, unless a supervisor will."""
+        if os.getpid() != self._owner or self.is_supervised:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self, page: Page) -> None:
+        self.page = page
+        data = page.pack()
+        self._map[: len(data)] = data
+
+    def _save(self, name: str, table: object) -> None:
+        # Written beside and renamed: a reader never sees half a file. Threads replay graphs at the same time.
+        temporary = self.folder / f".{name}.{threading.get_ident():x}"
+        temporary.write_text(json.dumps(table), encoding="utf-8")
+        temporary.replace(self.folder / name)
+
+
+_recorder: FlightRecorder | None = None
+
+
+def recorder() -> FlightRecorder | None:
+    """This process's recorder, made at the first call; None where the state directory cannot be written."""
+    global _recorder
+    if _recorder is not None and _recorder._owner == os.getpid():
+        return _recorder
+    home, is_supervised = _home()
+    try:
+        if not is_supervised:
+            sweep(home)
+        _recorder = FlightRecorder(home, is_supervised=is_supervised)
+    except OSError as error:
+        process.require().report("guard_without_recorder", f"{home}: {error.strerror}", "flight recorder")
+        return None
+    atexit.register(_recorder.close)
+    return _recorder
+
+
+def _home() -> tuple[Path, bool]:
+    """Where the folder goes, and whether a supervisor asked for it there."""
+    own = config.state_folder()
+    asked = config.load().flight
+    # Nothing is written outside the user's state directory, whatever a variable says.
+    if asked and Path(asked).resolve().is_relative_to(own.resolve()):
+        return Path(asked), True
+    return own / "flight", False
+
+
+def sweep(home: Path) -> None:
+    """Remove what processes left that are gone, a week after their end."""
+    for folder in home.glob(f"{flight.PREFIX}*"):
+        number = folder.name.split("-")[1]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            try:
+                is_old = time.time() - folder.stat().st_mtime > 7 * 86400
+            except OSError:
+                continue
+            if is_old:
+                shutil.rmtree(folder, ignore_errors=True)

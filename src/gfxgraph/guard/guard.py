@@ -1,0 +1,283 @@
+"""The guard of one captured graph: what is looked at before, during and after each of its replays."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gfxgraph.capture.memory import pool_id
+from gfxgraph.capture.walk import can_walk, walk
+from gfxgraph.core.faults import NodeInfo
+from gfxgraph.core.memory_map import Allocation
+from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
+from gfxgraph.guard import flight, zoned_pool
+from gfxgraph.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
+from gfxgraph.guard.localize import fault_at, is_fault
+from gfxgraph.guard.names import Names, device_tensors
+from gfxgraph.guard.nodes import SegmentNode, nodes_of
+from gfxgraph.guard.pointers import PointerGuard, describe_arguments
+from gfxgraph.guard.redzones import RedZones
+from gfxgraph.process import process
+from gfxgraph.types import GuardTier
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.program import Program
+    from gfxgraph.capture.steps import SegmentStep
+
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+class Guard:
+    """Made when a capture has ended; a graph captured at tier 0 has none."""
+
+    def __init__(
+        self, program: Program, tier: GuardTier, pool: Any, where: str, zones: RedZones | None = None
+    ) -> None:
+        self.tier = tier
+        self.program = program
+        self.where = where
+        self.zones = zones
+        self.pointers = PointerGuard()
+        self.n_replays = 0
+        self.memory: list[Allocation] = []
+        self._nodes: dict[int, list[SegmentNode]] = {}
+        self._recorder: flight.FlightRecorder | None = None
+        self._graph_number = 0
+        self._frees: Any = None
+        names = Names()
+        own = {tuple(pool)} if pool is not None else set()
+        for segment in program.segments:
+            try:
+                nodes = nodes_of(segment, program, names)
+                self.pointers.add(nodes, program, own, names)
+                describe_arguments(nodes, names)
+            except (DriverError, RuntimeError) as error:
+                process.require().report("guard_skipped", f"the graph's nodes cannot be read: {error}", "", where)
+                nodes = []
+            self._nodes[id(segment)] = nodes
+        if zones is not None:
+            zones.place([node for nodes in self._nodes.values() for node in nodes])
+        process.require().counters.add("guard_unchecked", len(self.pointers.unchecked))
+        if tier >= GuardTier.LOCALIZE:
+            self._start_recording(names)
+            program.by_nodes = self.walk
+        _guards.add(self)
+
+    @property
+    def is_slow(self) -> bool:
+        """True where every replay takes another way than the bare launch."""
+        return self.tier >= GuardTier.LOCALIZE
+
+    def close(self) -> None:
+        """The graph is reset or gone."""
+        _guards.discard(self)
+        self.program.by_nodes = None
+        memory_may_be_gone()
+
+    # -- before ------------------------------------------------------------------------------------------
+
+    def before_replay(self) -> None:
+        """Raise where the graph would touch memory that is gone.
+
+        Raises:
+            ReplayError: `stale_pointer`.
+        """
+        self.pointers.check()
+        self.n_replays += 1
+        if self.zones is not None:
+            self.zones.arm(self.program)
+
+    # -- during ------------------------------------------------------------------------------------------
+
+    def _start_recording(self, names: Names) -> None:
+        self._recorder = flight.recorder()
+        if self._recorder is None:
+            return
+        self._graph_number = self._recorder.next_graph()
+        for number, segment in enumerate(self.program.segments):
+            self._recorder.describe(self._graph_number, number, self.infos(segment), self.where)
+        self._remember_memory(names)
+
+    def nodes(self, segment: SegmentStep) -> list[SegmentNode]:
+        return self._nodes.get(id(segment), [])
+
+    def infos(self, segment: SegmentStep) -> list[NodeInfo]:
+        return [node.info(position) for position, node in enumerate(self._nodes.get(id(segment), ()))]
+
+    def _remember_memory(self, names: Names | None = None) -> None:
+        """Note what memory is whose, where that may have changed since."""
+        frees = torch._C._cuda_memoryStats(torch.cuda.current_device())["allocation"]["all"]
+        now = frees["allocated"], frees["freed"]
+        if now == self._frees:
+            return
+        self._frees = now
+        self.memory = allocations(LiveMemory(), device_tensors(), names or Names())
+        if self._recorder is not None:
+            self._recorder.remember(self.memory)
+
+    def walk(self, segment: SegmentStep, program: Program) -> None:
+        """Replay the segment node by node, noting each before it runs.
+
+        Raises:
+            GfxGraphFault: `memory_fault`, `fault_before_replay`.
+        """
+        driver = process.require().driver
+        stream = torch.cuda.current_stream().cuda_stream
+        infos = self.infos(segment)
+        number = program.segments.index(segment)
+        running: list[int] = []
+        self._remember_memory()
+
+        def before(position: int, node: int) -> None:
+            running.append(position)
+            if self._recorder is not None:
+                self._recorder.running(self._graph_number, number, position, len(infos), self.n_replays)
+
+        try:
+            if driver is None or not can_walk(segment):
+                self._whole(segment, program, before)
+            else:
+                driver.synchronize_stream(stream)
+                walk(segment, program, before=before)
+        except (RuntimeError, IndexError) as error:
+            if not is_fault(error) or isinstance(error, GfxGraphFault):
+                raise
+            at = infos[running[-1]] if running and running[-1] < len(infos) else None
+            fault = fault_at(at, len(infos), self.n_replays, error, self.memory, segment)
+            if self._recorder is not None:
+                self._recorder.faulted(str(fault))
+            process.require().counters.add("guard_faults")
+            raise fault from error
+        if self._recorder is not None:
+            self._recorder.idle()
+
+    def _whole(self, segment: SegmentStep, program: Program, before: Any) -> None:
+        """The graph at once, where its nodes cannot be run singly; said once."""
+        process.require().report(
+            "guard_not_localized",
+            "the graph's nodes cannot be run one by one: a fault will be known by graph, not by node",
+            "",
+            self.where,
+        )
+        before(0, 0)
+        program.launch(segment.graph)
+        torch.cuda.current_stream().synchronize()
+
+    # -- after -------------------------------------------------------------------------------------------
+
+    def after_replay(self) -> None:
+        """Tier 3: look at the red zones.
+
+        Raises:
+            GfxGraphFault: `red_zone_overwritten`.
+        """
+        if self.zones is not None:
+            self.zones.check(self)
+
+
+def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:
+    """The guard that the settings in force ask for; None at tier 0."""
+    tier = process.require().settings.guard
+    if tier is GuardTier.OFF:
+        return None
+    return Guard(program, tier, pool_id(pool) if pool is not None else None, where, zones)
+
+
+def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
+    """One replay of a program with every fault localized, whatever tier it was captured at.
+
+    Raises:
+        GfxGraphFault: `memory_fault`, `fault_before_replay`.
+    """
+    if guard is None or not guard.is_slow:
+        guard = Guard(program, GuardTier.LOCALIZE, pool_id(pool), "")
+        guard.before_replay()
+        try:
+            program.run()
+        finally:
+            guard.close()
+        return
+    guard.before_replay()
+    program.run()
+
+
+def memory_may_be_gone() -> None:
+    """Memory was given back in bulk; costs nothing where no graph is guarded."""
+    for guard in list(_guards):
+        guard.pointers.memory_may_be_gone()
+
+
+_prepared: list[GuardTier] = []
+
+
+def prepare_process(
+    tier: GuardTier, replace: Callable[[Any, str, Any], None], undo: list[Callable[[], None]]
+) -> None:
+    """What a guarded process needs: calls that give memory back noticed, lines of allocations remembered.
+
+    Args:
+        replace: ``replace(owner, name, new)`` puts ``new`` in place, to be put back by ``disable``.
+        undo: what else ``disable`` is to call.
+    """
+    if not _prepared:
+        cuda = torch.cuda
+        replace(cuda.memory, "empty_cache", empty := _noticing(cuda.memory.empty_cache))
+        replace(cuda, "empty_cache", empty)
+        replace(torch._C, "_cuda_clearCublasWorkspaces", _noticing(torch._C._cuda_clearCublasWorkspaces))
+        undo.append(_prepared.clear)
+    if not _prepared or tier > max(_prepared):
+        undo.append(Lines(every_event=tier >= GuardTier.DEEP).forget)
+        if tier >= GuardTier.DEEP:
+            when_there_is_a_device(lambda: use_cache(not _is_deep()))
+            undo.append(lambda: when_there_is_a_device(lambda: use_cache(True)))
+        _prepared.append(tier)
+
+
+def _noticing(call: Any) -> Any:
+    @functools.wraps(call)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        finally:
+            memory_may_be_gone()
+
+    return noticed
+
+
+class DeepCapture:
+    """What a capture at tier 3 has: a pool with red zones, no memory used twice, and the cache on.
+
+    Outside of captures the cache is off, so that memory which is given back is unmapped at once and
+    eager work faults where it errs. A capture cannot do without it.
+    """
+
+    def __init__(self) -> None:
+        zoned_pool.let_go_of_unused()
+        self.zones: RedZones | None = None
+        try:
+            self.zones = RedZones(zoned_pool.ZonedPool())
+        except CaptureError as error:
+            process.require().report("guard_without_red_zones", str(error.fields.get("why")), "", "")
+        use_cache(True)
+
+    def pool(self, asked: Any) -> Any:
+        """The pool to capture into, whatever the program asked for."""
+        return self.zones.pool.id if self.zones is not None else asked
+
+    def ended(self) -> None:
+        use_cache(False)
+
+
+def use_cache(on: bool) -> None:
+    """Have the caching allocator keep what is given back, or not."""
+    # Not torch.cuda.memory.caching_allocator_enable, which does nothing while the device is being initialized.
+    torch._C._cuda_cudaCachingAllocator_enable(on)  # type: ignore[attr-defined]
+
+
+def _is_deep() -> bool:
+    state = process.current()
+    return state is not None and state.settings.guard >= GuardTier.DEEP

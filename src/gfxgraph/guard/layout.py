@@ -1,0 +1,114 @@
+"""Tier 1: tensors that are plain memory of their own.
+
+Kernels that assume plain memory (Triton, extensions) read and write outside where a view has zero
+strides, gaps or foreign memory. Those are replaced by plain copies at the boundary, and counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from gfxgraph.capture.recorder import place
+from gfxgraph.core.strides import LayoutReport, oddities
+from gfxgraph.errors import CaptureError
+from gfxgraph.guard.names import layout_text
+from gfxgraph.process import process
+
+
+def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = False) -> LayoutReport:
+    """Say what is unusual about a tensor's memory; the report is true where nothing is.
+
+    Args:
+        name: what the tensor is called in the report.
+        strict: raise where it is unusual.
+
+    Raises:
+        CaptureError: `unsafe_layout`, where ``strict``.
+    """
+    if tensor.layout is not torch.strided:
+        return LayoutReport(name, str(tensor.layout), ())
+    storage = tensor.untyped_storage()
+    found = oddities(
+        tuple(tensor.size()),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        storage.nbytes() // max(tensor.element_size(), 1),
+        tensor.is_neg() or tensor.is_conj(),
+    )
+    text = layout_text(tensor.size(), tensor.stride(), tensor.dtype)
+    report = LayoutReport(name, f"{text}, offset {tensor.storage_offset()}, {tensor.device}", found)
+    if strict and found:
+        from gfxgraph.core.tape import where_of
+
+        raise CaptureError("unsafe_layout", tensor=name, layout=", ".join(found), where=where_of(*place()))
+    return report
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """True for a tensor that is plain memory of its own; the quick form of ``validate_layout``."""
+    if tensor.layout is not torch.strided:
+        return True
+    return (
+        tensor.is_contiguous()
+        and tensor.storage_offset() == 0
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    )
+
+
+def make_safe(value: Any) -> Any:
+    """``value``, a tensor or any nesting of them, with every tensor plain memory of its own.
+
+    Tensors that are so already are handed back as they are; others are copied, and counted in
+    ``stats()["guard_repairs"]``.
+    """
+    return tree_map_only(Tensor, _plain, value)
+
+
+def make_capture_safe(*values: Any, **named: Any) -> Any:
+    """Arguments for a capture, each made safe.
+
+    One value gives one value, several give a tuple, named ones a dictionary beside it. A callable
+    gives a callable whose arguments are made safe at each call.
+    """
+    if len(values) == 1 and not named and callable(values[0]) and not isinstance(values[0], Tensor):
+        return _with_safe_arguments(values[0])
+    plain = tuple(make_safe(value) for value in values)
+    if named:
+        return plain, {name: make_safe(value) for name, value in named.items()}
+    return plain[0] if len(plain) == 1 else plain
+
+
+def _with_safe_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*make_safe(args), **make_safe(kwargs))
+
+    return call
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    if is_plain(tensor):
+        return tensor
+    state = process.current()
+    if state is not None:
+        state.counters.add("guard_repaired")
+    return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def repaired(args: Any, kwargs: Any, writes: Sequence[tuple[int, str]]) -> tuple[Any, Any]:
+    """Arguments of an operation that is not torch's, safe ones in place of those it only reads.
+
+    Args:
+        writes: position and name of each argument that it writes, which must stay what it is.
+    """
+    positions, names = {at for at, _ in writes}, {name for _, name in writes}
+    safe = tuple(arg if at in positions else make_safe(arg) for at, arg in enumerate(args))
+    return safe, {name: arg if name in names else make_safe(arg) for name, arg in kwargs.items()}

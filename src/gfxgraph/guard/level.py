@@ -1,0 +1,44 @@
+"""Which guard tier is in force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gfxgraph import config
+from gfxgraph.errors import ConfigError
+from gfxgraph.process import process
+from gfxgraph.types import GuardTier
+
+
+def guard_level(level: GuardTier | int | str | None = None) -> GuardTier:
+    """The guard tier in force; with an argument, set it for graphs captured from then on.
+
+    Args:
+        level: a tier by number or by one of ``GFXGRAPH_GUARD``'s words (``safe``, ``tier2``...).
+
+    Raises:
+        ConfigError: `bad_setting`.
+    """
+    state = process.current()
+    if level is None:
+        return state.settings.guard if state is not None else config.load().guard
+    asked = asked_tier(level)
+    if state is not None:
+        state.settings = replace(state.settings, guard=asked)
+        from gfxgraph.process.activation import watch_memory
+
+        watch_memory(asked)
+    return asked
+
+
+def asked_tier(level: GuardTier | int | str) -> GuardTier:
+    """The tier that an argument names.
+
+    Raises:
+        ConfigError: `bad_setting`.
+    """
+    try:
+        return config.guard_tier(level)
+    except ValueError:
+        allowed = config.VARIABLES["GFXGRAPH_GUARD"]
+        raise ConfigError("bad_setting", variable="guard", value=level, allowed=allowed) from None

@@ -1,0 +1,151 @@
+"""What the caching allocator knows, at one moment: segments, blocks, and who asked for them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.memory import all_segments
+from gfxgraph.capture.recorder import is_library_file
+from gfxgraph.core.memory_map import Allocation
+from gfxgraph.guard.names import Names, describe
+
+PoolId = tuple[int, int]
+DEFAULT_POOL: PoolId = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch that the allocator handed out, or has to hand out."""
+
+    address: int
+    nbytes: int
+    requested: int
+    is_live: bool
+    pool: PoolId
+    where: str
+
+    @property
+    def end(self) -> int:
+        return self.address + self.nbytes
+
+
+class LiveMemory:
+    """A snapshot of the caching allocator."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.segments: list[tuple[int, int, PoolId]] = []
+        for segment in all_segments():
+            pool = tuple(segment.get("segment_pool_id", DEFAULT_POOL))
+            self.segments.append((segment["address"], segment["address"] + segment["total_size"], pool))
+            at = segment["address"]
+            for block in segment["blocks"]:
+                # Some versions leave the address out: blocks stand in order.
+                at = block.get("address", at)
+                self.blocks.append(
+                    Block(
+                        at,
+                        block["size"],
+                        block.get("requested_size") or block["size"],
+                        block["state"] == "active_allocated",
+                        pool,
+                        user_line(block.get("frames") or ()),
+                    )
+                )
+                at += block["size"]
+        self.blocks.sort(key=lambda block: block.address)
+        self._starts = [block.address for block in self.blocks]
+
+    def block_at(self, address: int) -> Block | None:
+        """The block with ``address`` in it, live or not; None where the memory is not the allocator's."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or self.blocks[at].end <= address:
+            return None
+        return self.blocks[at]
+
+
+def user_line(frames: Iterable[Any]) -> str:
+    """The innermost line among an allocation's frames that is neither torch's nor ours."""
+    for frame in frames:
+        name = frame.get("filename", "")
+        if name and name != "??" and not name.endswith((".cpp", ".h", ".so")) and not is_library_file(name):
+            return f"{name}:{frame['line']}"
+    return ""
+
+
+class Lines:
+    """Has the allocator note the Python line of each allocation, from when there is a device to allocate on.
+
+    torch must not be asked before: ``_cuda_isHistoryEnabled`` reads through a null pointer while CUDA is not
+    initialized (torch 2.11, H100), and ``_record_memory_history`` would initialize it.
+
+    Args:
+        every_event: also sizes and lines of what has been given back since.
+    """
+
+    def __init__(self, *, every_event: bool = False) -> None:
+        self._every_event = every_event
+        self._is_wanted = True
+        self._is_ours = False
+        when_there_is_a_device(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_wanted:
+            return
+        asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if asked is not None and asked() and not self._every_event:
+            return  # somebody else has it noted
+        self._is_ours = True
+        record = torch.cuda.memory._record_memory_history
+        if self._every_event:
+            record("all", context="alloc", stacks="python", max_entries=20_000)
+        else:
+            record("state", context="state", stacks="python")
+
+    def forget(self) -> None:
+        """Take it back."""
+        self._is_wanted = False
+        if self._is_ours:
+            self._is_ours = False
+            torch.cuda.memory._record_memory_history(None)
+
+
+def when_there_is_a_device(call: Callable[[], None]) -> None:
+    """Call now where torch has initialized the device, else as it does."""
+    torch.cuda._lazy_call(call)  # type: ignore[no-untyped-call]
+
+
+def n_frees() -> tuple[int, int]:
+    """How many blocks and segments have been given back so far; some 20 us on a real device."""
+    stats = torch._C._cuda_memoryStats(torch.cuda.current_device())
+    return stats["allocation"]["all"]["freed"], stats["segment"]["all"]["freed"]
+
+
+def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: Names) -> list[Allocation]:
+    """Every live block, and in it every tensor, with names."""
+    found = [
+        Allocation(block.address, block.requested, "", block.where)
+        for block in memory.blocks
+        if block.is_live
+    ]
+    named: dict[tuple[int, int], Allocation] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        address, nbytes = storage.data_ptr(), storage.nbytes()
+        if not address:
+            continue
+        name = names.of(tensor)
+        block = memory.block_at(address)
+        key = address, nbytes
+        # Several tensors on one storage: the one with a name, and among those the largest, tells most.
+        if key not in named or (name and not named[key].name):
+            where = block.where if block is not None else ""
+            named[key] = Allocation(address, nbytes, name, where, describe(tensor))
+    taken = {address for address, _ in named}
+    return [*(a for a in found if a.address not in taken), *named.values()]

@@ -1,0 +1,146 @@
+"""A fault, where it happened: replay by node walk, and eager work operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture.recorder import place
+from gfxgraph.core.faults import Fault, NodeInfo, read_words
+from gfxgraph.core.memory_map import Allocation
+from gfxgraph.core.tape import where_of
+from gfxgraph.errors import DriverError, GfxGraphFault
+from gfxgraph.guard.names import Names, describe
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.steps import SegmentStep
+
+# Parts of the names that runtimes give to errors which leave the device unusable.
+_FAULTS = (
+    "illegaladdress", "illegal_address", "launchfail", "launch_failed", "assert", "illegalinstruction",
+    "illegal_instruction", "misaligned", "invalidaddressspace", "invalid_address_space", "invalidpc", "invalid_pc",
+    "hardwarestack", "hardware_stack", "launchtimeout", "launch_timeout", "ecc", "illegal memory access",
+    "unspecified launch failure",
+)  # fmt: skip
+
+
+# What torch itself says of an index, where it looks before a kernel does.
+_OUTSIDE = ("out of bounds", "out of range")
+
+
+def is_fault(error: BaseException) -> bool:
+    """True for an error after which the device is gone: a kernel did what it may not."""
+    if isinstance(error, GfxGraphFault):
+        return True
+    text = str(error.fields.get("status", "")) if isinstance(error, DriverError) else str(error)
+    return any(word in text.lower() for word in _FAULTS)
+
+
+def status_of(error: BaseException) -> str:
+    """The runtime's name of the error, else its first line."""
+    if isinstance(error, DriverError):
+        number = error.fields.get("number")
+        return f"{error.fields.get('status')}{f' ({number})' if number is not None else ''}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def fault_at(
+    node: NodeInfo | None,
+    n_nodes: int,
+    replay: int,
+    error: BaseException,
+    memory: list[Allocation],
+    segment: SegmentStep,
+) -> GfxGraphFault:
+    """The error for a node that faulted, or for a device that had before the first node ran."""
+    words = read_words(str(error))
+    if node is None:
+        return GfxGraphFault("fault_before_replay", status=status_of(error), where=segment.where, replay=replay)
+    fault = Fault(node, n_nodes, replay, status_of(error), words, memory)
+    return GfxGraphFault("memory_fault", quote="", **fault.fields())
+
+
+class _OneByOne(TorchDispatchMode):
+    """Waits for the device after each operation, so that a fault has a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_ops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.n_ops += 1
+        # Before it runs: what it does in place may change them, and after a fault nothing can be asked.
+        tensors = _tensors((*args, *kwargs.values()))
+        layouts = [f"{describe(tensor)} at {tensor.data_ptr():#x}" for tensor in tensors]
+        try:
+            out = func(*args, **kwargs)
+            if any(t.is_cuda for t in (*tensors, *_tensors((out,)))):
+                torch.cuda.synchronize()
+        except (RuntimeError, IndexError) as error:
+            if not (is_fault(error) or any(word in str(error) for word in _OUTSIDE)):
+                raise
+            names = Names()
+            called = [names.of(tensor) for tensor in tensors]
+            lines = [f"`{name}` {text}" if name else text for name, text in zip(called, layouts)]
+            raise GfxGraphFault(
+                "eager_fault",
+                quote=str(error).strip(),
+                op=func._schema.name if hasattr(func, "_schema") else str(func),
+                where=where_of(*place()),
+                layout="\n".join(lines),
+                status=status_of(error),
+                index=self.n_ops,
+            ) from error
+        return out
+
+
+def _tensors(items: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for item in items:
+        if isinstance(item, Tensor):
+            if item.layout is torch.strided:
+                found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found += _tensors(item)
+    return found
+
+
+def localize_fault(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run ``call`` so that an illegal access is named, and return what it returns.
+
+    A captured graph is replayed node by node; anything else runs eagerly with the device waited for
+    after each operation. Kernels that torch's dispatcher does not see (Triton, extensions) count to
+    the operation after them.
+
+    Raises:
+        GfxGraphFault: `memory_fault` for a node of a graph, `eager_fault` for an operation.
+    """
+    graph = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else call
+    by_nodes = getattr(graph, "_replay_by_nodes", None)
+    if by_nodes is not None:
+        return by_nodes()
+    torch.cuda.synchronize()
+    with _OneByOne() as mode:
+        out = call(*args, **kwargs)
+        _wait_for_rest(mode)
+        return out
+
+
+def _wait_for_rest(mode: _OneByOne) -> None:
+    """A launch after the last operation may still fault."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise GfxGraphFault(
+            "eager_fault",
+            quote=str(error).strip(),
+            op="a launch that torch did not make",
+            where=where_of(*place()),
+            status=status_of(error),
+            index=mode.n_ops,
+        ) from error

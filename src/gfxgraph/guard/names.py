@@ -1,0 +1,149 @@
+"""What a program calls its tensors, and which tensors hold an address; asked at captures and faults only."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Collection, Iterable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.recorder import is_library_code
+
+# Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame holds on to.
+_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
+_TORCH_MODULE = torch.nn.Module
+
+
+class Names:
+    """Names of tensors as the program's frames, globals and modules know them, at one moment."""
+
+    def __init__(self, frame: FrameType | None = None) -> None:
+        self._by_id: dict[int, str] = {}
+        frame = frame if frame is not None else sys._getframe(1)
+        while frame is not None:
+            if not is_library_code(frame.f_code):
+                self._note_locals(frame)
+            frame = frame.f_back
+        main = sys.modules.get("__main__")
+        if main is not None:
+            self._note(vars(main), "")
+
+    def _note_locals(self, frame: FrameType) -> None:
+        scope = frame.f_locals
+        self._note(scope, "")
+        if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # The frame keeps this copy, and it would keep every tensor alive that the function drops.
+            scope.clear()
+
+    def _note(self, scope: Any, prefix: str) -> None:
+        for name, item in list(scope.items()):
+            if not isinstance(name, str):
+                continue
+            if isinstance(item, Tensor):
+                self._by_id.setdefault(id(item), prefix + name)
+            elif isinstance(item, _TORCH_MODULE):
+                for inner, tensor in (*item.named_parameters(), *item.named_buffers()):
+                    self._by_id.setdefault(id(tensor), f"{prefix}{name}.{inner}")
+            elif type(item) is dict and len(item) < 1000:
+                for key, tensor in item.items():
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}[{key!r}]")
+            elif type(item) in (list, tuple) and len(item) < 1000:
+                for at, tensor in enumerate(item):
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}[{at}]")
+            elif type(getattr(item, "__dict__", None)) is dict and len(vars(item)) < 1000:
+                for attribute, tensor in vars(item).items():
+                    if isinstance(tensor, Tensor):
+                        self._by_id.setdefault(id(tensor), f"{prefix}{name}.{attribute}")
+
+    def of(self, tensor: Tensor, *, search: bool = False) -> str:
+        """The tensor's name; empty where no variable in sight holds it.
+
+        Args:
+            search: ask every object of the process, which takes up to 100 ms, for one that has it as attribute.
+        """
+        known = self._by_id.get(id(tensor), "")
+        if not known and search:
+            known = self._by_id[id(tensor)] = _attribute(tensor)
+        return known
+
+
+def _attribute(tensor: Tensor) -> str:
+    for holder in gc.get_referrers(tensor):
+        if type(holder) is dict:
+            for name, item in holder.items():
+                if item is tensor and isinstance(name, str) and name.isidentifier():
+                    return name
+    return ""
+
+
+def device_tensors() -> list[Tensor]:
+    """Every device tensor that a Python object stands for; some milliseconds in a large process."""
+    return [item for item in objects_of(_with_memory()) if item.is_cuda and _is_strided(item)]
+
+
+def objects_of(kinds: Collection[type]) -> list[Any]:
+    """Every object of exactly these types, which are classes made by Python: others their objects do not refer to.
+
+    Not from ``gc.get_objects()``: that list holds tuples that other threads are still making, and making one ends
+    in a SystemError while somebody else has it. What refers to a type is found as fast.
+    """
+    return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
+
+
+def _with_memory() -> set[type]:
+    """torch's tensor class and those derived from it, as far as they stand for memory."""
+    found: set[type] = set()
+    pending: list[type] = [Tensor]
+    while pending:
+        kind = pending.pop()
+        if kind not in found:
+            found.add(kind)
+            pending += type.__subclasses__(kind)
+    return {kind for kind in found if _has_memory(kind)}
+
+
+_HAS_MEMORY: dict[type, bool] = {}
+
+
+def _has_memory(kind: type) -> bool:
+    known = _HAS_MEMORY.get(kind)
+    if known is not None:
+        return known
+    # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__. Subclasses with a
+    # dispatcher of their own (fake tensors) may stand for memory that is not there.
+    own = getattr(kind, "__torch_dispatch__", None)
+    found = _HAS_MEMORY[kind] = issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
+    return found
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    try:
+        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() >= 0
+    except (RuntimeError, NotImplementedError):  # a wrapper of torch.func
+        return False
+
+
+def layout_text(size: Iterable[int], stride: Iterable[int] | None, dtype: object) -> str:
+    """``[4, 8] float32``, with the strides where they are not row-major."""
+    size = tuple(size)
+    text = f"[{', '.join(map(str, size))}] {str(dtype).removeprefix('torch.')}"
+    if stride is None:
+        return text
+    expected: list[int] = []
+    step = 1
+    for extent in reversed(size):
+        expected.insert(0, step)
+        step *= max(extent, 1)
+    stride = tuple(stride)
+    return text if list(stride) == expected or 0 in size else f"{text} strides {stride}"
+
+
+def describe(tensor: Tensor) -> str:
+    return layout_text(tensor.size(), tensor.stride(), tensor.dtype)

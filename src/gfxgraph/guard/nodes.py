@@ -1,0 +1,241 @@
+"""What each node of a captured segment is: kernel, operation, source line, and the tensors it works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.walk import raw_graph, working_nodes
+from gfxgraph.core.faults import NodeInfo, TensorUse
+from gfxgraph.core.tape import Entry, Opaque, Tape, Value, leaves
+from gfxgraph.driver.params import KernelParams
+from gfxgraph.errors import DriverError
+from gfxgraph.guard.names import Names, describe, layout_text
+from gfxgraph.process import process
+from gfxgraph.types import NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.program import Program
+    from gfxgraph.capture.steps import SegmentStep
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A word among a kernel's arguments that may be an address.
+
+    Args:
+        is_direct: it is an argument of its own, not a word inside a larger one.
+    """
+
+    argument: int
+    address: int
+    is_direct: bool
+
+
+@dataclass(slots=True)
+class SegmentNode:
+    """A node with what is needed to watch and to describe it."""
+
+    handle: int
+    kind: NodeKind
+    kernel: str
+    entry: Entry | None
+    opaque: Opaque | None
+    previous: str = ""
+    """The line of the last operation before an opaque launch."""
+    pointers: tuple[Pointer, ...] = ()
+    why_unchecked: str = ""
+    uses: list[TensorUse] = field(default_factory=list)
+
+    @property
+    def op(self) -> str:
+        if self.entry is not None:
+            return self.entry.name
+        return "a call outside torch" if self.opaque is not None else ""
+
+    @property
+    def where(self) -> str:
+        if self.entry is not None:
+            return str(self.entry.where)
+        if self.opaque is None:
+            return ""
+        # It was noticed at the next operation: it stands somewhere since the last one.
+        after = str(self.opaque.where)
+        return f"{self.previous} to {after}" if self.previous and self.previous != after else after
+
+    def info(self, position: int) -> NodeInfo:
+        return NodeInfo(
+            position,
+            str(self.kind),
+            self.kernel,
+            self.op,
+            self.where,
+            tuple(self.uses),
+            not self.why_unchecked,
+            self.why_unchecked,
+        )
+
+
+def nodes_of(segment: SegmentStep, program: Program, names: Names | None = None) -> list[SegmentNode]:
+    """Describe every node of the segment that does something, in the order in which a walk runs them."""
+    driver = process.require().driver
+    if driver is None or segment.graph is None:
+        return []
+    graph = raw_graph(segment.graph)
+    kinds = {node: driver.node_kind(node) for node in driver.nodes(graph)}
+    owner_of = _owners(segment.tape, list(kinds), graph)
+    found = []
+    for node in working_nodes(kinds):
+        owner = owner_of.get(node)
+        entry = owner if isinstance(owner, Entry) else None
+        opaque = owner if isinstance(owner, Opaque) else None
+        made = SegmentNode(node, kinds[node], "", entry, opaque)
+        if kinds[node] is NodeKind.KERNEL:
+            made.kernel = _kernel_name(node)
+            made.pointers, made.why_unchecked = _pointers(node, made.kernel)
+        if opaque is not None:
+            made.previous = _line_before(segment.tape, opaque)
+        if entry is not None:
+            made.uses = uses_of(entry, program, names)
+        found.append(made)
+    return found
+
+
+def _line_before(tape: Tape, opaque: Opaque) -> str:
+    """The line of the last operation before an opaque launch; views are recorded without one."""
+    for entry in reversed(tape.entries[: opaque.before_entry]):
+        if entry.code is not None:
+            return str(entry.where)
+    return ""
+
+
+def _owners(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opaque]:
+    """Which operation, or launch between two, made each node.
+
+    Each mark is the last node that its owner made; what lies before it and after the mark before
+    is its own. The runtime may list nodes in another order than they were made in (HIP sorts
+    them topologically): then ancestors decide.
+    """
+    opaque_at: dict[int, list[Opaque]] = {}
+    for opaque in tape.opaque:
+        opaque_at.setdefault(opaque.before_entry, []).append(opaque)
+    marks: list[tuple[tuple[int, ...], Entry | Opaque]] = []
+    for position, entry in enumerate(tape.entries):
+        for opaque in opaque_at.get(position, ()):
+            marks.append(((opaque.last_node,), opaque))
+        marks.append((entry.last_nodes, entry))
+    for opaque in opaque_at.get(len(tape.entries), ()):
+        marks.append(((opaque.last_node,), opaque))
+    position_of = {node: at for at, node in enumerate(order)}
+    ends: list[tuple[int, Entry | Opaque]] = []
+    for nodes, owner in marks:
+        at = max((position_of[node] for node in nodes if node in position_of), default=-1)
+        if at >= 0 and (not ends or at != ends[-1][0]) and all(at != end for end, _ in ends[-64:]):
+            ends.append((at, owner))
+    if [end for end, _ in ends] == sorted(end for end, _ in ends):
+        found: dict[int, Entry | Opaque] = {}
+        begin = 0
+        for end, owner in ends:
+            for at in range(begin, end + 1):
+                found[order[at]] = owner
+            begin = max(begin, end + 1)
+        return found
+    return _by_ancestors([(order[end], owner) for end, owner in ends], graph)
+
+
+def _by_ancestors(ends: list[tuple[int, Entry | Opaque]], graph: int) -> dict[int, Entry | Opaque]:
+    driver = process.require().driver
+    assert driver is not None
+    before: dict[int, list[int]] = {}
+    for parent, child in driver.edges(graph):
+        before.setdefault(child, []).append(parent)
+    found: dict[int, Entry | Opaque] = dict(ends)
+    for node, owner in ends:
+        open_nodes = list(before.get(node, ()))
+        while open_nodes:
+            parent = open_nodes.pop()
+            if parent not in found:
+                found[parent] = owner
+                open_nodes += before.get(parent, ())
+    return found
+
+
+def _kernel_name(node: int) -> str:
+    driver = process.require().driver
+    assert driver is not None
+    try:
+        return driver.kernel_name(node)
+    except DriverError:
+        return ""
+
+
+def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
+    """How a kernel is launched, its arguments included; None and the reason where they are not known."""
+    from gfxgraph.guard.layouts_of_kernels import layout_of
+
+    driver = process.require().driver
+    assert driver is not None
+    if "param_layout" in driver.missing:
+        layout = layout_of(kernel)
+        if layout is None:
+            return None, "neither the runtime nor a code object tells its argument layout"
+        params = driver.node_params(node, layout)
+    else:
+        params = driver.node_params(node)
+        if params.params is None and (layout := layout_of(kernel)) is not None:
+            params = driver.node_params(node, layout)
+    if params.params is None:
+        return None, params.why_unknown or "the runtime does not tell its argument layout"
+    return params, ""
+
+
+def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
+    """The words of a kernel's arguments, and why they are not known where they are not."""
+    params, why = known_params(node, kernel)
+    if params is None:
+        return (), why
+    found = []
+    for index, value in enumerate(params.params or ()):
+        for at in range(0, len(value) - 7, 8):
+            word = int.from_bytes(value[at : at + 8], "little")
+            if word >= _LOWEST_ADDRESS:
+                found.append(Pointer(index, word, len(value) == 8))
+    return tuple(found), ""
+
+
+# Device memory never lies in the first pages; sizes, strides and flags do.
+_LOWEST_ADDRESS = 1 << 16
+
+
+def uses_of(entry: Entry, program: Program, names: Names | None = None) -> list[TensorUse]:
+    """The tensors that an operation reads and writes, once each."""
+    found: list[TensorUse] = []
+    seen: set[Any] = set()
+    for role, spec in (("input", (*entry.args, *entry.kwargs.values())), ("output", entry.outputs)):
+        for value in leaves(spec):
+            if value in seen:
+                continue
+            seen.add(value)
+            use = _use(role, value, program, names)
+            if use is not None:
+                found.append(use)
+    return found
+
+
+def _use(role: str, value: Value, program: Program, names: Names | None) -> TensorUse | None:
+    held = program.externals.get(value)
+    if isinstance(held, Tensor):
+        if not held.is_cuda:
+            return None
+        name = names.of(held) if names is not None else ""
+        return TensorUse(role, name, describe(held), held.data_ptr(), Layout.of(held).span_nbytes)
+    layout = held if held is not None else value.layout or program.layouts.get(value)
+    if not isinstance(layout, Layout):
+        return None
+    alive = value()
+    name = names.of(alive) if names is not None and alive is not None else ""
+    text = layout_text(layout.size, layout.stride, layout.dtype)
+    return TensorUse(role, name, text, layout.address, layout.span_nbytes)

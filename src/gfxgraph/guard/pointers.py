@@ -1,0 +1,240 @@
+"""Stale pointers: a graph whose kernels would touch memory that has been given back is refused.
+
+At capture every pointer among kernel arguments is looked up. What the program pins, and what lies
+in the graph's own pool, cannot become stale. What remains is watched, without any cost to a replay
+as long as nothing dies:
+
+    memory of a tensor that Python knows   a finalizer on its storage: exact, at once
+    another graph's pool                   asked again when a graph is reset or a cache emptied
+    memory that only C++ knows             the same, and now and then (cuBLAS workspaces, for one)
+
+Words inside larger arguments of torch's own kernels may be left-overs of other calls; of those only
+memory that no Python object stands for is watched. Everything else they name is on the tape.
+
+Invariant: a finalizer only notes and marks; whatever needs torch happens at the next replay.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gfxgraph.core.faults import TensorUse
+from gfxgraph.errors import ReplayError
+from gfxgraph.guard.live_memory import DEFAULT_POOL, Block, LiveMemory, n_frees
+from gfxgraph.guard.names import Names, describe, device_tensors
+from gfxgraph.guard.nodes import SegmentNode
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.program import Program
+
+# Memory that only C++ knows is looked for again at most so often.
+_POLL_S = 0.5
+# For so many pointers every object of the process is asked for the tensor's name.
+_SEARCHES = 16
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """A pointer that may become stale."""
+
+    position: int
+    node: SegmentNode
+    address: int
+    pool: tuple[int, int]
+    tensor: str = "memory"
+    allocated: str = ""
+    is_gone: bool = False
+    has_block: bool = True
+    references: list[Any] = field(default_factory=list)
+    """To the storages that Python knows there; gone when the last of them is."""
+
+    def error(self) -> ReplayError:
+        return ReplayError(
+            "stale_pointer",
+            node=self.position,
+            kernel=self.node.kernel or str(self.node.kind),
+            op=self.node.op,
+            where=self.node.where,
+            tensor=self.tensor,
+            address=f"{self.address:#x}",
+            allocated=self.allocated,
+        )
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class PointerGuard:
+    """The watched pointers of one program.
+
+    Attributes:
+        is_dirty: the next replay must look; set by finalizers, read by every replay.
+        n_pointers: pointers that were looked up.
+        unchecked: nodes whose arguments are not known.
+    """
+
+    watches: list[Watch] = field(default_factory=list)
+    unchecked: list[tuple[int, SegmentNode]] = field(default_factory=list)
+    n_pointers: int = 0
+    is_dirty: bool = False
+    has_moved: bool = False
+    """Memory may have been given back that no finalizer tells of."""
+    _polled_at: float = 0.0
+    _frees: tuple[int, int] = (0, 0)
+
+    def add(self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: Names) -> None:
+        """Look up the pointers of one segment's nodes and watch those that can become stale."""
+        memory = LiveMemory()
+        pinned = Storages((t for t in program.externals.values() if isinstance(t, Tensor) and t.is_cuda), memory)
+        known: Storages | None = None
+        for position, node in enumerate(nodes):
+            if node.why_unchecked:
+                self.unchecked.append((position, node))
+            for pointer in node.pointers:
+                block = memory.block_at(pointer.address)
+                self.n_pointers += 1
+                if (block is not None and block.pool in own_pools) or pinned.holding(pointer.address, block):
+                    continue
+                if known is None:
+                    known = Storages(device_tensors(), memory)
+                tensors = known.holding(pointer.address, block)
+                on_tape = node.entry is not None
+                if on_tape and not pointer.is_direct and tensors:
+                    continue
+                is_free = block is not None and not block.is_live
+                if not tensors and (block is None or (is_free and (on_tape or block.pool != DEFAULT_POOL))):
+                    continue  # not torch's memory, or a left-over word
+                self._watch(position, node, pointer.address, block, tensors, names)
+        self._frees = n_frees()
+
+    def _watch(
+        self,
+        position: int,
+        node: SegmentNode,
+        address: int,
+        block: Block | None,
+        tensors: list[Tensor],
+        names: Names,
+    ) -> None:
+        pool = block.pool if block is not None else DEFAULT_POOL
+        watch = Watch(position, node, address, pool, allocated=block.where if block is not None else "")
+        if tensors:
+            called = {names.of(tensor, search=len(self.watches) < _SEARCHES): tensor for tensor in reversed(tensors)}
+            name = next(filter(None, called), "")
+            tensor = called.get(name, tensors[0])
+            watch.tensor = f"`{name}` {describe(tensor)}" if name else f"a tensor {describe(tensor)}"
+            watch.has_block = block is not None
+            if pool == DEFAULT_POOL:
+                storages = {id(s): s for s in (tensor.untyped_storage() for tensor in tensors)}
+                died = _mark_when_gone(self, watch)
+                watch.references = [weakref.ref(storage, died) for storage in storages.values()]
+        elif block is not None and not block.is_live:
+            watch.is_gone = self.is_dirty = True
+        elif block is not None:
+            watch.tensor = f"{block.requested} bytes that no Python object stands for"
+        if not any(w.address == address and w.position == position for w in self.watches):
+            self.watches.append(watch)
+
+    @property
+    def needs_polls(self) -> bool:
+        return any(not watch.references for watch in self.watches)
+
+    def check(self) -> None:
+        """Before a launch.
+
+        Raises:
+            ReplayError: `stale_pointer`.
+        """
+        if self.has_moved or (self.needs_polls and time.monotonic() - self._polled_at > _POLL_S):
+            self._poll()
+        gone = next((watch for watch in self.watches if watch.is_gone), None)
+        if gone is None:
+            self.is_dirty = self.has_moved
+            return
+        self.is_dirty = True
+        process.require().counters.add("guard_refused")
+        raise gone.error()
+
+    def _poll(self) -> None:
+        self.has_moved = False
+        self._polled_at = time.monotonic()
+        frees = n_frees()
+        if frees == self._frees:
+            return
+        self._frees = frees
+        memory = LiveMemory()
+        for watch in self.watches:
+            if watch.is_gone or not watch.has_block:
+                continue
+            block = memory.block_at(watch.address)
+            # In a graph's pool blocks are reused by design: only memory that left the pool is gone.
+            if block is None or block.pool != watch.pool:
+                watch.is_gone = True
+            else:
+                watch.is_gone = watch.pool == DEFAULT_POOL and not block.is_live
+
+    def memory_may_be_gone(self) -> None:
+        """Somebody gave memory back in bulk: look at the next replay."""
+        if self.watches:
+            self.has_moved = self.is_dirty = True
+
+
+def _mark_when_gone(guard: PointerGuard, watch: Watch) -> Any:
+    guard_ref = weakref.ref(guard)
+
+    def died(dead: object) -> None:
+        alive = guard_ref()
+        # Not the first: a tensor that only stands for somebody else's memory may go before its owner.
+        if any(reference() is not None for reference in watch.references if reference is not dead):
+            return
+        watch.is_gone = True
+        if alive is not None:
+            alive.is_dirty = True
+
+    return died
+
+
+class Storages:
+    """Tensors by the memory of their storages: several may stand for the same."""
+
+    def __init__(self, tensors: Iterable[Tensor], memory: LiveMemory) -> None:
+        self._by_block: dict[int, list[tuple[int, int, Tensor]]] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if address:
+                block = memory.block_at(address)
+                # 0: memory that is not the caching allocator's.
+                key = block.address if block is not None else 0
+                self._by_block.setdefault(key, []).append((address, address + storage.nbytes(), tensor))
+
+    def holding(self, address: int, block: Block | None) -> list[Tensor]:
+        """Those whose storage has ``address`` in it; ``block`` is where that lies."""
+        near = self._by_block.get(block.address if block is not None else 0, ())
+        return [tensor for begin, end, tensor in near if begin <= address < end]
+
+
+def describe_arguments(nodes: list[SegmentNode], names: Names) -> None:
+    """Say which tensors the launches that torch did not make work on, as far as their pointers tell."""
+    if all(node.opaque is None for node in nodes):
+        return
+    on_tape = {use.address: use for node in nodes for use in node.uses}
+    memory = LiveMemory()
+    known = Storages(device_tensors(), memory)
+    for node in nodes:
+        if node.opaque is None:
+            continue
+        for pointer in node.pointers:
+            role = f"argument {pointer.argument}"
+            tensors = known.holding(pointer.address, memory.block_at(pointer.address))
+            named = next((tensor for tensor in tensors if names.of(tensor)), tensors[0] if tensors else None)
+            if named is not None:
+                nbytes = named.numel() * named.element_size()
+                node.uses.append(TensorUse(role, names.of(named), describe(named), named.data_ptr(), nbytes))
+            elif pointer.address in on_tape:
+                node.uses.append(replace(on_tape[pointer.address], role=role))

@@ -1,0 +1,277 @@
+"""Tier 3: red zones, bytes around every allocation of a graph that no kernel may write.
+
+Before each replay they hold a pattern; after it they are compared. One byte is enough. Where one
+differs the graph runs again from the same state, node by node, and the node after which it differs
+is the one.
+
+Extents come from the allocator's own history of the capture, so that memory which torch takes for
+itself (workspaces) is known too, by its requested size to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.walk import can_walk, walk
+from gfxgraph.core.faults import TensorUse
+from gfxgraph.core.memory_map import Allocation
+from gfxgraph.errors import GfxGraphFault
+from gfxgraph.guard.live_memory import user_line
+from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.nodes import SegmentNode
+from gfxgraph.guard.zoned_pool import ZonedPool
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.program import Program
+    from gfxgraph.capture.steps import SegmentStep
+    from gfxgraph.guard.guard import Guard
+
+PATTERN = 0xA5
+
+
+@dataclass(slots=True)
+class Zone:
+    """Bytes that nobody may write, on one side of an allocation."""
+
+    owner: Allocation
+    address: int
+    nbytes: int
+    first_replay: int = 0
+
+    def tensor(self) -> Tensor:
+        return Layout(self.address, (self.nbytes,), (1,), torch.uint8, _device()).tensor()
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """What was found in a zone.
+
+    Args:
+        offset: of the changed byte nearest to the allocation, from the allocation's start.
+        n_changed: how many bytes differ.
+    """
+
+    zone: Zone
+    offset: int
+    n_changed: int
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def fill(zones: Sequence[Zone]) -> None:
+    for zone in zones:
+        zone.tensor().fill_(PATTERN)
+
+
+def look(zones: Sequence[Zone]) -> list[Overrun]:
+    """The zones that no longer hold the pattern."""
+    if not zones:
+        return []
+    with torch.inference_mode():
+        # One wait for all of them.
+        counts = torch.stack([(zone.tensor() != PATTERN).sum() for zone in zones]).tolist()
+        found = []
+        for zone, n_changed in zip(zones, counts):
+            if n_changed:
+                changed = (zone.tensor() != PATTERN).nonzero()
+                # The byte nearest to the allocation: the last one before it, the first one behind it.
+                nearest = changed[-1] if zone.address < zone.owner.address else changed[0]
+                found.append(Overrun(zone, zone.address + int(nearest.item()) - zone.owner.address, n_changed))
+    return found
+
+
+class RedZones:
+    """The zones of one captured graph."""
+
+    def __init__(self, pool: ZonedPool) -> None:
+        self.pool = pool
+        self.zones: list[Zone] = []
+        self._before: list[tuple[SegmentStep, Effects]] = []
+
+    def place(self, nodes: Sequence[SegmentNode]) -> None:
+        """Find the allocations of the capture, and what lies around each."""
+        uses = {use.address: (use, node) for node in nodes for use in node.uses if use.role == "output"}
+        extents = _requested()
+        for address, nbytes in self.pool.segments():
+            size, where = extents.get(address, (0, ""))
+            owner = _allocation(address, size or nbytes, where, uses.get(address))
+            width = self.pool.zone_nbytes
+            self.zones.append(Zone(owner, address - width, width))
+            end = address + (size or nbytes)
+            self.zones.append(Zone(owner, end, address + nbytes + width - end))
+
+    def arm(self, program: Program) -> None:
+        """Before a replay: pattern in every zone, and the state from which it can be run again."""
+        fill(self.zones)
+        self._before = []
+        for segment in program.segments:
+            places = [*segment.mutated, *program.pool_inputs(segment)]
+            self._before.append((segment, Effects(places, program.generators)))
+
+    def check(self, guard: Guard) -> None:
+        """After a replay.
+
+        Raises:
+            GfxGraphFault: `red_zone_overwritten`, with the replay that did it first.
+        """
+        overruns = look(self.zones)
+        if not overruns:
+            return
+        for overrun in overruns:
+            overrun.zone.first_replay = overrun.zone.first_replay or guard.n_replays
+        first = overruns[0]
+        node = self._culprit(guard, [overrun.zone for overrun in overruns])
+        process.require().counters.add("guard_faults")
+        owner = first.zone.owner
+        raise GfxGraphFault(
+            "red_zone_overwritten",
+            n_changed=first.n_changed,
+            offset=first.offset,
+            last=owner.nbytes - 1,
+            allocation=owner,
+            replay=first.zone.first_replay,
+            node=node[0] if node is not None else None,
+            kernel=(node[1].kernel or node[1].kind) if node is not None else None,
+            op=node[1].op if node is not None else None,
+            where=node[1].where if node is not None else None,
+        )
+
+    def _culprit(self, guard: Guard, zones: list[Zone]) -> tuple[int, SegmentNode] | None:
+        """Run the graph again from the same state, node by node, until a zone changes."""
+        found: list[tuple[int, SegmentNode]] = []
+        for segment, before in self._before:
+            if segment.graph is None or not can_walk(segment):
+                continue
+            after = Effects(segment.mutated, guard.program.generators)
+            fill(zones)
+            before.put_back()
+            nodes = guard.nodes(segment)
+
+            def changed(position: int, _: int, nodes: list[SegmentNode] = nodes) -> bool:
+                if look(zones) and position < len(nodes):
+                    found.append((position, nodes[position]))
+                    return True
+                return False
+
+            try:
+                walk(segment, guard.program, changed)
+            finally:
+                after.put_back()
+            if found:
+                break
+        return found[0] if found else None
+
+
+def _allocation(address: int, nbytes: int, where: str, known: tuple[TensorUse, SegmentNode] | None) -> Allocation:
+    if known is None:
+        return Allocation(address, nbytes, "memory that no operation returned", where)
+    use, node = known
+    return Allocation(address, nbytes, use.name or f"output of {node.op}", node.where or where, use.layout)
+
+
+def _requested() -> dict[int, tuple[int, str]]:
+    """Largest size asked for at each address since its segment was made, and the line that asked."""
+    found: dict[int, tuple[int, str]] = {}
+    traces: Any = torch._C._cuda_memorySnapshot(None)["device_traces"]
+    device = torch.cuda.current_device()
+    for event in traces[device] if device < len(traces) else ():
+        address, nbytes = event["addr"], event["size"]
+        if event["action"] in ("segment_alloc", "segment_map"):
+            found.pop(address, None)
+        elif event["action"] == "alloc" and nbytes > found.get(address, (0, ""))[0]:
+            found[address] = nbytes, user_line(event.get("frames") or ())
+    return found
+
+
+class RedZone:
+    """A tensor with red zones around it, for kernels that are tested outside of graphs.
+
+    Args:
+        size: of the tensor.
+        dtype: of its elements.
+        zone_nbytes: how many bytes on each side, rounded up to whole elements.
+        name: what messages call it.
+
+    Example:
+        zone = RedZone((4, 8), torch.float16)
+        my_kernel(zone.tensor)
+        zone.check()        # raises GfxGraphFault where a byte outside was written
+
+    Added in 2.0.
+    """
+
+    def __init__(
+        self,
+        size: Sequence[int] | int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cuda",
+        zone_nbytes: int = 4096,
+        name: str = "",
+    ) -> None:
+        shape = (size,) if isinstance(size, int) else tuple(size)
+        n = 1
+        for extent in shape:
+            n *= extent
+        pad = -(-zone_nbytes // dtype.itemsize)
+        pad += -pad % 32  # the tensor stays aligned as a fresh one is
+        self._raw = torch.empty((n + 2 * pad) * dtype.itemsize, dtype=torch.uint8, device=device)
+        self._edge = pad * dtype.itemsize
+        self.tensor = self._raw.view(dtype)[pad : pad + n].view(shape)
+        self.name = name
+        self.n_checks = 0
+        self.arm()
+
+    def arm(self) -> None:
+        """Write the pattern into both zones."""
+        self._raw[: self._edge].fill_(PATTERN)
+        self._raw[self._raw.numel() - self._edge :].fill_(PATTERN)
+
+    def overruns(self) -> list[tuple[int, int]]:
+        """(offset from the tensor's start, bytes changed) for each zone that was written."""
+        found = []
+        begin, end = self._edge, self._raw.numel() - self._edge
+        for low, high, nearest in ((0, begin, -1), (end, self._raw.numel(), 0)):
+            changed = (self._raw[low:high] != PATTERN).nonzero()
+            if len(changed):
+                found.append((low + int(changed[nearest].item()) - begin, len(changed)))
+        return found
+
+    def check(self) -> None:
+        """Raise where a byte outside the tensor was written; the zones are armed again.
+
+        Raises:
+            GfxGraphFault: `buffer_overrun`.
+        """
+        self.n_checks += 1
+        found = self.overruns()
+        if not found:
+            return
+        self.arm()
+        offset, n_changed = found[0]
+        nbytes = self.tensor.nbytes
+        name = self.name or Names().of(self.tensor)
+        raise GfxGraphFault(
+            "buffer_overrun",
+            n_changed=n_changed,
+            offset=offset,
+            last=nbytes - 1,
+            allocation=Allocation(self.tensor.data_ptr(), nbytes, name, "", describe(self.tensor)),
+            check=self.n_checks,
+        )
+
+    def __enter__(self) -> Tensor:
+        return self.tensor
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self.check()

@@ -1,0 +1,121 @@
+"""A memory pool whose every allocation has a segment of its own, with untouched bytes on both sides.
+
+torch's caching allocator packs tensors side by side, so that an overrun lands in a neighbour. Under
+a ``MemPool`` it takes whole segments from an allocator of ours and, told not to split them, puts
+one allocation in each. What lies outside the allocation belongs to nobody.
+
+The pool object must outlive every graph that uses it: its destructor ends the process otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import inspect
+import os
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gfxgraph import config
+from gfxgraph.capture.memory import all_segments
+from gfxgraph.errors import CaptureError
+from gfxgraph.process import process
+
+SOURCE = Path(__file__).with_name("redzone_allocator.cpp")
+ZONE_NBYTES = 65536
+_CALLS = {
+    "hip": ("hipMalloc", "hipFree", "hipThreadExchangeStreamCaptureMode"),
+    "cuda": ("cuMemAlloc_v2", "cuMemFree_v2", "cuThreadExchangeStreamCaptureMode"),
+}
+
+
+class SimulatedFences:
+    """Stands in for the allocator where the simulator is the device; its MemPool knows it."""
+
+    fence_nbytes = 4096
+
+
+class ZonedPool:
+    """One capture's pool."""
+
+    def __init__(self) -> None:
+        if "no_split" not in inspect.signature(torch.cuda.MemPool.__init__).parameters:
+            raise CaptureError(
+                "red_zones_unavailable", why=f"torch {torch.__version__} cannot keep a pool from splitting segments"
+            )
+        self.pool: Any = torch.cuda.MemPool(_allocator(), no_split=True)
+        self.zone_nbytes = SimulatedFences.fence_nbytes if process.require().platform == "simulator" else ZONE_NBYTES
+        self.id: tuple[int, int] = tuple(self.pool.id)
+        self.made_under = process.require()
+        # Never by the interpreter's teardown: graphs may go after it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool))
+        _pools.append(self)
+
+    def segments(self) -> list[tuple[int, int]]:
+        """(address, nbytes) of each segment."""
+        found = all_segments()
+        own = [s for s in found if tuple(s.get("segment_pool_id", (0, 0))) == self.id]
+        return sorted((s["address"], s["total_size"]) for s in own)
+
+
+_pools: list[ZonedPool] = []
+
+
+def let_go_of_unused() -> None:
+    """Give back the pools whose graphs are gone."""
+    for zoned in list(_pools):
+        if zoned.made_under.platform == "simulator" and zoned.made_under is not process.current():
+            _pools.remove(zoned)  # that device is gone, and there is nothing to give back to
+        elif zoned.pool.use_count() == 1:
+            _pools.remove(zoned)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(zoned.pool))
+            del zoned.pool
+
+
+@lru_cache(maxsize=1)
+def _of_library(path: str, library: str, backend: str) -> Any:
+    opened = ctypes.CDLL(path)
+    names = [name.encode() for name in _CALLS[backend]]
+    status = opened.gfxgraph_zone_open(library.encode(), *names)
+    if status:
+        why = f"{library} cannot be opened" if status == 1 else f"{library} lacks one of {', '.join(_CALLS[backend])}"
+        raise CaptureError("red_zones_unavailable", why=why)
+    return torch.cuda.memory.CUDAPluggableAllocator(path, "gfxgraph_zone_alloc", "gfxgraph_zone_free")
+
+
+def _allocator() -> Any:
+    state = process.require()
+    if state.platform == "simulator":
+        return SimulatedFences()
+    if state.driver is None:
+        raise CaptureError("red_zones_unavailable", why="the runtime's library is not known in this process")
+    backend = "hip" if state.platform == "rocm" else "cuda"
+    return _of_library(str(build()), str(state.driver.library), backend).allocator()  # type: ignore[attr-defined]
+
+
+def build() -> Path:
+    """Compile the allocator into the state directory, once for each version of its source.
+
+    Raises:
+        CaptureError: `red_zones_unavailable`, with the compiler's words.
+    """
+    source = SOURCE.read_bytes()
+    folder = config.state_folder() / "build"
+    target = folder / f"redzones-{hashlib.sha256(source).hexdigest()[:12]}.so"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-o", str(temporary), str(SOURCE), "-ldl"]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CaptureError("red_zones_unavailable", why=f"g++ could not be run: {error}") from error
+    if made.returncode:
+        raise CaptureError("red_zones_unavailable", why="g++ failed", quote=made.stderr.strip())
+    temporary.replace(target)  # several processes may build at once
+    return target

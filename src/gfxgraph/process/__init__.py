@@ -1,0 +1,12 @@
+"""process: what one process has and what is asked of it; below recording and replay.
+
+Enters: settings, a platform, a driver.
+Stays out: graphs being captured; torch at import time.
+
+    process.py    Process: settings, driver, counters, the captures underway in each thread
+    activation.py switching the bridge on and off
+    context.py    a driver context in each thread
+    health.py     stats(), health_check()
+    metrics.py    the same for Prometheus
+    imports.py    being called when a module has been imported
+"""

@@ -1,0 +1,168 @@
+"""The counters of ``gfxgraph.stats()`` as text for Prometheus, of one process or of all below one server.
+
+Problem: a server's ``/metrics`` is answered by one process, and graphs are replayed in others. Idea: each
+process keeps its text in a file of a folder (``GFXGRAPH_METRICS``), and whoever answers adds the files up,
+with the process as a label. The same files suit the textfile collector of a node exporter.
+
+Torch-free: statistics are asked for only where somebody has loaded the runtime.
+
+Source: the text format, https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SUFFIX = ".prom"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its samples are (labels, value)."""
+
+    name: str
+    kind: str
+    help: str
+    samples: tuple[tuple[Mapping[str, str], float], ...] = field(default=())
+
+
+_COUNTERS = {
+    "gfxgraph_captures_total": ("capture_count", "Graphs captured"),
+    "gfxgraph_capture_failures_total": ("capture_failures", "Captures that failed"),
+    "gfxgraph_replays_total": ("replay_count", "Graph replays"),
+    "gfxgraph_splits_total": ("split_count", "Captures split at an operation that no graph records"),
+    "gfxgraph_guard_mismatches_total": ("guard_mismatches", "Replays whose captured values no longer held"),
+    "gfxgraph_validations_total": ("validations", "Replays compared with eager execution"),
+    "gfxgraph_validation_failures_total": ("validation_failures", "Replays that differed from eager execution"),
+    "gfxgraph_graphs_retired_total": ("graphs_retired", "Graphs no longer used because a replay differed"),
+}
+
+
+def families(stats: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> list[Family]:
+    """What ``stats`` holds, as metrics; ``labels`` go on every sample."""
+    labels = dict(labels or {})
+    made = [
+        Family(name, "counter", text, ((labels, float(stats.get(key) or 0)),))
+        for name, (key, text) in _COUNTERS.items()
+    ]
+    fallbacks = stats.get("fallbacks") or {}
+    by_reason = tuple(({**labels, "reason": reason}, float(count)) for reason, count in sorted(fallbacks.items()))
+    made.append(Family("gfxgraph_fallbacks_total", "counter", "Work that ran eagerly in place of a graph", by_reason))
+    if stats.get("avg_replay_us") is not None:
+        seconds = float(stats["avg_replay_us"]) / 1e6
+        text = "CPU time of a replay, mean of those that were timed"
+        made.append(Family("gfxgraph_replay_cpu_seconds", "gauge", text, ((labels, seconds),)))
+    is_on = float(stats.get("enabled_at") is not None)
+    made.append(Family("gfxgraph_enabled", "gauge", "1 where the bridge was switched on", ((labels, is_on),)))
+    return made
+
+
+def metrics_text(stats: Mapping[str, Any] | None = None, labels: Mapping[str, str] | None = None) -> str:
+    """This process's counters in Prometheus' text format.
+
+    Args:
+        stats: what ``gfxgraph.stats()`` gave; asked for here where left out.
+        labels: put on every sample.
+    """
+    if stats is None:
+        from gfxgraph.process.health import stats as current
+
+        stats = current()
+    return render(families(stats, labels))
+
+
+def render(metrics: Iterable[Family]) -> str:
+    """The text of some metrics; those without samples are left out."""
+    lines = []
+    for metric in metrics:
+        if metric.samples:
+            lines += [f"# HELP {metric.name} {_escaped(metric.help, '')}", f"# TYPE {metric.name} {metric.kind}"]
+            lines += [f"{metric.name}{_labels(labels)} {_number(value)}" for labels, value in metric.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def file_in(folder: str, pid: int | None = None) -> Path:
+    """Where a process keeps its text."""
+    return Path(folder) / f"gfxgraph-{os.getpid() if pid is None else pid}{SUFFIX}"
+
+
+def write(folder: str, stats: Mapping[str, Any] | None = None) -> None:
+    """Replace this process's file, whole: nobody reads half of it."""
+    target = file_in(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = target.with_suffix(f".{os.getpid()}.tmp")
+    made.write_text(metrics_text(stats, {"pid": str(os.getpid())}), encoding="utf-8")
+    os.replace(made, target)
+
+
+def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[Family]:
+    """The metrics of every process that keeps its text in ``folder`` and still runs, each family once."""
+    alive = is_alive if is_alive is not None else _is_alive
+    found: dict[str, Family] = {}
+    for path in sorted(Path(folder).glob(f"gfxgraph-*{SUFFIX}")):
+        pid = path.stem.rpartition("-")[2]
+        if not pid.isdigit() or not alive(int(pid)):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            continue  # it ended just now
+        for metric in parse(text):
+            known = found.get(metric.name)
+            samples = (known.samples if known else ()) + metric.samples
+            found[metric.name] = Family(metric.name, metric.kind, metric.help, samples)
+    return list(found.values())
+
+
+_SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def parse(text: str) -> list[Family]:
+    """Read back what ``render`` wrote; lines of any other kind are left out."""
+    about: dict[str, list[str]] = {}
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for line in text.splitlines():
+        words = line.split(" ", 3)
+        if line.startswith("#") and len(words) == 4:
+            about.setdefault(words[2], ["", ""])[words[1] == "TYPE"] = words[3]
+        elif (match := _SAMPLE.match(line)) is not None:
+            labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[2] or "")}
+            samples.setdefault(match[1], []).append((labels, float(match[3])))
+    return [
+        Family(name, about.get(name, ["", "untyped"])[1], about.get(name, ["", ""])[0], tuple(found))
+        for name, found in samples.items()
+    ]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+def _escaped(text: str, quote: str = '"') -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace(quote, rf"\{quote}") if quote else text
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, and there
+        return True
+    return True

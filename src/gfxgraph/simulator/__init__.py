@@ -1,0 +1,63 @@
+"""simulator: one GPU that is not there, so that programs written for ``torch.cuda`` run on a CPU.
+
+Enters: tensors, torch's C++ registries and Python names, profiles as data.
+Stays out: the product; it must not know whether its device is real.
+
+``install(profile)`` makes ``device="cuda"``, streams, events, the caching allocator, random generators and
+CUDA graphs work in this process as the profile's runtime would have them, with its quirks; ``undo()`` takes
+all of it out again. Nothing is installed by importing. Numbers come from torch's CPU kernels; times mean
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gfxgraph.errors import SimulatorError
+from gfxgraph.simulator.core import Simulator
+from gfxgraph.simulator.device import SimulatedCrash
+from gfxgraph.simulator.driver import SimDriver
+from gfxgraph.simulator.faults import Faults, WrongReplay
+from gfxgraph.simulator.installation import Undo, active, install
+from gfxgraph.simulator.profiles import names as profile_names
+from gfxgraph.types import NodeKind
+
+__all__ = [
+    "Faults",
+    "SimDriver",
+    "SimulatedCrash",
+    "Simulator",
+    "Undo",
+    "WrongReplay",
+    "active",
+    "install",
+    "launch_opaque",
+    "profile_names",
+    "tensor_at",
+]
+
+
+def tensor_at(address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Device tensor over memory that it does not own and does not keep alive."""
+    return _installed("tensor_at").tensor_at(address, size, stride, dtype)
+
+
+def launch_opaque(
+    name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
+) -> None:
+    """Launch a kernel, or what ``kind`` says, on the current stream; no dispatcher sees it, as with Triton.
+
+    ``function`` gets a CPU tensor over the memory of each of ``tensors``; in a capture it is recorded and
+    called at every replay.
+    """
+    _installed("launch_opaque").launch_opaque(name, function, *tensors, kind=kind)
+
+
+def _installed(feature: str) -> Simulator:
+    sim = active()
+    if sim is None:
+        raise SimulatorError("simulator_unsupported", feature=feature, where="a process without simulator")
+    return sim

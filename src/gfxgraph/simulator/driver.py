@@ -1,0 +1,310 @@
+"""The simulator's GraphDriver, and what only a simulated driver can do: move a node's operands.
+
+Enters: handles as integers.
+Stays out: torch's classes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gfxgraph.driver.params import KernelParams, Layout
+from gfxgraph.errors import DriverError
+from gfxgraph.simulator import codes
+from gfxgraph.simulator.copies import CopyKernel, CopyNode, Joined
+from gfxgraph.simulator.core import below_the_dispatcher
+from gfxgraph.simulator.device import Refused, Stream
+from gfxgraph.simulator.graphs import ChildNode, Graph, GraphExec, Node
+from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.simulator.copies import CopyKernel, CopyNode, Joined
+from gfxgraph.simulator.core import Simulator
+
+
+class SimDriver:
+    """Satisfies gfxgraph.driver.base.GraphDriver."""
+
+    name = "sim"
+
+    def __init__(self, sim: Simulator) -> None:
+        self._sim = sim
+        self._device = sim.device
+        self.version: tuple[int, ...] = sim.profile.version
+        self.missing: frozenset[str] = frozenset()
+        # Graphs and graph execs made here, which nobody else holds, until they are destroyed.
+        self._made: dict[int, Graph | GraphExec] = {}
+
+    def capture_info(self, stream: int) -> CaptureInfo:
+        found = self._stream(stream)
+        capture = found.capture
+        if capture is None:
+            return CaptureInfo(found.status, 0, 0)
+        return CaptureInfo(found.status, capture.id, capture.graph.handle)
+
+    def node_counter(self, graph: int) -> Callable[[], int]:
+        nodes = self._graph(graph).nodes
+        return nodes.__len__
+
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        found = self._stream(stream)
+
+        def frontier() -> int | tuple[int, ...]:
+            last = found.frontier if found.status is CaptureStatus.ACTIVE else ()
+            if not last:
+                return 0
+            return last[0].handle if len(last) == 1 else tuple(node.handle for node in last)
+
+        return frontier
+
+    def nodes(self, graph: int) -> Sequence[int]:
+        return [node.handle for node in self._graph(graph).nodes]
+
+    def node_kind(self, node: int) -> NodeKind:
+        return self._node(node).kind
+
+    def kernel_name(self, node: int) -> str:
+        found = self._node(node)
+        return found.name if found.kind is NodeKind.KERNEL else ""
+
+    def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphNodeSetEnabled", made, found)
+        if enabled:
+            made.disabled.discard(node)
+        else:
+            made.disabled.add(node)
+
+    def node_enabled(self, graph_exec: int, node: int) -> bool:
+        made, found = self._exec(graph_exec), self._node(node)
+        self._belongs("hipGraphNodeGetEnabled", made, found)
+        return node not in made.disabled
+
+    @contextmanager
+    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
+        part = Graph([node for node in self._graph(graph).nodes if node.handle in keep])
+        made = GraphExec(part, -1)
+        self._device.handles.execs[made.handle] = made
+        yield made.handle, {node.handle: node.handle for node in part.nodes}
+
+    def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
+        """The address of each operand on the card as one argument, outputs last."""
+        found = self._node(node)
+        addresses = [container[key].data_ptr() for container, key in _on_card(self._sim, found)]
+        params = tuple(address.to_bytes(8, "little") for address in addresses)
+        return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
+
+    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> _Patcher:
+        made, found = self._exec(graph_exec), self._node(node)
+        if found not in made.nodes or found.kind is not NodeKind.KERNEL:
+            raise self._error("hipGraphExecKernelNodeSetParams", codes.INVALID_VALUE)
+        return _Patcher(self, found)
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
+
+    # ---- graphs made node by node -----------------------------------------------------------------------
+
+    def create_graph(self) -> int:
+        graph = Graph(is_built=True)
+        self._device.handles.graphs[graph.handle] = graph
+        self._made[graph.handle] = graph
+        return graph.handle
+
+    def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
+        node = ChildNode(self._graph(child), tuple(self._node(before) for before in after))
+        self._graph(graph).add(node)
+        self._device.handles.nodes[node.handle] = node
+        return node.handle
+
+    def destroy_graph(self, graph: int) -> None:
+        if self._made.pop(graph, None) is None:
+            raise self._error("hipGraphDestroy", codes.INVALID_VALUE)
+
+    def instantiate(self, graph: int, flags: int = 0) -> int:
+        try:
+            made = self._device.instantiate(self._graph(graph))
+        except Refused as refused:
+            raise self._error("hipGraphInstantiateWithFlags", refused.code) from None
+        self._made[made.handle] = made
+        return made.handle
+
+    def destroy_exec(self, graph_exec: int) -> None:
+        if self._made.pop(graph_exec, None) is None:
+            raise self._error("hipGraphExecDestroy", codes.INVALID_VALUE)
+
+    def update_child(self, graph_exec: int, node: int, child: int) -> None:
+        made, found = self._exec(graph_exec), self._node(node)
+        if found not in made.nodes:
+            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.INVALID_VALUE)
+        new = self._graph(child)
+        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner):
+            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
+        made.inner[node] = tuple(new.nodes)
+
+    def upload(self, graph_exec: int, stream: int) -> None:
+        self._exec(graph_exec)
+        self._stream(stream)
+
+    # ---- work -------------------------------------------------------------------------------------------
+
+    def launch(self, graph_exec: int, stream: int) -> None:
+        made = self._exec(graph_exec)
+        try:
+            self._device.launch(made, self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipGraphLaunch", refused.code) from None
+
+    def synchronize_stream(self, stream: int) -> None:
+        try:
+            self._device.synchronize_stream(self._stream(stream), relaxed=True)
+        except Refused as refused:
+            raise self._error("hipStreamSynchronize", refused.code) from None
+
+    def device_copier(self) -> Callable[[int, int, int, int], int]:
+        def copy(to: int, source: int, nbytes: int, stream: int) -> int:
+            if self._stream(stream).capture is not None:
+                return codes.INVALID_VALUE
+            ctypes.memmove(to, source, nbytes)
+            return 0
+
+        return copy
+
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        try:
+            self._device.check_below("load")
+        except Refused as refused:
+            raise self._error("hipModuleLoadData", refused.code) from None
+        return CopyKernel(self)
+
+    def add_copies(
+        self, kernel: CopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
+    ) -> int:
+        node = CopyNode(self, parts, tuple(self._node(before) for before in after))
+        self._graph(graph).add(node)
+        self._device.handles.nodes[node.handle] = node
+        return node.handle
+
+    def joined(
+        self,
+        kernel: CopyKernel,
+        graph: int,
+        into: Sequence[tuple[int, int, int]],
+        back: Sequence[tuple[int, int, int]],
+        stream: int,
+    ) -> Joined:
+        return Joined(self, graph, into, back, stream)
+
+    def begin_capture(self, stream: int) -> None:
+        try:
+            self._device.begin_capture(self._stream(stream), "relaxed")
+        except Refused as refused:
+            raise self._error("hipStreamBeginCapture", refused.code) from None
+
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
+        try:
+            self._device.abandon_capture(self._stream(stream))
+        except Refused as refused:
+            raise self._error("hipStreamEndCapture", refused.code) from None
+
+    # ---- operands ---------------------------------------------------------------------------------------
+
+    def node_operands(self, node: int) -> tuple[list[int], list[int]]:
+        """Addresses that ``node`` reads, and those it writes; in-place targets are among both."""
+        found = self._node(node)
+        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
+
+    def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
+        """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
+        container, key = self._node(node).input_slots[index]
+        with below_the_dispatcher():
+            container[key] = self._sim.arena.twin(tensor)
+
+    def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
+        """Let ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
+        with below_the_dispatcher():
+            self._node(node).outputs[index] = self._sim.arena.twin(tensor)
+
+    # ---- handles ----------------------------------------------------------------------------------------
+
+    def _stream(self, handle: int) -> Stream:
+        found = self._device.by_handle.get(handle)
+        if found is None:
+            raise self._error("hipStreamGetCaptureInfo", 400)
+        return found
+
+    def _graph(self, handle: int) -> Graph:
+        found = self._device.handles.graphs.get(handle)
+        if found is None:
+            raise self._error("hipGraphGetNodes", codes.INVALID_VALUE)
+        return found
+
+    def _exec(self, handle: int) -> GraphExec:
+        found = self._device.handles.execs.get(handle)
+        if found is None:
+            raise self._error("hipGraphLaunch", codes.INVALID_VALUE)
+        return found
+
+    def _node(self, handle: int) -> Node:
+        found = self._device.handles.nodes.get(handle)
+        if found is None:
+            raise self._error("hipGraphNodeGetType", codes.INVALID_VALUE)
+        return found
+
+    def _belongs(self, api: str, made: GraphExec, node: Node) -> None:
+        # Both runtimes refuse nodes of other kinds (HIP 6.4.3 and 7.15: status 1).
+        if node not in made.nodes or node.kind not in (NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET):
+            raise self._error(api, codes.INVALID_VALUE)
+
+    def _error(self, api: str, code: int) -> DriverError:
+        platform = self._sim.profile.platform
+        return DriverError(
+            "driver_call_failed",
+            api=api if platform == "hip" else api.replace("hip", "cuda", 1),
+            status=codes.status_name(code, platform),
+            number=code,
+            detail=codes.status_text(code),
+        )
+
+
+class _Patcher:
+    """Operands of one node, to be moved together; a graph exec made later finds them where they were captured."""
+
+    def __init__(self, driver: SimDriver, node: Node) -> None:
+        self._driver, self._node = driver, node
+        self._slots = _on_card(driver._sim, node)
+        self._words: dict[int, tuple[Any, Any, int]] = {}
+
+    def put(self, argument: int, at: int, word: int) -> None:
+        self._words[argument] = (*self._slots[argument], word)
+
+    def apply(self) -> None:
+        try:
+            self._driver._device.check("exec_params")
+        except Refused as refused:
+            raise self._driver._error("hipGraphExecKernelNodeSetParams", refused.code) from None
+        with below_the_dispatcher():
+            for container, key, word in self._words.values():
+                here = container[key]
+                self._node.moved.append((container, key, here))
+                container[key] = self._driver._sim.arena.twin_at(word, here.size(), here.stride(), here.dtype)
+        self._words.clear()
+
+
+def _on_card(sim: Simulator, node: Node) -> list[tuple[Any, Any]]:
+    """Slots of a node's operands, without host scalars, whose values a launch carries."""
+    return [
+        (container, key)
+        for container, key in node.slots()
+        if not container[key].numel() or container[key].data_ptr() in sim.arena
+    ]
+
+
+def _shape(nodes: Sequence[Node]) -> list[tuple[NodeKind, int]]:
+    """What HIP compares in an update: kinds by position, and numbers of dependencies."""
+    return [(node.kind, len(node.parents)) for node in nodes]

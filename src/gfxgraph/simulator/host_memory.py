@@ -1,0 +1,78 @@
+"""Page-locked host memory and storages on the card, asked for through Python constructors.
+
+Enters: ``pin_memory=True``, ``torch.UntypedStorage(n, device="cuda")``.
+Stays out: what pinning means for a copy (special_kernels.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from gfxgraph.simulator.core import Simulator
+
+_FACTORIES: Final = (
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
+
+
+def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
+    """torch's factories, taking ``pin_memory=True``: a CPU build has no allocator for it."""
+
+    def wrap(factory: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(factory)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs.get("pin_memory"):
+                return factory(*args, **kwargs)
+            del kwargs["pin_memory"]
+            made = factory(*args, **kwargs)
+            if made.device.type != "cpu":
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            return sim.pin(made)
+
+        return make
+
+    return {name: wrap(getattr(torch, name)) for name in _FACTORIES}
+
+
+def storage_constructor(sim: Simulator) -> Any:
+    """``torch.UntypedStorage.__new__`` that can make one on the card."""
+    real = torch._C.StorageBase.__new__
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda":
+            return real(cls, *args, **kwargs)
+        wanted = args[0] if args else kwargs.get("size", 0)
+        nbytes = wanted if isinstance(wanted, int) else len(wanted)
+        storage = sim.allocate([nbytes], [1], torch.uint8).untyped_storage()
+        if not isinstance(wanted, int):
+            storage.copy_(real(cls, wanted))
+        return storage
+
+    return staticmethod(new)

@@ -1,0 +1,296 @@
+"""Put the simulated card in torch's place, and take it out again.
+
+Enters: names of torch that a CUDA build has, or has differently.
+Stays out: behaviour; every function put in place is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+from torch.utils._device import _device_constructors
+
+from gfxgraph.errors import SimulatorError
+from gfxgraph.simulator import profiles
+from gfxgraph.simulator.core import Simulator
+from gfxgraph.simulator.faults import NODE_ENDINGS
+from gfxgraph.simulator.generators import GeneratorName
+from gfxgraph.simulator.host_memory import factories_with_pinning, storage_constructor
+from gfxgraph.simulator.kernels import Kernels
+from gfxgraph.simulator.native import NativeDevice
+from gfxgraph.simulator.special_kernels import host_kernels, special_kernels
+from gfxgraph.simulator.torch_classes import make_classes
+from gfxgraph.simulator.torch_names import (
+    cudart_module,
+    device_properties,
+    nvtx_module,
+    torch_c_names,
+)
+
+DEFAULT_MEMORY: Final = 8 << 30
+_MISSING: Final = object()
+_GUARD_DEVICES: Final = 8  # FakeGuardImpl always has eight; the engine starts a thread for each
+# Modules of torch that bound names of torch._C at import.
+_BINDERS: Final = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
+
+_active: Simulator | None = None
+
+
+def active() -> Simulator | None:
+    """The installed simulator, if there is one."""
+    return _active
+
+
+class Undo:
+    """Restores every object that ``install`` patched; calling it twice does nothing."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+
+    def add(self, step: Callable[[], object]) -> None:
+        self._steps.append(step)
+
+    def undo(self) -> None:
+        while self._steps:
+            self._steps.pop()()
+
+    def __enter__(self) -> Undo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set ``owner.name``, to be restored."""
+        before = vars(owner).get(name, _MISSING)
+        setattr(owner, name, value)
+        if before is _MISSING:
+            self.add(lambda: delattr(owner, name))
+        else:
+            self.add(lambda: setattr(owner, name, before))
+
+
+def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Undo:
+    """Make ``torch.cuda`` one simulated card behaving as ``profile`` says.
+
+    Args:
+        profile: a name of ``profiles.names()``; a failure may be planted behind it, as in
+            ``hip+fault=aten::gather`` (``faults.NODE_ENDINGS``).
+        total_memory: bytes of device memory that programs may reserve.
+        torch_habits: fields of ``profiles.TorchHabits`` to have otherwise than the profile, such as
+            ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
+
+    Raises:
+        SimulatorError: `simulator_unknown_profile`; `simulator_unsupported` where one is installed, a real
+            device is present, or this torch lacks what the simulator stands on.
+    """
+    global _active
+    if _active is not None:
+        raise SimulatorError("simulator_unsupported", feature="a second simulator", where="this process")
+    profile, *plants = profile.split("+")
+    chosen = profiles.load(profile)
+    if torch_habits:
+        chosen = dataclasses.replace(chosen, torch=dataclasses.replace(chosen.torch, **torch_habits))
+    if torch.cuda.is_available():
+        raise SimulatorError(
+            "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
+        )
+    undo = Undo()
+    try:
+        native = NativeDevice()
+        undo.add(native.undo)
+        sim = Simulator(chosen, total_memory)
+        _plant(sim, plants)
+        kernels = Kernels(sim)
+        undo.add(kernels.undo)
+        kernels.install(special_kernels(sim, kernels))
+        for name, function in host_kernels(sim).items():
+            kernels.register(name, function, "CPU")
+        _patch_names(sim, undo)
+        _patch_modules(sim, undo)
+        _patch_classes(sim, undo)
+        _patch_compile(undo)
+        _settle_autograd(undo)
+    except BaseException:
+        undo.undo()
+        raise
+    _active = sim
+    undo.add(lambda: _forget(sim))
+    return undo
+
+
+def _plant(sim: Simulator, plants: list[str]) -> None:
+    for text in plants:
+        try:
+            sim.faults.plant(text)
+        except ValueError:
+            known = " or ".join(f"{ending}=OPERATION" for ending in NODE_ENDINGS)
+            raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
+
+
+def _forget(sim: Simulator) -> None:
+    global _active
+    _active = None
+    # The stream lives in C++ and would be the next simulator's current one.
+    torch._C._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
+    sim.retire()
+
+
+def _patch_names(sim: Simulator, undo: Undo) -> None:
+    for name, value in torch_c_names(sim).items():
+        for binder in _BINDERS:
+            module = sys.modules[binder]
+            if name in vars(module):
+                undo.set(module, name, value)
+        undo.set(torch._C, name, value)
+
+
+def _patch_modules(sim: Simulator, undo: Undo) -> None:
+    cuda = torch.cuda
+    undo.set(cuda, "_lazy_init", lambda: None)
+    undo.set(cuda, "_initialized", True)
+    undo.set(cuda, "_is_in_bad_fork", lambda: False)
+    undo.set(cuda, "_exchange_device", lambda index: 0)
+    undo.set(cuda, "_maybe_exchange_device", lambda index: 0)
+    undo.set(cuda, "_get_device_properties", lambda index: device_properties(sim))
+    undo.set(cuda, "_cudart", cudart_module(sim))
+    undo.set(cuda, "default_generators", (sim.default_generator,))
+    undo.set(cuda, "device_count", lambda: 1)
+    undo.set(cuda, "is_available", lambda: True)
+    undo.set(torch.backends.cuda, "is_built", lambda: True)
+    undo.set(cuda.nvtx, "_nvtx", nvtx_module())
+    undo.set(torch, "Generator", GeneratorName)
+    undo.set(torch.UntypedStorage, "__new__", storage_constructor(sim))
+    # torch.device(...) as a context looks factories up in a table made at its first use.
+    _device_constructors()
+    for name, function in factories_with_pinning(sim).items():
+        undo.set(torch, name, function)
+    if sim.profile.platform == "hip":
+        undo.set(torch.version, "hip", sim.profile.torch_hip)
+        undo.set(torch.version, "cuda", None)
+
+
+def _patch_compile(undo: Undo) -> None:
+    """Let torch.compile trace as ever, and run what it traced eagerly: there is no device to generate for."""
+
+    def run_eagerly(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        return model_.forward
+
+    undo.set(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
+
+
+def _patch_classes(sim: Simulator, undo: Undo) -> None:
+    cuda = torch.cuda
+    bases = make_classes(sim)
+    for name, base in bases.items():
+        undo.set(torch._C, name, base)
+    stream = rebase(undo, cuda.Stream, bases["_CudaStreamBase"], [(cuda, "Stream"), (cuda.streams, "Stream")])
+    places = [(cuda, "ExternalStream"), (cuda.streams, "ExternalStream")]
+    rebase(undo, cuda.ExternalStream, stream, places)
+    rebase(undo, cuda.Event, bases["_CudaEventBase"], [(cuda, "Event"), (cuda.streams, "Event")])
+    rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
+    rebase(undo, cuda.MemPool, bases["_MemPool"], [(cuda, "MemPool"), (cuda.memory, "MemPool")])
+    undo.set(cuda.graphs.graph, "default_capture_stream", None)
+
+
+def rebase(undo: Undo, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
+    """Give torch's Python class ``cls`` another base, keeping its code.
+
+    Where Python allows it the class stays the same object, so subclasses made before are covered. Where the
+    old base is a C type of another layout, a new class is made of the same functions, which find it through
+    their ``__class__`` cell.
+    """
+    before = cls.__bases__
+    with suppress(TypeError):
+        cls.__bases__ = (base,)
+        undo.add(lambda: setattr(cls, "__bases__", before))
+        return cls
+    body = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    made = type(base)(cls.__name__, (base,), body)
+    cells = {
+        id(cell): cell
+        for value in body.values()
+        for function in [getattr(value, "__func__", None) or getattr(value, "fget", None) or value]
+        for cell in getattr(function, "__closure__", None) or ()
+        if _holds(cell, cls)
+    }
+    for cell in cells.values():
+        cell.cell_contents = made
+        undo.add(lambda cell=cell: setattr(cell, "cell_contents", cls))  # type: ignore[misc]
+    for module, name in places:
+        undo.set(module, name, made)
+    return made
+
+
+def _holds(cell: Any, value: object) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # an empty cell
+        return False
+
+
+def _settle_autograd(undo: Undo) -> None:
+    """Find out whether autograd's engine has a thread for the card; else let callers' threads do its work.
+
+    The engine starts one thread per device when it is first used and never again: a process that ran a
+    backward on the CPU before has none for us.
+    """
+    leaf = torch.zeros(1, device="cuda", requires_grad=True)
+    states_before = _thread_states()
+    try:
+        leaf.sum().backward()
+    except RuntimeError:
+        _run_backward_in_callers_thread(undo)
+    else:
+        _await_engine_threads(states_before)
+        atexit.unregister(_let_engine_threads_finish)
+        atexit.register(_let_engine_threads_finish)
+
+
+def _await_engine_threads(states_before: int) -> None:
+    # Each new engine thread makes its Python state before it works. One that comes to it only when the
+    # interpreter is already going down ends the process with an abort (seen in 1 of 30 quick exits).
+    deadline = time.monotonic() + 2.0
+    while 0 < _thread_states() - states_before < _GUARD_DEVICES and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _let_engine_threads_finish() -> None:
+    # backward() returns before the engine's thread has dropped what it held. Our kernels are Python, so it
+    # needs the interpreter's lock for that, and waiting for it in a dying interpreter ends in std::terminate.
+    for _ in range(5):
+        time.sleep(0.002)
+
+
+def _thread_states() -> int:
+    api = ctypes.pythonapi
+    for name in ("PyInterpreterState_Get", "PyInterpreterState_ThreadHead", "PyThreadState_Next"):
+        getattr(api, name).restype = ctypes.c_void_p
+    head = api.PyInterpreterState_ThreadHead(ctypes.c_void_p(api.PyInterpreterState_Get()))
+    count = 0
+    while head:
+        count += 1
+        head = api.PyThreadState_Next(ctypes.c_void_p(head))
+    return count
+
+
+def _run_backward_in_callers_thread(undo: Undo) -> None:
+    from torch.autograd import graph as autograd_graph
+
+    real = autograd_graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return real(*args, **kwargs)
+
+    for module in (autograd_graph, torch.autograd):
+        if "_engine_run_backward" in vars(module):
+            undo.set(module, "_engine_run_backward", run_backward)

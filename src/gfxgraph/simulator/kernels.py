@@ -1,0 +1,602 @@
+"""Every aten op on the "cuda" device: computed on CPU twins, or recorded while capturing.
+
+Enters: calls from torch's dispatcher, below autograd, autocast and all modes, as a GPU's kernels get them.
+Stays out: ops that need more than their schema tells (special_kernels.py); rules of captures (device.py).
+
+A captured op is not computed: a dry run on stand-in values of the same shapes finds out what it returns
+(ones and zeros, because real values are poison by then), its outputs are allocated where eager would have
+put them, and filled with poison. What a program reads before the first replay is thereby never right by
+accident.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from gfxgraph.simulator import op_table
+from gfxgraph.simulator.arena import span_nbytes
+from gfxgraph.simulator.device import Refused, Stream
+from gfxgraph.simulator.generators import ReplayDraw, SimGenerator
+from gfxgraph.simulator.graphs import Node
+from gfxgraph.types import NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.simulator.core import Simulator
+
+_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
+_MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+_DRY_RUNS_KEPT: Final = 8192
+_COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an op's schema says, in the form that a call needs."""
+
+    op: Any
+    name: str
+    tensors: tuple[int, ...] = ()  # positions of Tensor and Tensor? arguments
+    lists: tuple[int, ...] = ()  # positions of lists of them
+    tensor_names: tuple[str, ...] = ()  # the same among keyword-only arguments
+    list_names: tuple[str, ...] = ()
+    outs: tuple[str, ...] = ()  # keyword-only arguments that the op writes
+    targets: tuple[int, ...] = ()  # positions of arguments that the op changes
+    # For each return: where the argument stands that it is, or None for a new value.
+    returned: tuple[int | str | None, ...] = ()
+    is_view: bool = False
+    generator: int | str | None = None
+    draws: bool = False
+    has_device: bool = False
+    mixed_devices: bool = False
+    memory: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+def make_plan(op: Any, name: str) -> Plan:
+    plan = Plan(op, name)
+    tensors: list[int] = []
+    lists: list[int] = []
+    by_alias: dict[str, int | str] = {}
+    for position, argument in enumerate(op._schema.arguments):
+        kind = str(argument.type)
+        where: int | str = argument.name if argument.kwarg_only else position
+        if kind in ("Tensor", "Optional[Tensor]"):
+            if argument.kwarg_only:
+                plan.tensor_names += (argument.name,)
+            else:
+                tensors.append(position)
+        elif "Tensor" in kind:
+            if argument.kwarg_only:
+                plan.list_names += (argument.name,)
+            else:
+                lists.append(position)
+        elif "Generator" in kind:
+            plan.generator = where
+            plan.draws = True
+        elif argument.name == "device" and "Device" in kind:
+            plan.has_device = True
+        if argument.alias_info is not None:
+            for alias in argument.alias_info.before_set:
+                by_alias[alias] = where
+            if argument.alias_info.is_write and argument.kwarg_only and kind == "Tensor":
+                plan.outs += (argument.name,)
+            elif argument.alias_info.is_write and not argument.kwarg_only:
+                plan.targets += (position,)
+    plan.tensors, plan.lists = tuple(tensors), tuple(lists)
+    for value in op._schema.returns:
+        info = value.alias_info
+        if info is not None and not info.is_write:
+            plan.is_view = True
+        first = next(iter(info.before_set), None) if info is not None else None
+        plan.returned += (by_alias.get(first) if first is not None else None,)
+    plan.draws = plan.draws or name in op_table.DRAWS_SILENTLY
+    plan.mixed_devices = name in op_table.MIXED_DEVICES
+    return plan
+
+
+class Kernels:
+    """The registrations at torch's CUDA key, and how one call is carried out."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.arena = sim.arena
+        self.device = sim.device
+        self._built: dict[str, Callable[..., Any]] = {}
+        self._dry_runs: dict[Any, list[Any]] = {}
+        self._library = torch.library.Library("aten", "IMPL")
+
+    def install(self, special: dict[str, Callable[..., Any]]) -> None:
+        names = set(special)
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        for full in torch._C._dispatch_get_all_op_names():
+            if not full.startswith("aten::"):
+                continue
+            name = full[6:]
+            # Without a CPU kernel of its own an op may still be composed of such.
+            composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
+            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
+                names.add(name)
+        with warnings.catch_warnings():
+            # Composite kernels are overridden on purpose.
+            warnings.simplefilter("ignore", UserWarning)
+            for name in sorted(names):
+                self.register(name, special.get(name) or self._lazily(name))
+
+    def undo(self) -> None:
+        self._library._destroy()
+
+    def register(self, name: str, function: Callable[..., Any], key: str = "CUDA") -> None:
+        try:
+            self._library.impl(name, function, key, allow_override=True)
+        except TypeError:
+            self._library.impl(name, function, key)
+
+    def _lazily(self, name: str) -> Callable[..., Any]:
+        built = self._built
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            function = built.get(name)
+            if function is None:
+                function = built[name] = self.build(name)
+            return function(*args, **kwargs)
+
+        return kernel
+
+    def build(self, name: str) -> Callable[..., Any]:
+        """The kernel of ``name``, from its schema."""
+        op = _overload(name)
+        plan = make_plan(op, name)
+        if plan.is_view and not any(where is not None and where in plan.outs for where in plan.returned):
+            return self._view_kernel(op)
+        return self._compute_kernel(plan)
+
+    def build_from(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
+        plan = make_plan(_overload(name), name)
+        plan.op = body
+        return self._compute_kernel(plan)
+
+    def _view_kernel(self, op: Any) -> Callable[..., Any]:
+        # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            return op.redispatch(_CPU_KEYS, *args, **kwargs)
+
+        return kernel
+
+    def _compute_kernel(self, plan: Plan) -> Callable[..., Any]:
+        device = self.device
+        syncs = self._sync_test(plan.name)
+        how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            if syncs is not None and syncs(args):
+                self.sim.host_read(how)
+                return self.compute(plan, args, kwargs)
+            if not device.busy:
+                return self.compute(plan, args, kwargs)
+            return self.submit(plan, args, kwargs)
+
+        return kernel
+
+    def _sync_test(self, name: str) -> Callable[[tuple[Any, ...]], bool] | None:
+        if name in op_table.SYNCING:
+            return _always
+        if name in op_table.MASK_INDEXING:
+            return _has_mask
+        return None
+
+    # ---- eager --------------------------------------------------------------------------------------
+
+    def compute(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out the call now, on the device's memory."""
+        self.device.threads.has_context = True
+        call, keywords = self.twins(plan, args, kwargs)
+        fresh = self._replace_outs(plan, keywords)
+        if plan.draws:
+            state = self._generator(plan, args, kwargs).state
+            in_capture = self.device.busy and self.device.current().capture is not None
+            at = state.take(_drawn(args, kwargs), in_capture)
+            _set(plan.generator, call, keywords, state.at(at))
+            result = _with_default(plan, state.at(at), call, keywords)
+        else:
+            result = plan.op(*call, **keywords)
+        for name in fresh:
+            self._write_out(kwargs[name], keywords[name])
+        return self._hand_back(plan, args, kwargs, result)
+
+    def twins(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        call = list(args)
+        given = len(call)
+        for at in plan.tensors:
+            if at < given and call[at] is not None:
+                call[at] = self._twin(call[at], plan)
+        for at in plan.lists:
+            if at < given and call[at] is not None:
+                call[at] = [None if item is None else self._twin(item, plan) for item in call[at]]
+        if not kwargs:
+            return call, kwargs
+        keywords = dict(kwargs)
+        for name in plan.tensor_names:
+            if keywords.get(name) is not None:
+                keywords[name] = self._twin(keywords[name], plan)
+        for name in plan.list_names:
+            if keywords.get(name) is not None:
+                keywords[name] = [None if item is None else self._twin(item, plan) for item in keywords[name]]
+        if plan.has_device:
+            keywords["device"] = torch.device("cpu")
+            keywords.pop("pin_memory", None)
+        return call, keywords
+
+    def _twin(self, tensor: Any, plan: Plan) -> Any:
+        if not isinstance(tensor, Tensor):
+            # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
+            # for arithmetic alone.
+            return tensor if plan.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
+        if tensor.is_cuda:
+            return self.arena.twin(tensor)
+        if tensor.dim() and not plan.mixed_devices:
+            raise RuntimeError(_MIXED)
+        return tensor
+
+    def _replace_outs(self, plan: Plan, keywords: dict[str, Any]) -> list[str]:
+        # An out tensor of the wrong shape is resized by the CPU kernel, which must not happen to a twin.
+        replaced = []
+        for name in plan.outs:
+            if isinstance(keywords.get(name), Tensor):
+                keywords[name] = torch.empty(0, dtype=keywords[name].dtype)
+                replaced.append(name)
+        return replaced
+
+    def _write_out(self, out: Tensor, value: Tensor) -> None:
+        if out.size() != value.size():
+            self.sim.resize_out(out, value)
+        self.arena.twin(out).copy_(value)
+
+    def _hand_back(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        returned = plan.returned
+        if len(returned) == 1:
+            where = returned[0]
+            return self._wrap(result, args) if where is None else _get(where, args, kwargs)
+        if not returned:
+            return None
+        return tuple(
+            self._wrap(value, args) if where is None else _get(where, args, kwargs)
+            for where, value in zip(returned, result)
+        )
+
+    def _wrap(self, value: Any, args: Iterable[Any]) -> Any:
+        if isinstance(value, Tensor):
+            if value.data_ptr() in self.arena:
+                return self._view_of(value, args)
+            made = self.sim.allocate(value.size(), value.stride(), value.dtype)
+            self.arena.twin(made).copy_(value)
+            return made
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._wrap(item, args) for item in value)
+        return value
+
+    def _view_of(self, twin: Tensor, args: Iterable[Any]) -> Tensor:
+        """The device tensor for a result that lies in an argument's memory."""
+        for owner in _tensors_in(args):
+            if not owner.is_cuda:
+                continue
+            storage = owner.untyped_storage()
+            shift = twin.data_ptr() - storage.data_ptr()
+            if 0 <= shift < storage.nbytes() and twin.dtype == owner.dtype:
+                as_strided = torch.ops.aten.as_strided.default
+                at = shift // twin.dtype.itemsize
+                view: Tensor = as_strided.redispatch(_CPU_KEYS, owner, list(twin.size()), list(twin.stride()), at)
+                return view
+        made = self.sim.allocate(twin.size(), twin.stride(), twin.dtype)
+        self.arena.twin(made).copy_(twin)
+        return made
+
+    def _generator(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimGenerator:
+        given = _get(plan.generator, args, kwargs) if plan.generator is not None else None
+        found = SimGenerator.of(given)
+        if found is not None:
+            return found
+        if given is not None:
+            raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{given.device.type}'")
+        return self.sim.default_generator
+
+    # ---- captured -----------------------------------------------------------------------------------
+
+    def submit(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out the call while captures, stuck streams or planted failures are about."""
+        device = self.device
+        stream = device.current()
+        try:
+            device.check_op(stream)
+            capture = stream.capture
+            if capture is not None and capture.invalidated:
+                raise Refused(901)
+            if capture is None and stream.stuck is None:
+                return self.compute(plan, args, kwargs)
+            if capture is None and device.profile.stuck_launch.code:
+                raise Refused(device.profile.stuck_launch.code)
+            return self._record(plan, args, kwargs, stream)
+        except Refused as refused:
+            code = refused.code
+        raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
+
+    def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
+        call, keywords = self.twins(plan, args, kwargs)
+        keywords = dict(keywords)
+        kind = NodeKind.MEMSET if plan.name == "zero_" else NodeKind.KERNEL
+        node = Node(kind, f"sim::aten::{plan.name}", _run, call=(call, keywords))
+        self._note_inputs(plan, node)
+        if plan.draws:
+            state = self._generator(plan, args, kwargs).state
+            node.draw = ReplayDraw(state)
+            node.offset = state.take(_drawn(args, kwargs), True)
+        specs = self._dry_run(plan, call, keywords)
+        for name in plan.outs:
+            if isinstance(kwargs.get(name), Tensor):
+                _, size, stride = next(spec for spec in specs if spec[0] == name)
+                if tuple(kwargs[name].size()) != size:
+                    self.sim.resize_out(kwargs[name], torch.empty_strided(size, stride, dtype=kwargs[name].dtype))
+                keywords[name] = self.arena.twin(kwargs[name])
+        results: list[Any] = []
+        for where, spec in zip(plan.returned, specs):
+            if where is not None:
+                results.append(_get(where, args, kwargs))
+            else:
+                results.append(self._promise(spec, node, args))
+        node.run = _Runner(plan)
+        if stream.capture is not None:  # else the stream is stuck, and the work is lost
+            self.device.record(stream, node)
+        if len(plan.returned) == 1:
+            return results[0]
+        return tuple(results) if results else None
+
+    def _note_inputs(self, plan: Plan, node: Node) -> None:
+        call, keywords = node.call
+        slots = node.input_slots
+        for at in plan.tensors:
+            if at < len(call) and call[at] is not None:
+                slots.append((call, at))
+        for at in plan.lists:
+            if at < len(call) and call[at] is not None:
+                slots.extend((call[at], k) for k, item in enumerate(call[at]) if item is not None)
+        for name in plan.tensor_names:
+            if keywords.get(name) is not None and name not in plan.outs:
+                slots.append((keywords, name))
+        for name in plan.list_names:
+            if keywords.get(name) is not None:
+                slots.extend((keywords[name], k) for k, item in enumerate(keywords[name]) if item is not None)
+        for at in plan.targets:
+            if at >= len(call) or call[at] is None:
+                continue
+            if at in plan.lists:
+                node.target_slots.extend((call[at], k) for k in range(len(call[at])))
+            else:
+                node.target_slots.append((call, at))
+        for name in plan.outs:
+            if keywords.get(name) is not None:
+                node.target_slots.append((keywords, name))
+        slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
+        for container, key in slots:
+            # A host scalar's value goes into the launch; the tensor may change before the replay.
+            if container[key].data_ptr() not in self.arena and container[key].numel():
+                container[key] = container[key].clone()
+
+    def _promise(self, spec: Any, node: Node, args: tuple[Any, ...]) -> Any:
+        """Make the tensor that a dry run said the op returns; its value comes with a replay."""
+        kind = spec[0]
+        if kind == "tensor":
+            made = self.sim.allocate(*spec[1:])
+            twin = self.arena.twin(made)
+            poison(twin)
+            node.outputs.append(twin)
+            return made
+        if kind == "argument":
+            return list(_tensors_in(args))[spec[1]]
+        if kind == "many":
+            return [self._promise(item, node, args) for item in spec[1]]
+        return spec[1]
+
+    def _dry_run(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+        """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
+        key: Any = (plan.name, _describe(call), _describe(keywords))
+        try:
+            known = self._dry_runs.get(key)
+        except TypeError:  # an unhashable argument
+            key, known = None, None
+        if known is not None:
+            return known
+        specs = self._try_out(plan, call, keywords)
+        if key is not None:
+            if len(self._dry_runs) >= _DRY_RUNS_KEPT:
+                self._dry_runs.clear()
+            self._dry_runs[key] = specs
+        return specs
+
+    def _try_out(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+        stand_in_call = [_stand_in(value) for value in call]
+        stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
+        fresh = self._replace_outs(plan, stand_in_keywords)
+        generator = torch.Generator("cpu")
+        try:
+            if plan.draws:
+                _set(plan.generator, stand_in_call, stand_in_keywords, generator)
+                result = _with_default(plan, generator, stand_in_call, stand_in_keywords)
+            else:
+                result = plan.op(*stand_in_call, **stand_in_keywords)
+        except RuntimeError:
+            # Ones may be no valid input (a singular matrix); shapes alone may still do.
+            result = _on_meta(plan, call, keywords)
+        inputs = [tensor.data_ptr() for tensor in _tensors_in(stand_in_call)]
+        results = (result,) if len(plan.returned) == 1 else tuple(result or ())
+        specs = [_spec(value, inputs) for value in results]
+        for at, where in enumerate(plan.returned):
+            if isinstance(where, str) and where in fresh:
+                made = stand_in_keywords[where]
+                specs[at] = (where, tuple(made.size()), tuple(made.stride()))
+        return specs
+
+
+class _Runner:
+    """Performs a recorded op on whatever its slots hold by then."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __call__(self, node: Node, generator: torch.Generator | None) -> None:
+        plan = self.plan
+        call, keywords = node.call
+        outs = {}
+        if plan.outs:
+            outs = {name: keywords[name] for name in plan.outs if isinstance(keywords.get(name), Tensor)}
+            keywords = {**keywords, **{name: torch.empty(0, dtype=out.dtype) for name, out in outs.items()}}
+        if generator is not None:
+            call, keywords = list(call), dict(keywords)
+            _set(plan.generator, call, keywords, generator)
+            result = _with_default(plan, generator, call, keywords)
+        else:
+            result = plan.op(*call, **keywords)
+        for name, out in outs.items():
+            out.copy_(keywords[name])
+        if node.outputs:
+            results = (result,) if len(plan.returned) == 1 else result
+            new = (value for where, value in zip(plan.returned, results) if where is None)
+            written = {id(tensor) for tensor in _tensors_in(call)}
+            values = (value for value in _tensors_in(new) if id(value) not in written)
+            for output, value in zip(node.outputs, values):
+                output.copy_(value)
+
+
+def _overload(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
+
+
+def _run(node: Node, generator: torch.Generator | None) -> None:
+    raise AssertionError(f"{node.name} was never completed")
+
+
+def poison(twin: Tensor) -> None:
+    """Fill with what nobody takes for a result: NaN, or the extreme integer."""
+    dtype = twin.dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        if dtype.itemsize == 1:
+            twin.view(torch.uint8).fill_(0x7F)
+        else:
+            twin.fill_(float("nan"))
+    elif dtype == torch.bool:
+        twin.fill_(True)
+    else:
+        info = torch.iinfo(dtype)
+        twin.fill_(info.min if info.min else info.max)
+
+
+def _always(args: tuple[Any, ...]) -> bool:
+    return True
+
+
+def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
+    """torch makes a masked_fill of one mask and one number from the host, which waits for nothing."""
+    if not isinstance(value, Tensor) or value.is_cuda or value.numel() != 1:
+        return False
+    given = [index for index in indices if index is not None]
+    return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
+
+
+def _has_mask(args: tuple[Any, ...]) -> bool:
+    if len(args) > 2 and _fills_by_mask(*args[:3]) and not (len(args) > 3 and args[3]):
+        return False
+    masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    return any(mask.is_cuda or args[0].is_cuda for mask in masks)
+
+
+def _get(where: int | str | None, args: Any, kwargs: dict[str, Any]) -> Any:
+    if where is None:
+        return None
+    if isinstance(where, str):
+        return kwargs.get(where)
+    return args[where] if where < len(args) else None
+
+
+def _set(where: int | str | None, call: list[Any], keywords: dict[str, Any], value: Any) -> None:
+    if where is None:
+        return
+    if isinstance(where, str):
+        keywords[where] = value
+    elif where < len(call):
+        call[where] = value
+
+
+def _with_default(plan: Plan, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
+    if plan.generator is not None and (isinstance(plan.generator, str) or plan.generator < len(call)):
+        return plan.op(*call, **keywords)
+    # The op takes no generator, or none was passed by position: lend it the process's CPU generator.
+    default = torch.random.default_generator
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        return plan.op(*call, **keywords)
+    finally:
+        default.set_state(before)
+
+
+def _drawn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    numel = max((tensor.numel() for tensor in _tensors_in((*args, *kwargs.values()))), default=0)
+    return max(numel, args[0] if args and type(args[0]) is int else 0)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
+
+
+def _describe(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (value.size(), value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return tuple(_describe(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((name, _describe(item)) for name, item in sorted(value.items()))
+    if isinstance(value, torch.Generator):
+        return None
+    return (type(value), value)
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        count = span_nbytes(value.size(), value.stride(), value.dtype) // value.dtype.itemsize
+        make = torch.ones if value.dtype.is_floating_point or value.dtype.is_complex else torch.zeros
+        return make(max(count, 0), dtype=value.dtype).as_strided(value.size(), value.stride())
+    if isinstance(value, list):
+        return [_stand_in(item) for item in value]
+    return value
+
+
+def _on_meta(plan: Plan, call: list[Any], keywords: dict[str, Any]) -> Any:
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+        return [to_meta(item) for item in value] if isinstance(value, list) else value
+
+    return plan.op(*map(to_meta, call), **{name: to_meta(value) for name, value in keywords.items()})
+
+
+def _spec(value: Any, inputs: list[int]) -> Any:
+    if isinstance(value, Tensor):
+        address = 0 if value.device.type == "meta" else value.data_ptr()
+        if address and address in inputs:
+            return ("argument", inputs.index(address))
+        return ("tensor", tuple(value.size()), tuple(value.stride()), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return ("many", [_spec(item, inputs) for item in value])
+    return ("value", value)

@@ -1,0 +1,286 @@
+"""Kernels that a schema alone does not give: factories, copies between devices, storage surgery.
+
+Enters: torch's dispatcher.
+Stays out: everything that kernels.py does by schema.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from gfxgraph.errors import SimulatorError
+from gfxgraph.simulator.arena import span_nbytes
+from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
+from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.rnn_kernels import rnn_kernels
+from gfxgraph.types import CaptureStatus, NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.kernels import Kernels
+
+_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeExplicitAutograd
+_UNPINNED: Final = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
+    "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+
+
+def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[..., Any]]:
+    """Kernels by op name."""
+    return {
+        "empty.memory_format": _empty(sim),
+        "empty_strided": _empty_strided(sim),
+        "copy_": _copy(sim),
+        "_to_copy": _to_copy(sim),
+        "_foreach_copy_": _foreach_copy(kernels),
+        "resize_": _resize(sim),
+        "set_.source_Storage": _set_storage(sim),
+        "set_.source_Storage_storage_offset": _set_storage_offset,
+        "set_.source_Tensor": _set_tensor,
+        "set_": _set_empty(sim),
+        "record_stream": lambda self, stream: None,
+        "is_pinned": lambda self, device=None: False,
+        "repeat_interleave.Tensor": _repeat_interleave(sim, kernels),
+        **rnn_kernels(kernels),
+        **cuda_only_kernels(kernels),
+    }
+
+
+def host_kernels(sim: Simulator) -> dict[str, Callable[..., Any]]:
+    """Kernels of CPU tensors that know of the card: page-locked memory."""
+    return {
+        "_pin_memory": lambda self, device=None: sim.pin(self),
+        "is_pinned": lambda self, device=None: sim.is_pinned(self),
+    }
+
+
+def _check_device(device: torch.device | None) -> None:
+    if device is not None and device.index not in (None, 0):
+        raise RuntimeError("CUDA error: invalid device ordinal")
+
+
+def _empty(sim: Simulator) -> Callable[..., Tensor]:
+    def empty(
+        size: Sequence[int],
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> Tensor:
+        _check_device(device)
+        if layout not in (None, torch.strided):
+            raise SimulatorError("simulator_unsupported", feature=f"the layout {layout}", where="torch.empty()")
+        stride = _strides(size, memory_format)
+        return sim.allocate(size, stride, dtype or torch.get_default_dtype())
+
+    return empty
+
+
+def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> list[int]:
+    ndim = len(size)
+    order = range(ndim - 1, -1, -1)
+    if memory_format is torch.channels_last and ndim == 4:
+        order = (1, 3, 2, 0)  # type: ignore[assignment]
+    elif memory_format is torch.channels_last_3d and ndim == 5:
+        order = (1, 4, 3, 2, 0)  # type: ignore[assignment]
+    stride = [1] * ndim
+    step = 1
+    for dim in order:
+        stride[dim] = step
+        step *= max(size[dim], 1)
+    return stride
+
+
+def _empty_strided(sim: Simulator) -> Callable[..., Tensor]:
+    def empty_strided(
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+    ) -> Tensor:
+        _check_device(device)
+        return sim.allocate(size, stride, dtype or torch.get_default_dtype())
+
+    return empty_strided
+
+
+def _copy(sim: Simulator) -> Callable[..., Tensor]:
+    device, arena = sim.device, sim.arena
+
+    def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+        if self.is_cuda and src.is_cuda:
+            if not device.busy:
+                arena.twin(self).copy_(arena.twin(src))
+                return self
+            same = self.dtype == src.dtype and self.is_contiguous() and src.is_contiguous()
+            kind = NodeKind.MEMCPY if same and self.size() == src.size() else NodeKind.KERNEL
+            _submit_copy(sim, kind, arena.twin(self), arena.twin(src), "memcpy_async")
+            return self
+        host = src if self.is_cuda else self
+        ours = arena.twin(self) if self.is_cuda else self
+        theirs = arena.twin(src) if src.is_cuda else src
+        if device.busy and device.current().status is not CaptureStatus.NONE:
+            pinned = sim.is_pinned(host)
+            if not pinned and sim.profile.torch.checks_pinned_copies:
+                raise RuntimeError(_UNPINNED)
+            if non_blocking:
+                call = "memcpy_async" if pinned else "memcpy_async_pageable"
+                _submit_copy(sim, NodeKind.MEMCPY, ours, theirs, call)
+                return self
+        if not non_blocking:
+            sim.host_read()
+        ours.copy_(theirs)
+        return self
+
+    return copy_
+
+
+def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
+    def _to_copy(self: Tensor, **kwargs: Any) -> Tensor:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
+            return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
+        # torch takes pinned memory for it, of which a CPU build has none.
+        like = torch.empty_like(
+            sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
+        )
+        return sim.pin(like).copy_(self, non_blocking=True)
+
+    return _to_copy
+
+
+def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
+    def make() -> Node:
+        operands: list[Any] = [ours, theirs]
+        slots = [(operands, 0), (operands, 1)]
+        if sim.is_pinned(ours):
+            operands[0] = _Place(sim, ours)  # a graph keeps no host memory alive
+            slots = slots[1:]
+        return Node(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
+
+    sim.call(sim.device.submit, sim.device.current(), make, call)
+
+
+class _Place:
+    """Where a tensor in page-locked memory lies, without holding it."""
+
+    def __init__(self, sim: Simulator, tensor: Tensor) -> None:
+        self._sim = weakref.ref(sim)
+        self._storage = weakref.ref(tensor.untyped_storage())
+        self._layout = tensor.storage_offset(), tuple(tensor.size()), tuple(tensor.stride())
+        self._dtype = tensor.dtype
+
+    def copy_(self, source: Tensor) -> None:
+        storage = self._storage()
+        if storage is not None:
+            torch.empty(0, dtype=self._dtype).set_(storage, *self._layout).copy_(source)  # type: ignore[call-overload]
+        elif (sim := self._sim()) is not None:
+            sim.crashes.append("a graph wrote into page-locked memory that was given back")
+
+
+def _run_copy(node: Node, generator: torch.Generator | None) -> None:
+    ours, theirs = node.call[0]
+    ours.copy_(theirs)
+
+
+def _foreach_copy(kernels: Kernels) -> Callable[..., None]:
+    together = kernels.build("_foreach_copy_")
+
+    def foreach_copy(self: list[Tensor], src: list[Tensor], non_blocking: bool = False) -> None:
+        if all(tensor.is_cuda for tensor in (*self, *src)):
+            together(self, src, non_blocking)
+            return
+        for ours, theirs in zip(self, src):
+            ours.copy_(theirs, non_blocking)
+
+    return foreach_copy
+
+
+def _resize(sim: Simulator) -> Callable[..., Tensor]:
+    def resize_(self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
+        stride = _strides(size, memory_format)
+        room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
+        need = span_nbytes(size, stride, self.dtype)
+        if need <= room:
+            torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+                _CPU_KEYS, self, self.untyped_storage(), self.storage_offset(), list(size), stride
+            )
+            return self
+        made = sim.allocate(size, stride, self.dtype)
+        kept = min(self.untyped_storage().nbytes(), made.untyped_storage().nbytes())
+        if kept:
+            sim.arena.copy_bytes(made.data_ptr(), self.untyped_storage().data_ptr(), kept)
+        _replace_storage(self, made)
+        return self
+
+    return resize_
+
+
+def _replace_storage(self: Tensor, made: Tensor) -> None:
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        _CPU_KEYS, self, made.untyped_storage(), 0, list(made.size()), list(made.stride())
+    )
+
+
+def _set_storage(sim: Simulator) -> Callable[..., Tensor]:
+    def set_(self: Tensor, source: Any) -> Tensor:
+        numel = source.nbytes() // self.dtype.itemsize
+        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(_CPU_KEYS, self, source, 0, [numel], [1])
+        return self
+
+    return set_
+
+
+def _set_storage_offset(
+    self: Tensor, source: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
+) -> Tensor:
+    steps = list(stride) if stride or not size else _strides(size, None)
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        _CPU_KEYS, self, source, storage_offset, list(size), steps
+    )
+    return self
+
+
+def _set_tensor(self: Tensor, source: Tensor) -> Tensor:
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        _CPU_KEYS,
+        self,
+        source.untyped_storage(),
+        source.storage_offset(),
+        list(source.size()),
+        list(source.stride()),
+    )
+    return self
+
+
+def _set_empty(sim: Simulator) -> Callable[..., Tensor]:
+    def set_(self: Tensor) -> Tensor:
+        _replace_storage(self, sim.allocate([0], [1], self.dtype))
+        return self
+
+    return set_
+
+
+def _repeat_interleave(sim: Simulator, kernels: Kernels) -> Callable[..., Tensor]:
+    general = kernels.build("repeat_interleave.Tensor")
+
+    def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
+        if output_size is None:
+            made: Tensor = general(repeats)
+            return made
+        # With the size given no value has to be read back: one kernel over a known shape.
+        positions = torch.arange(output_size, device=repeats.device)
+        ends = torch.cumsum(repeats, 0)
+        return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
+
+    return repeat_interleave

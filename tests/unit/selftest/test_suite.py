@@ -1,0 +1,257 @@
+"""The self-test on the simulator: every way a case can end, the report, and what the terminal shows."""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import gfxgraph
+from gfxgraph.hardware import environment
+from gfxgraph.selftest import scrub as selftest_scrub
+from gfxgraph.selftest import suite as selftest_suite
+from gfxgraph.selftest import worker
+from gfxgraph.selftest.outcome import Listed, Outcome
+from gfxgraph.selftest.processes import Closed, Ended, Prepared
+from gfxgraph.selftest.suite import Suite
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator is what is tested here")
+SRC = Path(gfxgraph.__file__).parent.parent
+
+
+def doctor(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    begun = doctor_begun(*args, cwd=cwd, **env)
+    printed, errors = begun.communicate(timeout=120)
+    return subprocess.CompletedProcess(begun.args, begun.returncode, printed, errors)
+
+
+def doctor_begun(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    own = ("GFXGRAPH", "HGB_", "PYTHONPATH")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    base |= {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "COLUMNS": "120", "LC_ALL": "C.UTF-8"}
+    line = [sys.executable, "-m", "gfxgraph", "doctor", "--selftest", *args]
+    return subprocess.Popen(line, cwd=cwd, env=base | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
+    """One run of the planted cases: what was printed, and the report."""
+    folder = tmp_path_factory.mktemp("planted")
+    done = doctor("--simulate", "--cases", "planted_cases", cwd=folder, VLLM_API_KEY="abc123", HIP_PATH="/opt/rocm")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done, json.loads((folder / "gfxgraph-selftest.json").read_text())
+
+
+def found(report: dict, name: str) -> dict:
+    return next(case for case in report["cases"] if case["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "reason", "status"),
+    [
+        ("right", "pass", None, 0),
+        ("wrong", "fail", "Differs: seen in ", 1),
+        ("crashing", "crash", "ended by signal 6 (SIGABRT) without a result", -6),
+        ("dying_at_exit", "crash", "the case was done, and then the process ended by signal 6 (SIGABRT)", -6),
+        ("hanging", "hang", "did not end within 4 s", -9),
+        ("skipping", "skip", "not here", 77),
+        ("falling_back", "fail", "eager execution stood in for a graph: ", 1),
+    ],
+)
+def test_outcome(planted, name, outcome, reason, status):
+    """Whatever one case does to its process, it is that case's outcome, and the others run."""
+    case = found(planted[1], name)
+    assert (case["outcome"], case["exit_status"]) == (outcome, status)
+    assert case.get("reason", "").startswith(reason or "") and bool(reason) == ("reason" in case)
+
+
+def test_report(planted):
+    """The verdict counts every outcome; evidence stands with the case; the report says that it is the simulator."""
+    _, report = planted
+    assert report["schema"] == selftest_suite.SCHEMA and report["gfxgraph"] == gfxgraph.__version__
+    assert report["is_simulated"] and report["where"] == "the simulator, profile hip"
+    assert report["verdict"]["outcome"] == "fail"
+    assert report["verdict"]["counts"] == {"pass": 2, "fail": 2, "crash": 2, "hang": 1, "skip": 1}
+    assert report["verdict"]["not_passed"] == ["wrong", "crashing", "dying_at_exit", "hanging", "falling_back"]
+    assert report["verdict"]["skipped"] == {"skipping": "not here"}
+    assert report["device"]["arch"] == "gfx1030" and report["device"]["torch"] == torch.__version__
+    assert found(report, "right")["figures"] == {"n": 3}
+    assert any("in hanging" in line for line in found(report, "hanging")["stderr"])
+    assert found(report, "crashing")["stderr"][0].startswith("Memory access fault by GPU node-1")
+    assert "illegal_address" in found(report, "crashing")["explained"]
+    assert report["stats"]["replay_count"] == sum(
+        case["stats"]["replay_count"] for case in report["cases"] if "stats" in case
+    )
+    assert environment.from_dict(report).platform == ("cuda" if torch.version.cuda else "none")
+
+
+def test_nothing_of_the_owner_is_in_it(planted):
+    """No home folder, host name, installation folder or secret; variables that matter are there."""
+    _, report = planted
+    text = json.dumps(report)
+    assert str(Path.home()) + "/" not in text and str(SRC) not in text and sys.prefix not in text
+    assert report["variables"]["VLLM_API_KEY"] == "<not shown>" and "abc123" not in text
+    assert report["variables"]["HIP_PATH"] == "/opt/rocm"
+    assert found(report, "wrong")["reason"] == "Differs: seen in ~/project"
+    assert "looked into ~/project" in found(report, "wrong")["stderr"]
+
+
+def test_terminal(planted):
+    """A line for each case, all of what failed, the catalogue's word for it, the simulator named twice."""
+    out = planted[0].stdout
+    assert out.count("This is the simulator (profile hip), not a GPU") == 2
+    assert "pass   right " in out and "A case that holds." in out
+    assert "crash  crashing " in out and "gfxgraph explain illegal_address" in out
+    assert "hang   hanging " in out and "did not end within 4 s" in out
+    assert "skip   skipping " in out and "not here" in out
+    assert "NOT ALL PASSED: 2 pass, 2 fail, 2 crash, 1 hang, 1 skip" in out
+
+
+def test_real_cases_pass(tmp_path):
+    """A subset of the suite passes; settings of the user's do not reach it; the exit status is 0."""
+    only = ["plain", "split_at_comparison", "unseen_wait", "validation_catches", "node_walk", "replay_overhead"]
+    options = [word for name in only for word in ("--only", name)]
+    done = doctor(
+        "--simulate=cuda", "--out", "r.json", *options, cwd=tmp_path, GFXGRAPH_ON_UNSAFE="raise", COLUMNS="80"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [case["name"] for case in report["cases"]] == ["device", *only]
+    assert report["verdict"]["counts"] == {"pass": 6, "fail": 0, "crash": 0, "hang": 0, "skip": 1}
+    assert report["only"] == only
+    assert "skip   replay_overhead: the simulator says nothing about speed" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_refusals(tmp_path):
+    """Where gfxgraph cannot be used, and for a case or profile that there is not: status 2, no report."""
+    done = doctor(cwd=tmp_path)
+    refusals = ("not_rocm_cpu_torch: ", "not_rocm_cuda_torch: ", "no_gpu: ")
+    assert done.returncode == 2 and done.stderr.startswith(refusals)
+    done = doctor("--simulate", "no-such-profile", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("simulator_unknown_profile: ")
+    done = doctor("--simulate", "--only", "no_such_case", cwd=tmp_path)
+    assert done.returncode == 2 and "no_such_case" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+class Scripted:
+    """A crew whose processes end as scripted, whatever they are asked for."""
+
+    def __init__(self, *ends: Ended) -> None:
+        self.ends = iter(ends)
+
+    def run(self, arguments, limit_s):
+        return next(self.ends)
+
+    def close(self):
+        self.ends = iter(())
+
+
+def test_device_that_stops_answering(monkeypatch):
+    """After a crash the GPU is asked twice; where it is silent, the rest is skipped with that reason."""
+    monkeypatch.setattr(selftest_suite.time, "sleep", lambda s: None)
+    suite = Suite(allow_cuda=True, crew=Scripted(Ended(-6, False), Ended(None, True), Ended(None, True)))
+    results = list(suite.run([Listed("a", "A.", 5, True), Listed("b", "B.", 5)]))
+    assert [result.outcome for result in results] == [Outcome.CRASH, Outcome.SKIP]
+    assert results[1].reason == "the GPU has not answered since the case a"
+    assert not suite.is_passed
+
+
+def test_prepared_processes(monkeypatch):
+    """As on a GPU: processes that were started ahead, one a case, each with its own end, limit and time."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    crew = Prepared("planted_cases", n_ahead=2, n_wanted=4)
+    suite = Suite("hip", module="planted_cases", crew=crew)
+    known = {"right": 60.0, "dying_at_exit": 60.0, "hanging": 5.0}
+    found = {name: suite._run(Listed(name, "", limit_s), name)[0] for name, limit_s in known.items()}
+    with ThreadPoolExecutor() as pool:
+        begun = pool.submit(suite._run_case, Listed("hanging", "", 90))
+        wait_for(lambda: bool(suite.running))
+        time.sleep(0.2)
+        suite.close()
+        with pytest.raises(Closed):
+            begun.result(60)
+    assert {name: str(result.outcome) for name, result in found.items()} == {
+        "right": "pass",
+        "dying_at_exit": "crash",
+        "hanging": "hang",
+    }
+    assert found["right"].figures == {"n": 3} and found["dying_at_exit"].exit_status == -6
+    assert found["right"].times_s.keys() == {"import", "enable", "device", "case"}
+    assert found["right"].times_s["import"] > 10 * found["right"].times_s["device"]
+    assert "in hanging" in "".join(found["hanging"].stderr) and 5 <= found["hanging"].seconds < 60
+    assert suite.running == ["hanging"]
+
+
+def test_process_that_cannot_start():
+    """Where not even the imports work, each case says why."""
+    suite = Suite("hip", module="no_such_cases", crew=Prepared("no_such_cases"))
+    result = suite._run(Listed("right", "", 60), "right")[0]
+    suite.close()
+    assert result.outcome is Outcome.CRASH and "No module named 'no_such_cases'" in result.stderr[-1]
+
+
+def test_every_case_is_listed():
+    """Each case of each file in the folder is in the suite, under a name of its own."""
+    folder = importlib.import_module(worker.CASES)
+    names = [each.name for each in pkgutil.iter_modules(folder.__path__)]
+    found = [name for each in names for name in worker.load(f"{worker.CASES}.{each}")]
+    assert len(names) > 1 and sorted(found) == sorted(worker.load(worker.CASES))
+    assert len(folder.IN_ORDER) == len(found) == len(set(found))
+
+
+def test_stopped_from_outside(tmp_path):
+    """The report is there while the suite runs; SIGTERM ends all processes, keeps what is done, names the rest."""
+    pid_file, out = tmp_path / "pid", tmp_path / "r.json"
+    begun = doctor_begun("--simulate", "--cases", "planted_stop", "--out", str(out), PLANTED_PID=str(pid_file))
+    wait_for(lambda: pid_file.exists() and out.exists(), begun)
+    report = json.loads(out.read_text())
+    assert report["verdict"]["outcome"] == "unfinished" and found(report, "right")["outcome"] == "pass"
+    assert found(report, "endless")["reason"] == "was running when the self-test was ended from outside"
+    begun.terminate()
+    printed, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 128 + 15, errors
+    report = json.loads(out.read_text())
+    assert report["verdict"]["outcome"] == "unfinished" and found(report, "right")["outcome"] == "pass"
+    assert found(report, "endless")["outcome"] == "skip"
+    assert found(report, "endless")["reason"] == "was running when the self-test was stopped by SIGTERM"
+    assert "STOPPED by SIGTERM: " in printed and " of 4 cases have ended" in printed
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pid", "r.json"]
+    wait_for(lambda: not is_alive(int(pid_file.read_text())))
+
+
+def wait_for(holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "waited for a minute"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_scrubbing(monkeypatch):
+    """Foreign home folders, user names in paths and host names are taken out; /opt/rocm stays."""
+    monkeypatch.setattr(getpass, "getuser", lambda: "berta")
+    monkeypatch.setattr(selftest_scrub.platform, "node", lambda: "bertas-pc")
+    scrub = selftest_scrub.scrubber()
+    assert scrub("/home/carl/x and C:\\Users\\carl\\x") == "~/x and ~\\x"
+    assert scrub("/data/berta/model on bertas-pc: berta") == "/data/<user>/model on <host>: berta"
+    assert scrub("/opt/rocm/lib http://me:pw@proxy") == "/opt/rocm/lib http://proxy"

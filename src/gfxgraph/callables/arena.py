@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,9 +24,6 @@ from gfxgraph.callables import engine
 from gfxgraph.capture.streams import wait_for
 from gfxgraph.core.budget import Held, Prediction, shown, to_evict
 from gfxgraph.process import process
-
-if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry
 
 _arenas: dict[tuple[int, int], Arena] = {}
 """By device and owner."""
@@ -47,6 +44,19 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
         return found
 
 
+class Tenant(Protocol):
+    """What keeps memory in an arena and can be made to give it back (entry.py)."""
+
+    used_at: int
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_captured(self) -> bool: ...
+    def evict(self, why: str) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+
+
 class Arena:
     """Pool, capture stream, order of work and budget of one device."""
 
@@ -54,7 +64,7 @@ class Arena:
         self.state = state
         self.device_index = device_index
         self.lock = threading.RLock()
-        self.entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+        self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None
         self._pool: weakref.ref[engine.SharedPool] | None = None
@@ -107,7 +117,7 @@ class Arena:
             if not is_capturing:
                 wait_for(self.state, stream)
 
-    def use(self, entry: Entry) -> None:
+    def use(self, entry: Tenant) -> None:
         """Note that an entry was used just now."""
         self.n_uses += 1
         entry.used_at = self.n_uses
@@ -132,7 +142,7 @@ class Arena:
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 
-    def make_room(self, needed: int, keep: Entry | None = None) -> bool:
+    def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
         """Drop the least recently used captures until ``needed`` bytes fit under the cap.
 
         Returns:

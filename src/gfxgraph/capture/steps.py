@@ -12,7 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,8 +24,18 @@ from gfxgraph.core.tape import Entry, Tape, Value, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
-if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
+
+class Running(Protocol):
+    """The program that a step is part of, as its steps see it (program.py)."""
+
+    @property
+    def launch(self) -> Callable[[Any], None]: ...
+    @property
+    def values(self) -> dict[int, Any]: ...
+    @property
+    def by_nodes(self) -> Callable[[SegmentStep, Any], None] | None: ...
+    def lookup(self, value: Value) -> Tensor: ...
+    def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None: ...
 
 
 class Step(ABC):
@@ -35,7 +45,7 @@ class Step(ABC):
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
     @abstractmethod
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         """Do this part's work."""
 
     def writes(self) -> Iterator[Tensor | Layout]:
@@ -111,10 +121,10 @@ class SegmentStep(Step):
         """The torch graph object, None where it could not be made or has been retired."""
         return self._owner() if self.is_launchable else None
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         self.launch(program)
 
-    def launch(self, program: Program) -> bool:
+    def launch(self, program: Running) -> bool:
         """Do the segment's work; False where it was not the graph that did it."""
         if self.graph is None:
             self.run_tape(program)
@@ -133,7 +143,7 @@ class SegmentStep(Step):
             return False
         return True
 
-    def compute(self, program: Program) -> Env:
+    def compute(self, program: Running) -> Env:
         """Run the tape into fresh memory."""
         return run_tape(self.tape, program.lookup, {value for value, _ in self.live})
 
@@ -142,7 +152,7 @@ class SegmentStep(Step):
         for _, place in self.live:
             yield place
 
-    def run_tape(self, program: Program) -> None:
+    def run_tape(self, program: Running) -> None:
         """Do the segment's work operation by operation, into the same addresses."""
         env = self.compute(program)
         self.wait_for_host_results()
@@ -177,7 +187,7 @@ class HostStep(Step):
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         with torch.inference_mode():  # the tensors may have been made under it
             result = self.func(*self.args, **self.kwargs)
             wait_for_collective(result)
@@ -225,7 +235,7 @@ class ReadStep(Step):
     lasti: int
     questions: list[Question] = field(default_factory=list)
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         program.values[self.index] = self.read()
         for question in self.questions:
             holds, now = ask(question, program.values)
@@ -253,7 +263,7 @@ class CallStep(Step):
     code: Any
     lasti: int
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         self.call()
 
     def __str__(self) -> str:
@@ -269,7 +279,7 @@ class ReplayStep(Step):
     code: Any
     lasti: int
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Running) -> None:
         self.graph.replay()
 
     def writes(self) -> Iterator[Tensor | Layout]:

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from gfxgraph.capture.steps import Running, SegmentStep
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
-
-if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
-    from gfxgraph.capture.steps import SegmentStep
 
 _SWITCHABLE = frozenset({NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET})
 # Only order: a walk, which waits after each node, keeps every order.
@@ -65,7 +62,7 @@ def _can_switch() -> bool:
 
 def walk(
     segment: SegmentStep,
-    program: Program,
+    program: Running,
     after: Callable[[int, int], bool] | None = None,
     first_advance: Callable[[], None] | None = None,
     before: Callable[[int, int], None] | None = None,
@@ -135,7 +132,7 @@ def _alone(graph: int, skipped: frozenset[int] = frozenset()) -> Runner:
 
 def _by_switching(
     segment: SegmentStep,
-    program: Program,
+    program: Running,
     graph: int,
     kinds: dict[int, NodeKind],
     first_advance: Callable[[], None] | None,

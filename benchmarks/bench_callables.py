@@ -214,12 +214,12 @@ def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
     from gfxgraph.callables.fast_path.copying import copy_kernel
     from gfxgraph.callables.inputs import device_copier
-    from gfxgraph.process import activation
+    from gfxgraph.process import bridge
 
     guards = torch._C._dynamo.guards
     x, y = torch.randn(NUMEL, device="cuda"), torch.randn(NUMEL, device="cuda")
     xs, ys = [x] * 6, [torch.empty_like(x) for _ in range(6)]
-    state = activation.process_for_callables()
+    state = bridge.process_for_callables()
     copier, kernel = device_copier(state.driver), copy_kernel(state, 0)
     check1 = guards.TensorGuards(x, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     check6 = guards.TensorGuards(*xs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check

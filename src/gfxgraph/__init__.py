@@ -15,15 +15,15 @@ from typing import Any
 __version__ = "2.0.0.dev0"
 
 _EXPORTS: dict[str, str] = {
-    "enable": "gfxgraph.process.activation:enable",
-    "disable": "gfxgraph.process.activation:disable",
-    "is_enabled": "gfxgraph.process.activation:is_enabled",
-    "activate_from_environment": "gfxgraph.process.activation:activate_from_environment",
+    "enable": "gfxgraph.startup.activation:enable",
+    "disable": "gfxgraph.startup.activation:disable",
+    "is_enabled": "gfxgraph.process.bridge:is_enabled",
+    "activate_from_environment": "gfxgraph.startup.activation:activate_from_environment",
     "stats": "gfxgraph.process.health:stats",
     "reset_stats": "gfxgraph.process.health:reset_stats",
     "metrics_text": "gfxgraph.process.metrics:metrics_text",
     "health_check": "gfxgraph.process.health:health_check",
-    "BridgedCUDAGraph": "gfxgraph.capture.names:BridgedCUDAGraph",
+    "BridgedCUDAGraph": "gfxgraph.startup.names:BridgedCUDAGraph",
     "graphed": "gfxgraph.callables.api:graphed",
     "Graphed": "gfxgraph.callables.graphed:Graphed",
     "memory_report": "gfxgraph.callables.arena:memory_report",

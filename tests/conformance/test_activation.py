@@ -77,7 +77,7 @@ def test_nothing_stays_replaced_between_captures():
 def test_graphs_replay_after_disable(program):
     """A graph captured before disable() keeps working, with torch's own names back in place."""
     from gfxgraph import simulator
-    from gfxgraph.process import activation
+    from gfxgraph.process import bridge
 
     gfxgraph.enable(simulate="hip", validate=False)
     bench = Bench()
@@ -86,7 +86,7 @@ def test_graphs_replay_after_disable(program):
         outputs = getattr(bench, program)()
     bridged = torch.cuda.CUDAGraph
     # All of the bridge, but the simulated card stays: a real one would.
-    card = activation._undo.pop(0)
+    card = bridge.undo.pop(0)
     try:
         gfxgraph.disable()
         assert torch.cuda.CUDAGraph is not bridged and type(graph) is bridged
@@ -131,7 +131,7 @@ def test_enable_again_can_ask_for_more_checks():
 
 def test_enable_fails_without_a_trace(monkeypatch):
     """Where something goes wrong half-way, what was replaced by then is put back."""
-    from gfxgraph.process import activation
+    from gfxgraph.startup import activation
 
     before = attributes()
     monkeypatch.setattr(activation, "_exit_of_graph", lambda *_: 1 / 0)

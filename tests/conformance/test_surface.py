@@ -775,7 +775,7 @@ def test_graphs_outlive_disable():
         with outer.installed():
             _mixed(gfxgraph, on)
         return
-    from gfxgraph.process import activation, process
+    from gfxgraph.process import bridge, process
 
     with Surface("cuda").installed():
         # What the simulator's own removal would take away with it is not part of this scenario.
@@ -786,7 +786,7 @@ def test_graphs_outlive_disable():
         graph.replay()
         assert torch.equal(y, x + 1) and type(graph) is stock
         assert not gfxgraph.stats()["capture_count"]
-        assert activation.is_enabled()
+        assert bridge.is_enabled()
 
 
 def _mixed(gfxgraph, on):

@@ -14,7 +14,7 @@ from gfxgraph.callables.fast_path.copying import copy_kernel
 from gfxgraph.callables.fast_path.joining import joins
 from gfxgraph.driver.copies import MOST
 from gfxgraph.driver.joined import Joined
-from gfxgraph.process import activation
+from gfxgraph.process.bridge import process_for_callables
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -29,7 +29,7 @@ def bridge(request):
 
 
 def state():
-    return activation.process_for_callables()
+    return process_for_callables()
 
 
 @pytest.fixture(params=["joined", "launched"])
@@ -259,7 +259,7 @@ def test_results_are_allocated_past_the_dispatcher(guard):
 
 def test_execs_are_given_back(monkeypatch):
     """Twenty signatures, each joined and forgotten: every exec and graph is destroyed, and CUDA agrees."""
-    table, answers = activation.process_for_callables().driver.table, []
+    table, answers = process_for_callables().driver.table, []
     real = table.raw
 
     def raw(name):

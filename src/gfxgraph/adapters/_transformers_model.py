@@ -177,9 +177,9 @@ class Accelerated:
         from gfxgraph.adapters._transformers_decode import Decoder
         from gfxgraph.adapters._transformers_loop import Tally
         from gfxgraph.callables.arena import Arena
-        from gfxgraph.process import activation
+        from gfxgraph.process import bridge
 
-        model, state = self.model, activation.process_for_callables()
+        model, state = self.model, bridge.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:
             self.free()  # graphs hold addresses of weights, and kernels chosen by settings, that are no more
             self.captured = self.seen

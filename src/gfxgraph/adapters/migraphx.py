@@ -409,9 +409,9 @@ def _module() -> Any:
 
 
 def _state() -> Any:
-    from gfxgraph.process import activation
+    from gfxgraph.process import bridge
 
-    return activation.process_for_callables()
+    return bridge.process_for_callables()
 
 
 def _report(kind: str, reason: str, level: int = logging.INFO) -> None:

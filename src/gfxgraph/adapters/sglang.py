@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
-from gfxgraph.adapters._plugin import activate
 from gfxgraph.adapters.base import Adapter, Undo
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
@@ -50,14 +49,6 @@ class SglangAdapter(Adapter):
             return
         owner = part.FullCudaGraphBackend if part.__name__ == _FULL else part.BreakableCudaGraphBackend
         undo.replace(owner, "capture_one", _leaving_out(owner.capture_one))
-
-
-def plugin() -> None:
-    """What SGLang calls in each of its processes; does nothing where nobody asked for gfxgraph.
-
-    Asked for is it by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
-    """
-    activate(ADAPTER, "SGLANG_PLUGINS")
 
 
 def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:

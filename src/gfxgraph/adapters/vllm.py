@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
-from gfxgraph.adapters._plugin import activate
 from gfxgraph.adapters.base import Adapter, Undo
 
 _FULL = "vllm.compilation.cuda_graph"
@@ -46,14 +45,6 @@ class VllmAdapter(Adapter):
         # The names in the wrapper's own module: those that it calls itself.
         undo.replace(wrapper, "__call__", _surviving(wrapper.__call__, part, entries, graph, clean))
         undo.replace(wrapper, "clear_graphs", _forgetting(wrapper.clear_graphs))
-
-
-def plugin() -> None:
-    """What vLLM calls in each of its processes; does nothing where nobody asked for gfxgraph.
-
-    Asked for is it by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
-    """
-    activate(ADAPTER, "VLLM_PLUGINS")
 
 
 def _surviving(

@@ -13,7 +13,7 @@ from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.padding.witness import ChecksValues, WouldFault
 from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.process import activation
+from gfxgraph.process import bridge
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Entry
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
     """See ``Graphed.capture_all``."""
-    state = activation.process_for_callables()
+    state = bridge.process_for_callables()
     if state is None or graphed._dims is None:
         return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
     tensors: list[Tensor] = []

@@ -26,7 +26,8 @@ from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError
-from gfxgraph.process import activation, process
+from gfxgraph.guard import for_capture
+from gfxgraph.process import bridge, process
 from gfxgraph.types import OnUnsafe
 
 _classes: dict[type, type] = {}
@@ -34,10 +35,11 @@ _classes: dict[type, type] = {}
 
 def graph_class(state: process.Process) -> Any:
     """The bridged class over the torch, or the simulator, now in force."""
-    if activation.is_enabled():
+    if bridge.is_enabled():
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
     if found is None:
+        for_capture.fill()
         found = _classes[state.base] = bridged_class(state.base)
     return found
 

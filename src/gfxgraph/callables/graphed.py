@@ -40,7 +40,7 @@ from gfxgraph.callables.signature import NotATree, flatten, tensor_key
 from gfxgraph.callables.training.gradients import ForwardFailed, WithGradients
 from gfxgraph.callables.watch import Watch
 from gfxgraph.errors import CaptureError, first_line
-from gfxgraph.process import activation, process
+from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MAX_ROUTES = 4096
@@ -89,7 +89,7 @@ class Graphed(Capturing):
         return result if result is not MISS else self._slow(args, kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        state = activation.process_for_callables()
+        state = bridge.process_for_callables()
         if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
             return self._fn(*args, **kwargs)  # part of what is being captured
         try:

@@ -24,7 +24,8 @@ from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.piece import Piece, arena, copy_in, tensors_of
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture import above
+from gfxgraph.capture.places import place
 from gfxgraph.capture.session import shown
 from gfxgraph.errors import CaptureError, ReplayError
 
@@ -306,3 +307,8 @@ class OlderCapture:
             problem = "batch_size= and branch= need the capture(...) that they go with"
             raise CaptureError("older_capture", problem=problem)
         return graph.replay()
+
+
+def fill() -> None:
+    """Have ``BridgedCUDAGraph.capture`` give what this file makes of it."""
+    above.rooms.older_capture = OlderCapture

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.callables.signature import NotATree, builder, flatten
-from gfxgraph.capture.memory import Layout, tensor_at
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import Layout, storage_address, tensor_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""

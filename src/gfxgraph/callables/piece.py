@@ -27,13 +27,13 @@ from gfxgraph.callables.signature import mode_key
 from gfxgraph.capture.effects import Effects
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
-from gfxgraph.process import activation
+from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe
 
 
 def arena() -> Arena | None:
     """The arena of the current device; None where there is no GPU, and functions just run."""
-    state = activation.process_for_callables()
+    state = bridge.process_for_callables()
     return None if state is None else arena_of(state, torch.cuda.current_device())
 
 

@@ -3,7 +3,7 @@
 Enters: tensors, streams, graphs.
 Stays out: command line, engines, functions that are captured per signature.
 
-    graph.py      BridgedCUDAGraph: what users hold; names.py: the class in force
+    graph.py      BridgedCUDAGraph: what users hold; above.py: what it asks of the rooms above
     session.py    one capture: segments, splits, undo
     failures.py, recovery.py
                   a capture that cannot begin, cannot end or dies; cleaning torch up after it
@@ -12,6 +12,7 @@ Stays out: command line, engines, functions that are captured per signature.
     recorder.py   the dispatch mode that writes the tape
     overloads.py, bindings.py, whole.py
                   what is known of an operation, how it is called, and which ones are not taken apart
+    places.py     which line of the program is running
     modes.py      standing on torch's stack of dispatch modes, and leaving it
     intercept.py  host reads and waits that no dispatch mode sees
     numbers.py    what ``.item()`` hands out inside a capture

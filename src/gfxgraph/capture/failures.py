@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture.memory import all_segments, is_within
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture.places import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.structure import flat
 from gfxgraph.core.tape import where_of

@@ -20,22 +20,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from gfxgraph.capture import intercept, remedies
+from gfxgraph.capture import above, intercept, remedies, validate
 from gfxgraph.capture.hooks import bare_launch, one_replay
 from gfxgraph.capture.modes import leave_modes
+from gfxgraph.capture.places import place
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.recorder import place
 from gfxgraph.capture.session import Session, shown
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
-
-if TYPE_CHECKING:
-    from gfxgraph.guard.guard import DeepCapture, Guard
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -92,8 +89,8 @@ def bridged_class(base: type) -> type:
             self._is_between_halves = False
             # What was being handled when the capture began: an engine may retry inside its except block.
             self._begun_while = 0
-            self._guard: Guard | None = None
-            self._deep: DeepCapture | None = None
+            self._guard: above.Guard | None = None
+            self._deep: above.DeepCapture | None = None
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -147,7 +144,8 @@ def bridged_class(base: type) -> type:
                 if is_unwinding:
                     return
                 raise session.error
-            if process.active_session() is not session:
+            is_here = process.active_session() is session
+            if not is_here:
                 raise self._not_here(session)
             if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
                 error = CaptureError(
@@ -176,21 +174,17 @@ def bridged_class(base: type) -> type:
             self._choose_path()
 
         def _begin_deep(self, pool: Any) -> Any:
-            from gfxgraph.guard.guard import DeepCapture
-
-            self._deep = DeepCapture()
+            self._deep = above.rooms.deep_capture()
             return self._deep.pool(pool)
 
         def _put_under_guard(self, where: str) -> None:
-            from gfxgraph.guard.guard import guard_for
-
             assert self._program is not None
             zones = None
             if self._deep is not None:
                 zones = self._deep.zones
                 self._deep.ended()
                 self._deep = None
-            self._guard = guard_for(self, self._program, super().pool(), where, zones)
+            self._guard = above.rooms.guard_for(self, self._program, super().pool(), where, zones)
             if self._guard is not None and self._guard.is_slow:
                 self._unvalidated = 0  # after a fault in the reference every node would be blamed
             self.__class__ = GuardedCUDAGraph
@@ -290,9 +284,7 @@ def bridged_class(base: type) -> type:
             with one_replay(self):
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
-                    from gfxgraph.capture.validate import replay_validated
-
-                    replay_validated(program, self._retire)
+                    validate.replay_validated(program, self._retire)
                 else:
                     begun = time.perf_counter()
                     program.run()
@@ -456,17 +448,13 @@ def bridged_class(base: type) -> type:
             Raises:
                 CaptureError: `older_capture`.
             """
-            from gfxgraph.callables.older import OlderCapture
-
             if type(self) is BridgedCUDAGraph:
                 self.__class__ = OlderCUDAGraph
-            self._older = OlderCapture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+            self._older = above.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
             return self._older
 
         def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
-            from gfxgraph.callables.older import OlderCapture
-
-            older = self._older if self._older is not None else OlderCapture(self)
+            older = self._older if self._older is not None else above.rooms.older_capture(self)
             return older.replay(self, batch_size, branch, input_tensor)
 
         # -- gfxgraph's own --------------------------------------------------------------------------------
@@ -485,19 +473,15 @@ def bridged_class(base: type) -> type:
 
         def validate(self) -> bool:
             """Compare the next replay with eager execution; True when they agree."""
-            from gfxgraph.capture.validate import replay_validated
-
             with self._another_replay("validate()") as program:
-                verdict = replay_validated(program, self._retire)
+                verdict = validate.replay_validated(program, self._retire)
             self._choose_path()
             return verdict
 
         def _replay_by_nodes(self) -> None:
             """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
-            from gfxgraph.guard.guard import replay_by_nodes
-
             with self._another_replay("replay()") as program:
-                replay_by_nodes(self._guard, program, super().pool())
+                above.rooms.replay_by_nodes(self._guard, program, super().pool())
 
         def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
             """Find the first operation whose graphed result differs from eager; None where none does.
@@ -505,10 +489,8 @@ def bridged_class(base: type) -> type:
             Args:
                 path: where the smallest script that shows it goes; by default the working directory.
             """
-            from gfxgraph.guard.bisect import bisect_program
-
             with self._another_replay("bisect()") as program:
-                return bisect_program(program, Path(path).absolute() if path is not None else None)
+                return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
         def explain(self) -> str:
             """What a replay of this graph does, step by step."""

@@ -9,30 +9,43 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gfxgraph.capture import intercept
 from gfxgraph.capture.numbers import TrackedNumber
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import CallStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
 from gfxgraph.core.questions import Question, Reference
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
+from gfxgraph.process.process import Recording
 from gfxgraph.types import OnUnsafe
 
-if TYPE_CHECKING:
-    from gfxgraph.capture.session import Session
+
+class Splitting(Protocol):
+    """What the host's values ask of the capture that they are read in."""
+
+    policy: OnUnsafe
+
+    @property
+    def recorder(self) -> Recording: ...
+    @property
+    def is_over(self) -> bool: ...
+    def split(
+        self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None
+    ) -> Any: ...
+    def abort(self, error: BaseException | None) -> None: ...
 
 
 class HostValues:
     """The host's values of one capture."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Splitting) -> None:
         # Weakly: numbers outlive their capture, and a session that is over must not wait for the collector.
         self._session = weakref.ref(session)
         self._reads: dict[int, ReadStep] = {}
@@ -116,7 +129,7 @@ class HostValues:
         row: UnsafeOp = BY_NAME[name]
         return self._capturing().split(row, name, make, where)  # type: ignore[no-any-return]
 
-    def _capturing(self) -> Session:
+    def _capturing(self) -> Splitting:
         session = self._session()
         assert session is not None  # whoever asks for a split has it in hand
         return session

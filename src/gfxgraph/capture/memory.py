@@ -68,6 +68,11 @@ def tensor_at(layout: Layout) -> Tensor:
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
 
 
+def storage_address(tensor: Tensor) -> int:
+    """Where the tensor's storage begins, 0 where there is none."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def pool_id(pool: Any) -> Any:
     """The id of what a program passed as ``pool``; None where that means a new one."""
     identity = getattr(pool, "id", pool)

@@ -16,14 +16,18 @@ import dis
 import opcode as opcodes
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from gfxgraph.core.questions import STEPS, Reference, follow
 
-if TYPE_CHECKING:
-    from gfxgraph.capture.host_values import HostValues
-
 _PLAIN = (bool, int, float, complex)
+
+
+class Askers(Protocol):
+    """Whoever is told what a program asks of its numbers."""
+
+    def asked(self, reference: Reference, test: str, operand: Any, answer: bool) -> None: ...
+    def escaped(self, reference: Reference, value: Any, use: str) -> None: ...
 
 
 class TrackedNumber:
@@ -31,7 +35,7 @@ class TrackedNumber:
 
     __slots__ = ("_reference", "_value", "_values")
 
-    def __init__(self, values: HostValues, value: Any, reference: Reference) -> None:
+    def __init__(self, values: Askers, value: Any, reference: Reference) -> None:
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_value", value)
         object.__setattr__(self, "_reference", reference)

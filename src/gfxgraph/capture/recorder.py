@@ -20,8 +20,8 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any, Protocol
 from weakref import getweakrefs
 
 import torch
@@ -29,61 +29,48 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
-from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
+from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.process import process
-
-if TYPE_CHECKING:
-    from gfxgraph.capture.session import Session
+from gfxgraph.process.process import Process
 
 _getframe = sys._getframe
 _numbers = itertools.count(1)  # of recorders
-_LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
-_SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
-_OWN_DIR = __file__.rsplit("/", 2)[0]
-_TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
-# Programs that come with the package: their lines are to be named as a user's are.
-_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
-
-
-def is_library_code(code: CodeType) -> bool:
-    """True for frames of torch and of this package, which are never the user's line."""
-    return is_library_file(code.co_filename)
-
-
-def is_library_file(name: str) -> bool:
-    """True for source files of torch and of this package."""
-    known = _SKIP.get(name)
-    if known is None:
-        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
-        known = _SKIP[name] = known and not name.startswith(_PROGRAMS)
-    return known
-
-
-def note_library(module: Any) -> None:
-    """Remember the module of a library's file, unless the name is one that a program may have too (``__main__``)."""
-    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
-        _LIBRARIES.add(module)
-
-
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is neither torch's nor ours."""
-    while frame is not None and is_library_code(frame.f_code):
-        frame = frame.f_back
-    return frame
-
-
-def place() -> tuple[CodeType | None, int]:
-    """Code object and instruction of the user's line, cheap to take and resolved when shown."""
-    frame = user_frame(sys._getframe(1))
-    return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 
 def _no_reader() -> int:
     return 0
+
+
+class Tainted(Protocol):
+    """Host tensors that hold values of the device, as a recorder asks about them."""
+
+    tainted: Any
+
+    def taint(self, tensor: Tensor) -> None: ...
+    def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
+
+
+class Watched(Protocol):
+    """What a recorder asks of the capture that it watches: where it must not go on by itself."""
+
+    state: Process
+    device_index: int
+    checks_for_escapes: bool
+
+    @property
+    def values(self) -> Tainted: ...
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
+    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
+    def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
+    def escaped_recording(self, out: Any, info: OpInfo) -> bool: ...
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
+    def grew(self) -> None: ...
 
 
 class Recorder(TorchDispatchMode):
@@ -91,7 +78,7 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Watched) -> None:
         super().__init__()
         self.session = session
         self.paused = False
@@ -312,9 +299,9 @@ class Recorder(TorchDispatchMode):
             launched, after = True, 0
         frame: FrameType | None = _getframe(1)
         while frame is not None:
-            if frame.f_globals.get("__name__") not in _LIBRARIES:
+            if frame.f_globals.get("__name__") not in LIBRARIES:
                 code = frame.f_code
-                is_library = _SKIP.get(code.co_filename)
+                is_library = SKIP.get(code.co_filename)
                 if not (is_library_code(code) if is_library is None else is_library):
                     rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
                     break
@@ -336,10 +323,8 @@ class Recorder(TorchDispatchMode):
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
         """The arguments of somebody else's kernel as such kernels assume them to be."""
-        from gfxgraph.guard.layout import repaired
-
         with self:  # the copies belong to the capture
-            return repaired(args, kwargs, info.mutates)
+            return above.rooms.repaired(args, kwargs, info.mutates)
 
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
         """The row of the table that this call falls under, if any."""
@@ -499,11 +484,6 @@ _shield_from_dynamo()
 
 class NoStorage(Exception):
     """The tensor has no strided memory."""
-
-
-def storage_address(tensor: Tensor) -> int:
-    """Where the tensor's storage begins, 0 where there is none."""
-    return tensor.untyped_storage().data_ptr()
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

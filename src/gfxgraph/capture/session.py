@@ -31,10 +31,11 @@ from gfxgraph.capture import autocasting, failures, intercept, remedies, workspa
 from gfxgraph.capture.generators import Generators
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
-from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges
+from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import enter_mode, leave_modes
+from gfxgraph.capture.places import place
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.recorder import Recorder, place, storage_address
+from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for
 from gfxgraph.capture.structure import flat, written

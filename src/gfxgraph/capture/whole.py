@@ -18,7 +18,7 @@ anew inside the capture (seen on torch 2.11 to 2.15). So nothing is put there on
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +26,7 @@ from torch.autograd import forward_ad
 
 from gfxgraph.capture.overloads import OpInfo, known_as
 from gfxgraph.process import process
-
-if TYPE_CHECKING:
-    from gfxgraph.capture.recorder import Recorder
+from gfxgraph.process.process import Recording
 
 _linear = torch._C._nn.linear
 _attention = torch._C._nn.scaled_dot_product_attention
@@ -103,7 +101,7 @@ def attention(
     return recorder.__torch_dispatch__(_attention_now(), (), args, named)  # type: ignore[no-any-return]
 
 
-def _recorder() -> Recorder | None:
+def _recorder() -> Recording | None:
     """The recorder of this thread's capture, where it takes operations whole."""
     session = process.active_session()
     if session is None:

@@ -102,7 +102,7 @@ class _Runs:
     def _run(self, again: str) -> tuple[int, dict[str, Any] | None]:
         self._n += 1
         result = self.folder / f"result-{self._n}.json"
-        runner = [sys.executable, "-m", "gfxgraph.guard.bisect_run", str(result), str(self.target), again]
+        runner = [sys.executable, "-m", "gfxgraph.startup.bisect_run", str(result), str(self.target), again]
         # Only the first run's words are the program's; the others say the same once more.
         output = None if again == "-" else subprocess.DEVNULL
         status = subprocess.call([*runner, *self.program], env=self.environment, stdout=output, stderr=output)

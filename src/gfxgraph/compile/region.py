@@ -157,12 +157,12 @@ class Region:
         return bool(moving)
 
     def _stay_eager(self, why: str) -> None:
-        from gfxgraph.process import activation
+        from gfxgraph.process import bridge
 
         self.why_eager = why
         self._variants.clear()
         self._last = None
-        state = activation.process_for_callables()
+        state = bridge.process_for_callables()
         if state is not None:
             state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 

@@ -13,5 +13,5 @@ Stays out: capturing itself; a graph without a guard knows nothing of this folde
     zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
     redzones.py     tier 3: bytes around every allocation that nobody may write
     bisect.py       which operation fails or differs, and a script that shows it
-    guard.py        all of it for one graph
+    guard.py        all of it for one graph; for_capture.py: what graphs ask of this room
 """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture.places import place
 from gfxgraph.core.strides import LayoutReport, oddities
 from gfxgraph.errors import CaptureError
 from gfxgraph.guard.names import layout_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gfxgraph import config
 from gfxgraph.errors import ConfigError
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier
 
 
@@ -25,8 +25,6 @@ def guard_level(level: GuardTier | int | str | None = None) -> GuardTier:
     asked = asked_tier(level)
     if state is not None:
         state.settings = replace(state.settings, guard=asked)
-        from gfxgraph.process.activation import watch_memory
-
         watch_memory(asked)
     return asked
 
@@ -42,3 +40,13 @@ def asked_tier(level: GuardTier | int | str) -> GuardTier:
     except ValueError:
         allowed = config.VARIABLES["GFXGRAPH_GUARD"]
         raise ConfigError("bad_setting", variable="guard", value=level, allowed=allowed) from None
+
+
+def watch_memory(tier: GuardTier) -> None:
+    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
+    if tier is GuardTier.OFF:
+        return
+    # lazily: needs torch, and the tier can be asked for without
+    from gfxgraph.guard import guard
+
+    guard.prepare_process(tier, bridge.replace, bridge.undo)

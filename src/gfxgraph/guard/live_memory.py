@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.memory import all_segments
-from gfxgraph.capture.recorder import is_library_file
+from gfxgraph.capture.places import is_library_file
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.guard.names import Names, describe
 

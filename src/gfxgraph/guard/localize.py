@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture.places import place
 from gfxgraph.core.faults import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.core.tape import where_of

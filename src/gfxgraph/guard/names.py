@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.recorder import is_library_code
+from gfxgraph.capture.places import is_library_code
 
 # Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame holds on to.
 _LOCALS_ARE_COPIES = sys.version_info < (3, 13)

@@ -4,7 +4,7 @@ Enters: settings, a platform, a driver.
 Stays out: graphs being captured; torch at import time.
 
     process.py    Process: settings, driver, counters, the captures underway in each thread
-    activation.py switching the bridge on and off
+    bridge.py     whether the bridge is on; the state that graphed callables have without it
     context.py    a driver context in each thread
     health.py     stats(), health_check()
     metrics.py    the same for Prometheus

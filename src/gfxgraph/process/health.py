@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gfxgraph.process import activation, process
+from gfxgraph.process import bridge, process
 
 
 def stats() -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _smoke_test(torch: Any, report: dict[str, Any]) -> None:
     if bool(torch.equal(y, (x * 2 + 1).relu())):
         report["ok"] = True
         report["details"] = "Graph capture/replay OK, output verified"
-        if not activation.is_enabled():
+        if not bridge.is_enabled():
             report["details"] += " (the bridge is not enabled)"
     else:
         report["details"] = "the replay gave another result than eager execution; gfxgraph doctor --why"

@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
@@ -18,10 +18,29 @@ from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process.context import Contexts
 
-if TYPE_CHECKING:
-    from gfxgraph.capture.session import Session
-
 log = logging.getLogger("gfxgraph")
+
+
+class Recording(Protocol):
+    """What takes a capture's operations down, as whoever hands it one sees it."""
+
+    paused: bool
+    is_wary: bool
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ...) -> Any: ...
+
+
+class Capture(Protocol):
+    """A capture underway in some thread, as the rooms and files below it see it."""
+
+    begun_at: tuple[Any, int]
+
+    @property
+    def recorder(self) -> Recording: ...
+    def suspend(self) -> None: ...
+    def resume(self) -> None: ...
+    def replay_inside(self, graph: Any) -> None: ...
+    def make_room_for_threads(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -37,7 +56,7 @@ class Process:
     validate_replays: int = 0
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
-    recording: dict[tuple[int, int], Session] = field(default_factory=dict)
+    recording: dict[tuple[int, int], Capture] = field(default_factory=dict)
     """Pools that a capture is recording into right now; only those that programs chose."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
@@ -86,10 +105,10 @@ def require() -> Process:
     return _current
 
 
-def sessions() -> list[Session]:
+def sessions() -> list[Capture]:
     """Captures underway in this thread, outermost first."""
     try:
-        stack: list[Session] = _local.sessions
+        stack: list[Capture] = _local.sessions
     except AttributeError:
         stack = _local.sessions = []
     return stack
@@ -104,7 +123,7 @@ def leftover_modes() -> list[Any]:
     return modes
 
 
-def active_session() -> Session | None:
+def active_session() -> Capture | None:
     """The innermost capture of this thread, or None."""
     stack = getattr(_local, "sessions", None)
     return stack[-1] if stack else None

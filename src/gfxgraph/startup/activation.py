@@ -8,29 +8,20 @@ not be begun or ended.
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
-from gfxgraph.errors import ActivationError, DriverError, check_settings
-from gfxgraph.guard.level import asked_tier, guard_level
+from gfxgraph.errors import ActivationError, check_settings
+from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
+from gfxgraph.hardware.advice import install_diagnostics
+from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
-COMPANIONS = ("gfxgraph.compile.takeover:install", "gfxgraph.adapters.transformers:beside_enable")
-"""What else is switched on, from rooms above this one: given torch and the process's state, each puts itself in
-place and returns what takes it back. Named, because imports point the other way; it must not be slow to import."""
-VALIDATE_REPLAYS = 3
-
-_lock = threading.RLock()
-_undo: list[Callable[[], None]] = []
-_arguments: dict[str, Any] = {}
 
 
 def enable(
@@ -62,11 +53,9 @@ def enable(
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
-    with _lock:
-        from gfxgraph.process import process
-
+    with bridge.lock:
         state = process.current()
-        if state is not None and _undo:
+        if state is not None and bridge.undo:
             _refuse_other_settings(state.settings, settings)
             _take_up(state, settings, validate, debug)
             if guard is not None:
@@ -77,19 +66,15 @@ def enable(
 
 def disable() -> None:
     """Put back every object that ``enable`` replaced. Graphs already captured keep working."""
-    with _lock:
-        workspaces = sys.modules.get(
-            "gfxgraph.capture.workspaces"
-        )  # needs torch, and is there if anything was captured
-        if _undo and workspaces is not None:
-            workspaces.stop()
-        while _undo:
-            _undo.pop()()
+    with bridge.lock:
+        if not bridge.undo:
+            return
+        # lazily: needs torch, which is there if anything was replaced
+        from gfxgraph.capture import workspaces
 
-
-def is_enabled() -> bool:
-    """True while the bridge is on in this process."""
-    return bool(_undo)
+        workspaces.stop()
+        while bridge.undo:
+            bridge.undo.pop()()
 
 
 def activate_from_environment() -> bool:
@@ -98,8 +83,6 @@ def activate_from_environment() -> bool:
     if not settings.is_on:
         return False
     enable()
-    from gfxgraph.hardware.advice import install_diagnostics
-
     install_diagnostics()  # asks GFXGRAPH_DIAG itself
     return True
 
@@ -145,21 +128,22 @@ def _refuse_other_settings(current: Config, asked: Config) -> None:
 
 def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | None) -> None:
     if validate is not None:
-        state.validate_replays = _validate_replays(settings, state.platform, state.decisions.validate_replays)
+        state.validate_replays = bridge.validate_replays(settings, state.platform, state.decisions.validate_replays)
         state.settings = replace(state.settings, validate_replays=settings.validate_replays)
     if debug:
         state.settings = replace(state.settings, log_level=settings.log_level)
-        _set_log_level(settings)
+        bridge.set_log_level(settings)
 
 
 def _enable(settings: Config) -> None:
     torch = _import_torch()
     platform = _platform(torch, settings)
     if settings.simulate:
+        # lazily: needs torch
         from gfxgraph import simulator
 
         simulation = simulator.install(settings.simulate)
-        _undo.append(simulation.undo)
+        bridge.undo.append(simulation.undo)
     try:
         _put_in_place(torch, settings, platform)
     except BaseException:
@@ -169,6 +153,7 @@ def _enable(settings: Config) -> None:
 
 def _import_torch() -> Any:
     try:
+        # lazily: a program without torch is told so
         import torch
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
@@ -199,99 +184,52 @@ def _platform(torch: Any, settings: Config) -> str:
 
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
+    # lazily: all of these need torch
+    from gfxgraph import simulator
+    from gfxgraph.adapters import transformers
+    from gfxgraph.callables import older
+    from gfxgraph.callables.training import training
     from gfxgraph.capture import intercept, remedies, workspaces
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.process import process
+    from gfxgraph.compile import takeover
+    from gfxgraph.guard import for_capture
 
-    _set_log_level(settings)
+    bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
-    state = _make_process(settings, platform, base)
+    if platform == "simulator":
+        simulation = simulator.active()
+        assert simulation is not None
+        driver: Any = simulator.SimDriver(simulation)
+    else:
+        driver = bridge.driver_for(platform)
+    state = bridge.make_process(settings, platform, base, driver)
     no_exit = remedies.arrange_exit(state)
     if no_exit is not None:
-        _undo.append(no_exit)
+        bridge.undo.append(no_exit)
+    for_capture.fill()
+    older.fill()
     bridged = bridged_class(base)
-    _replace(torch.cuda.graphs, "CUDAGraph", bridged)
-    _replace(torch.cuda, "CUDAGraph", bridged)
-    _replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
-    _replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
-    from gfxgraph.callables.training import training
-
-    _undo.append(training.take_name())
+    bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
+    bridge.replace(torch.cuda, "CUDAGraph", bridged)
+    bridge.replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
+    bridge.replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    bridge.undo.append(training.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
-    _undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
+    bridge.undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     workspaces.start()
-    _undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
+    bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)
-    for companion in COMPANIONS:
-        module, name = companion.split(":")
-        undo = getattr(import_module(module), name)(torch, state)
+    for companion in (takeover.install, transformers.beside_enable):
+        undo = companion(torch, state)
         if undo is not None:
-            _undo.append(undo)
+            bridge.undo.append(undo)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
         platform,
         settings.on_unsafe,
         state.validate_replays,
     )
-
-
-def watch_memory(tier: GuardTier) -> None:
-    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
-    if tier is GuardTier.OFF:
-        return
-    from gfxgraph.guard import guard
-
-    guard.prepare_process(tier, _replace, _undo)
-
-
-def _make_process(settings: Config, platform: str, base: Any) -> Any:
-    """What captures stand on; nothing is patched."""
-    from gfxgraph.process import process
-
-    decisions = _decisions(platform, settings)
-    state = process.Process(settings=settings, platform=platform, driver=_driver(platform), base=base)
-    state.validate_replays = _validate_replays(settings, platform, decisions.validate_replays)
-    state.capture_error_mode = decisions.capture_error_mode
-    state.decisions = decisions
-    process.install(state)
-    process.watch_forks()
-    return state
-
-
-_unpatched: Any = None
-
-
-def process_for_callables() -> Any:
-    """The process state for graphed callables: the bridge's where it is on, else one without patches.
-
-    Returns:
-        None where there is no GPU to capture on.
-    """
-    global _unpatched
-    from gfxgraph.process import process
-
-    with _lock:
-        if _undo:
-            return process.current()
-        import torch
-
-        if not torch.cuda.is_available():
-            return None
-        if _unpatched is None:
-            settings = config.load()
-            check_settings(settings)
-            platform = "rocm" if torch.version.hip is not None else "cuda"
-            _set_log_level(settings)
-            _unpatched = _make_process(settings, platform, torch.cuda.graphs.CUDAGraph)
-        process.install(_unpatched)
-        return _unpatched
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    old = getattr(owner, name)
-    setattr(owner, name, new)
-    _undo.append(lambda: setattr(owner, name, old))
 
 
 def _enter_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -322,51 +260,3 @@ def _exit_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., An
     return __exit__
 
 
-def _driver(platform: str) -> Any:
-    from gfxgraph.process import process
-
-    if platform == "simulator":
-        from gfxgraph import simulator
-
-        simulation = simulator.active()
-        assert simulation is not None
-        return simulator.SimDriver(simulation)
-    from gfxgraph.driver import locate
-
-    try:
-        return locate("hip" if platform == "rocm" else "cuda")
-    except DriverError as error:
-        process.log.warning("graphs are captured without a look below torch: %s", error)
-        return None
-
-
-def _decisions(platform: str, settings: Config) -> Any:
-    """What the defect table says for this machine, or for the simulated one."""
-    from pathlib import Path
-
-    from gfxgraph.hardware import defects, environment
-
-    if settings.environment:
-        return defects.decide(environment.load(Path(settings.environment)))
-    if platform == "rocm":
-        return defects.decide(environment.detect())
-    return defects.Decisions()
-
-
-def _validate_replays(settings: Config, platform: str, by_table: int) -> int:
-    if settings.validate_replays is not None:
-        return settings.validate_replays
-    if settings.activation is Activation.VALIDATE:
-        return max(VALIDATE_REPLAYS, by_table)
-    hip = platform == "rocm" or (platform == "simulator" and settings.simulate.startswith("hip"))
-    return max(VALIDATE_REPLAYS if hip else 0, by_table)
-
-
-def _set_log_level(settings: Config) -> None:
-    logger = logging.getLogger("gfxgraph")
-    logger.setLevel(settings.log_level.value.upper() if settings.log_level.value != "warn" else "WARNING")
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("gfxgraph: %(levelname)s: %(message)s"))
-        logger.addHandler(handler)
-        logger.propagate = False

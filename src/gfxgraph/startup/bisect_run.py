@@ -1,6 +1,6 @@
 """Run a script so that the first capture or replay that goes wrong is bisected; for ``gfxgraph bisect``.
 
-    python -m gfxgraph.guard.bisect_run RESULT.json TARGET.py AGAIN SCRIPT.py ARGS...
+    python -m gfxgraph.startup.bisect_run RESULT.json TARGET.py AGAIN SCRIPT.py ARGS...
 
 A process for nothing else: it replaces the class of captures and what validates replays. A fault ends
 it, and with it all values: then it is run AGAIN, told where (a JSON object, or ``-`` the first time), to
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gfxgraph.capture import graph, validate
 from gfxgraph.capture.host_values import HostValues
-from gfxgraph.capture.recorder import place
+from gfxgraph.capture.places import place
 from gfxgraph.capture.session import Session
 from gfxgraph.core.reproducer import FaultKind
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
@@ -39,7 +39,8 @@ from gfxgraph.guard.bisect import (
 )
 from gfxgraph.guard.localize import is_fault
 from gfxgraph.guard.nodes import SegmentNode
-from gfxgraph.process import activation, process
+from gfxgraph.process import process
+from gfxgraph.startup import activation
 
 STATUS_FOUND = 1
 

@@ -42,7 +42,7 @@ def activate() -> None:
     """
     from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
-    from gfxgraph.process.activation import activate_from_environment
+    from gfxgraph.startup.activation import activate_from_environment
 
     try:
         activate_from_environment()

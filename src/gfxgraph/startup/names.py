@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from gfxgraph.process import bridge
+
 
 def __getattr__(name: str) -> Any:
     if name != "BridgedCUDAGraph":
         raise AttributeError(name)
+    # lazily: all of these need torch
     import torch
 
+    from gfxgraph.callables import older
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.process import activation
+    from gfxgraph.guard import for_capture
 
-    if activation.is_enabled():
+    if bridge.is_enabled():
         return torch.cuda.CUDAGraph
+    for_capture.fill()
+    older.fill()
     return bridged_class(torch.cuda.graphs.CUDAGraph)

@@ -1,4 +1,4 @@
-"""What an engine's plugin entry point does in each of the engine's processes.
+"""What engines' plugin entry points do in each of the engine's processes.
 
 An installed package's entry points are called without anybody having asked for gfxgraph, so nothing
 happens unless somebody did: by ``GFXGRAPH``, by the engine's own variable, or by naming it in the engine's
@@ -11,11 +11,30 @@ initializes the GPU, in whichever process does.
 
 from __future__ import annotations
 
-from gfxgraph import config
+from gfxgraph import adapters, config
+from gfxgraph.adapters._metrics import publish
 from gfxgraph.adapters.base import Adapter
+from gfxgraph.process import bridge
+from gfxgraph.startup.activation import enable
 
 
-def activate(adapter: Adapter, list_variable: str) -> None:
+def vllm() -> None:
+    """What vLLM calls in each of its processes; does nothing where nobody asked for gfxgraph.
+
+    Asked for is it by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
+    """
+    _activate(adapters.get("vllm"), "VLLM_PLUGINS")
+
+
+def sglang() -> None:
+    """What SGLang calls in each of its processes; does nothing where nobody asked for gfxgraph.
+
+    Asked for is it by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
+    """
+    _activate(adapters.get("sglang"), "SGLANG_PLUGINS")
+
+
+def _activate(adapter: Adapter, list_variable: str) -> None:
     """Install ``adapter`` and switch the bridge on in this process, where that was asked for.
 
     Args:
@@ -30,14 +49,11 @@ def activate(adapter: Adapter, list_variable: str) -> None:
         return
     adapter.install_when_imported()
     if settings.metrics:
-        from gfxgraph.adapters._metrics import publish
-
         publish(settings.metrics)
-    from gfxgraph.process import activation
-
-    if settings.simulate or activation.is_enabled():
-        activation.enable()
+    if settings.simulate or bridge.is_enabled():
+        enable()
         return
+    # lazily: without a word for gfxgraph, torch is the engine's to import
     import torch
 
-    torch.cuda._lazy_call(activation.enable)
+    torch.cuda._lazy_call(enable)

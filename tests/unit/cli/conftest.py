@@ -88,14 +88,15 @@ class Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     package = tmp_path / "lib" / "gfxgraph"
-    (package / "process").mkdir(parents=True)
-    for entry in REAL.iterdir():
-        if entry.name not in ("process", "__init__.py", "__pycache__"):
-            (package / entry.name).symlink_to(entry)
+    for room in ("process", "startup"):
+        (package / room).mkdir(parents=True)
+    for entry in (*REAL.iterdir(), *(REAL / "startup").iterdir()):
+        if entry.name not in ("process", "startup", "activation.py", "__pycache__") and entry != REAL / "__init__.py":
+            (package / entry.relative_to(REAL)).symlink_to(entry)
     (package / "__init__.py").write_text(INIT)
     (package / "process" / "__init__.py").write_text("")
     (package / "process" / "imports.py").symlink_to(REAL / "process" / "imports.py")  # torch-free, part of startup
-    (package / "process" / "activation.py").write_text(ACTIVATION)
+    (package / "startup" / "activation.py").write_text(ACTIVATION)
     (package / "process" / "health.py").write_text(HEALTH)
     own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}

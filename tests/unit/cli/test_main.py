@@ -38,7 +38,7 @@ def test_help_imports_nothing_heavy():
     code = (
         "import sys\nfrom gfxgraph.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'rich', 'numpy', 'subprocess', 'gfxgraph.cli.run', 'gfxgraph.process.activation'}\n"
+        "heavy = {'torch', 'rich', 'numpy', 'subprocess', 'gfxgraph.cli.run', 'gfxgraph.startup.activation'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.memory import overwrite
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import overwrite, storage_address
 from gfxgraph.capture.structure import written_arguments
 
 

@@ -19,7 +19,7 @@ from gfxgraph.callables.padding.witness import (
     counted_from_the_end,
 )
 from gfxgraph.callables.signature import flatten
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import storage_address
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.prover import Call, Prover

@@ -14,7 +14,7 @@ from gfxgraph.callables.padding.witness import (
     Write,
     front,
 )
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import storage_address
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.prover import Prover

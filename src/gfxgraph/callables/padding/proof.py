@@ -15,7 +15,7 @@ from gfxgraph.callables.padding.witness import (
     Op,
     Watch,
 )
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import storage_address
 
 
 class Status(StrEnum):

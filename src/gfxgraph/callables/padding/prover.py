@@ -47,7 +47,7 @@ from gfxgraph.callables.padding.witness import (
     one_thread_for_autograd,
 )
 from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.capture.recorder import storage_address
+from gfxgraph.capture.memory import storage_address
 
 Call = Callable[[list[Tensor]], Any]
 Dims = Mapping[int, Mapping[int, str]]

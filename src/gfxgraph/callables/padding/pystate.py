@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.recorder import is_library_code
+from gfxgraph.capture.places import is_library_code
 
 _DEPTH = 3
 _OWN = ("torch", "gfxgraph", "numpy", "threading", "logging", "builtins")

@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.capture import autocasting
-from gfxgraph.capture.memory import overwrite
+from gfxgraph.capture.memory import overwrite, storage_address
 from gfxgraph.capture.overloads import OpInfo
-from gfxgraph.capture.recorder import place, storage_address
+from gfxgraph.capture.places import place
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import Kind, When
 from gfxgraph.types import Where

@@ -1,0 +1,55 @@
+"""What a graph asks of the rooms above this one, which fill it in: imports point down only.
+
+``guard.for_capture.fill()`` and ``callables.older.fill()`` do so where graphs are made for programs
+(startup/activation.py) or for graphed callables (callables/engine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gfxgraph.capture.program import Program
+
+
+class Pointers(Protocol):
+    """What a guard knows of memory that a graph points into."""
+
+    @property
+    def is_dirty(self) -> bool: ...
+
+
+class Guard(Protocol):
+    """What guards one captured graph (guard/guard.py)."""
+
+    @property
+    def pointers(self) -> Pointers: ...
+    @property
+    def is_slow(self) -> bool: ...
+    def before_replay(self) -> None: ...
+    def after_replay(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class DeepCapture(Protocol):
+    """A capture whose allocations get memory of their own (guard/guard.py)."""
+
+    @property
+    def zones(self) -> Any: ...
+    def pool(self, asked: Any) -> Any: ...
+    def ended(self) -> None: ...
+
+
+class Rooms:
+    """One function for each question; who fills it in says what it does."""
+
+    deep_capture: Callable[[], DeepCapture]
+    guard_for: Callable[[Any, Program, Any, str, Any], Guard | None]
+    replay_by_nodes: Callable[[Any, Program, Any], None]
+    bisect_program: Callable[[Program, Path | None], Any]
+    repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
+    older_capture: Callable[..., Any]
+
+
+rooms = Rooms()

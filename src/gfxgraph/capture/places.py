@@ -1,0 +1,49 @@
+"""Which line of the user's program is running: frames of torch and of this package are never it."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
+SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
+_OWN_DIR = __file__.rsplit("/", 2)[0]
+_TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+# Programs that come with the package: their lines are to be named as a user's are.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
+
+
+def is_library_code(code: CodeType) -> bool:
+    """True for frames of torch and of this package, which are never the user's line."""
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(name: str) -> bool:
+    """True for source files of torch and of this package."""
+    known = SKIP.get(name)
+    if known is None:
+        known = name.startswith((_TORCH_DIR, _OWN_DIR, "<frozen")) or "/triton/" in name
+        known = SKIP[name] = known and not name.startswith(_PROGRAMS)
+    return known
+
+
+def note_library(module: Any) -> None:
+    """Remember the module of a library's file, unless the name is one that a program may have too (``__main__``)."""
+    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
+        LIBRARIES.add(module)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither torch's nor ours."""
+    while frame is not None and is_library_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def place() -> tuple[CodeType | None, int]:
+    """Code object and instruction of the user's line, cheap to take and resolved when shown."""
+    frame = user_frame(sys._getframe(1))
+    return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)

@@ -1,0 +1,17 @@
+"""What graphs ask of this room."""
+
+from __future__ import annotations
+
+from gfxgraph.capture.above import rooms
+from gfxgraph.guard.bisect import bisect_program
+from gfxgraph.guard.guard import DeepCapture, guard_for, replay_by_nodes
+from gfxgraph.guard.layout import repaired
+
+
+def fill() -> None:
+    """Answer for this room from now on."""
+    rooms.deep_capture = DeepCapture
+    rooms.guard_for = guard_for
+    rooms.replay_by_nodes = replay_by_nodes
+    rooms.bisect_program = bisect_program
+    rooms.repaired = repaired

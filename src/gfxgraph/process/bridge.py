@@ -1,0 +1,117 @@
+"""Whether the bridge is on in this process, and the state that graphs stand on where it is and where it is not.
+
+Switching it on is startup/activation.py's: that takes every room. What it replaced is noted here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gfxgraph import config
+from gfxgraph.config import Activation, Config
+from gfxgraph.driver import locate
+from gfxgraph.driver.base import GraphDriver
+from gfxgraph.errors import DriverError, check_settings
+from gfxgraph.hardware import defects, environment
+from gfxgraph.process import process
+
+VALIDATE_REPLAYS = 3
+
+lock = threading.RLock()
+undo: list[Callable[[], None]] = []
+"""What takes the bridge out again, last first; empty where it is off."""
+
+
+def is_enabled() -> bool:
+    """True while the bridge is on in this process."""
+    return bool(undo)
+
+
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Put ``new`` in the place of an attribute until the bridge is switched off."""
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    undo.append(lambda: setattr(owner, name, old))
+
+
+def make_process(settings: Config, platform: str, base: Any, driver: GraphDriver | None) -> process.Process:
+    """What captures stand on; nothing is patched."""
+    decisions = _decisions(platform, settings)
+    state = process.Process(settings=settings, platform=platform, driver=driver, base=base)
+    state.validate_replays = validate_replays(settings, platform, decisions.validate_replays)
+    state.capture_error_mode = decisions.capture_error_mode
+    state.decisions = decisions
+    process.install(state)
+    process.watch_forks()
+    return state
+
+
+_unpatched: Any = None
+
+
+def process_for_callables() -> Any:
+    """The process state for graphed callables: the bridge's where it is on, else one without patches.
+
+    Returns:
+        None where there is no GPU to capture on.
+    """
+    global _unpatched
+    with lock:
+        if undo:
+            return process.current()
+        # lazily: whoever calls this has torch; importing gfxgraph.process must not
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        if _unpatched is None:
+            settings = config.load()
+            check_settings(settings)
+            platform = "rocm" if torch.version.hip is not None else "cuda"
+            set_log_level(settings)
+            _unpatched = make_process(settings, platform, torch.cuda.graphs.CUDAGraph, driver_for(platform))
+        process.install(_unpatched)
+        return _unpatched
+
+
+def driver_for(platform: str) -> Any:
+    """The driver of a real GPU; None where it cannot be loaded, which is said in the log."""
+    try:
+        return locate("hip" if platform == "rocm" else "cuda")
+    except DriverError as error:
+        process.log.warning("graphs are captured without a look below torch: %s", error)
+        return None
+
+
+def _decisions(platform: str, settings: Config) -> Any:
+    """What the defect table says for this machine, or for the simulated one."""
+    if settings.environment:
+        return defects.decide(environment.load(Path(settings.environment)))
+    if platform == "rocm":
+        return defects.decide(environment.detect())
+    return defects.Decisions()
+
+
+def validate_replays(settings: Config, platform: str, by_table: int) -> int:
+    """How many replays of each graph are compared with eager execution."""
+    if settings.validate_replays is not None:
+        return settings.validate_replays
+    if settings.activation is Activation.VALIDATE:
+        return max(VALIDATE_REPLAYS, by_table)
+    hip = platform == "rocm" or (platform == "simulator" and settings.simulate.startswith("hip"))
+    return max(VALIDATE_REPLAYS if hip else 0, by_table)
+
+
+def set_log_level(settings: Config) -> None:
+    """Have the package log from the level that the settings ask for."""
+    logger = logging.getLogger("gfxgraph")
+    logger.setLevel(settings.log_level.value.upper() if settings.log_level.value != "warn" else "WARNING")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("gfxgraph: %(levelname)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False

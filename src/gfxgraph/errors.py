@@ -41,7 +41,7 @@ class GfxGraphError(RuntimeError):
 
     def text(self, lang: str) -> str:
         """The explanation in ``lang``, whatever language is set."""
-        # Here, not above: errors are imported by programs that never fail.
+        # lazily: errors are imported by programs that never fail
         from gfxgraph.diagnostics.render import render
 
         return render(self.code, self.fields, lang, self.quote)

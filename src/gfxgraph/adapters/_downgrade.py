@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gfxgraph.errors import first_line
+from gfxgraph.process import process
+
 
 class Downgraded:
     """A callable whose results keep their addresses.
@@ -45,11 +48,10 @@ def hold_pool(pool: Any) -> Any:
     Returns:
         None where there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
     """
-    from gfxgraph.process import process
-
     state = process.current()
     if pool is None or state is None or tuple(pool) == (0, 0):
         return None
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     from gfxgraph.callables import engine
@@ -64,9 +66,6 @@ def hold_pool(pool: Any) -> Any:
 
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count and, the first time, log that one of an engine's graphs became eager."""
-    from gfxgraph.errors import first_line
-    from gfxgraph.process import process
-
     state = process.current()
     reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"
     if state is not None:
@@ -83,6 +82,7 @@ def any_rank_failed(group: Any, failed: bool) -> bool:
     """
     if getattr(group, "cpu_group", None) is None or group.world_size == 1:
         return failed
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     flag = torch.tensor(int(failed))
@@ -92,6 +92,7 @@ def any_rank_failed(group: Any, failed: bool) -> bool:
 
 def tensors_of(tree: Any) -> Iterator[Any]:
     """The tensors of a result: containers, and the engines' own objects, attribute by attribute."""
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     if isinstance(tree, torch.Tensor):
@@ -108,6 +109,7 @@ def tensors_of(tree: Any) -> Iterator[Any]:
 
 def _with(tree: Any, tensors: Iterator[Any]) -> Any:
     """The same result with ``tensors`` in place of its own, in the order of ``tensors_of``."""
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     if isinstance(tree, torch.Tensor):

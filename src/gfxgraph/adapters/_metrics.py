@@ -19,6 +19,7 @@ from typing import Any
 
 from gfxgraph.process import metrics
 from gfxgraph.process.imports import watch
+from gfxgraph.process.process import log
 
 PERIOD_S = 5.0
 _publishing: set[int] = set()
@@ -46,8 +47,6 @@ def _keep_writing(folder: str) -> None:
             try:
                 metrics.write(folder)
             except OSError as error:
-                from gfxgraph.process.process import log
-
                 log.warning("counters were not written to %s: %s", folder, error.strerror)
                 ended.set()
 

@@ -153,6 +153,7 @@ def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
 
 
 def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
+    # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
     keep_own_kernels(module)
@@ -161,6 +162,7 @@ def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
 
 def known_settings() -> dict[str, Any]:
     """`EXACT`, without what this torch's Inductor does not have."""
+    # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
     known = config.get_config_copy()

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph.process import bridge, process
+
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
@@ -52,8 +54,6 @@ class Accelerated:
 
     def leave_alone(self, reason: str) -> None:
         """Count a call that transformers' own loop answers."""
-        from gfxgraph.process import process
-
         self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
         state = process.current()
         if state is not None:
@@ -73,6 +73,7 @@ class Accelerated:
         if reason:
             self.leave_alone(reason)
             return original(*given.args, **given.kwargs)
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         try:
@@ -87,6 +88,7 @@ class Accelerated:
         return original(*given.args, **given.kwargs)
 
     def _generate(self, call: dict[str, Any]) -> Any:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         from gfxgraph.adapters import _transformers_choice as choices
@@ -129,6 +131,7 @@ class Accelerated:
         key = (decoder.batch, decoder.capacity - 1)
         if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
             return
+        # lazily: adapters are listed and asked about where there is no torch
         from gfxgraph.adapters import _transformers_compile as compiling
         from gfxgraph.adapters._transformers_decode import Decoder
 
@@ -174,10 +177,10 @@ class Accelerated:
         return -(-needed // granule) * granule
 
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
+        # lazily: adapters are listed and asked about where there is no torch
         from gfxgraph.adapters._transformers_decode import Decoder
         from gfxgraph.adapters._transformers_loop import Tally
         from gfxgraph.callables.arena import Arena
-        from gfxgraph.process import bridge
 
         model, state = self.model, bridge.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:
@@ -200,6 +203,7 @@ class Accelerated:
         return found
 
     def _drop(self, key: tuple[int, int]) -> None:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         torch.cuda.synchronize(self.arena.device_index)  # a stream may still be reading its memory
@@ -237,6 +241,7 @@ class Accelerated:
         return self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
 
     def _model_says(self) -> str:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
         from transformers import GenerationMixin
 
@@ -261,6 +266,7 @@ class Accelerated:
 
     def _modules_say(self) -> str:
         """Look at every module: what a graph would not call or could not follow, and where the weights are."""
+        # lazily: adapters are listed and asked about where there is no torch
         from torch.nn.modules import module as globally
 
         from gfxgraph.adapters._transformers_attention import kernel_settings

@@ -30,7 +30,9 @@ from typing import Any
 from gfxgraph import config
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Config
+from gfxgraph.errors import GfxGraphFault, ReplayError
 from gfxgraph.hardware.software import migraphx_available
+from gfxgraph.process import bridge, process
 
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
@@ -130,6 +132,7 @@ class GraphedProgram:
     # -- one run --------------------------------------------------------------------------------------
 
     def _run(self, params: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         if self.why_eager or torch.cuda.is_current_stream_capturing():
@@ -167,8 +170,6 @@ class GraphedProgram:
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
     def _launch(self, params: Params, captured: _Captured, plain: Callable[[], list[Any]]) -> list[Any]:
-        from gfxgraph.errors import GfxGraphFault, ReplayError
-
         self._copy(params, back=False)
         try:
             captured.graph.replay()
@@ -211,6 +212,7 @@ class GraphedProgram:
         return self._launch(params, captured, plain)
 
     def _capture(self, placed: Params, stream: Any) -> tuple[_Captured | None, str]:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         from gfxgraph.callables import engine
@@ -285,6 +287,7 @@ class GraphedProgram:
         _report("argument_moved", f"{names}: other addresses at every run; copied to where the graph expects them")
 
     def _fix(self, names: Iterable[str], params: Params) -> None:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         by_address: dict[int, list[str]] = {}
@@ -300,6 +303,7 @@ class GraphedProgram:
 
     def _copy(self, params: Params, *, back: bool) -> None:
         """Copy arguments to our memory, or what the program wrote there to theirs."""
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         pairs = []
@@ -317,6 +321,7 @@ class GraphedProgram:
         if self.policy != "adaptive":
             return None
         if self._choices is None:
+            # lazily: adapters are listed and asked about where there is no torch
             import torch
 
             from gfxgraph.callables.adaptive import Adaptive, Store
@@ -328,6 +333,7 @@ class GraphedProgram:
         return self._choices.of(f"copied: {copied}" if copied else "in place")
 
     def _stream(self, handle: int) -> Any:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
 
         found = self._streams.get(handle)
@@ -398,6 +404,7 @@ class _Original:
 
 def _torch() -> Any:
     try:
+        # lazily: adapters are listed and asked about where there is no torch
         import torch
     except ImportError:
         return None
@@ -409,14 +416,10 @@ def _module() -> Any:
 
 
 def _state() -> Any:
-    from gfxgraph.process import bridge
-
     return bridge.process_for_callables()
 
 
 def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
-    from gfxgraph.process import process
-
     state = process.current()
     if state is not None:
         state.report(kind, reason, level=level)
@@ -443,6 +446,7 @@ def _no_graph(program: Any) -> str:
 
 def _n_nodes(graph: Any) -> int | None:
     """How many nodes a graph has; None where the driver does not tell."""
+    # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.walk import raw_graph
 
     driver = _state().driver
@@ -461,6 +465,7 @@ def _once(arguments: Iterable[Any]) -> list[Any]:
 
 def _bytes(argument: Any) -> Any:
     """The argument's memory as a tensor of bytes that does not own it."""
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     nbytes = argument.get_shape().bytes()
@@ -473,6 +478,7 @@ def _bytes(argument: Any) -> Any:
 
 def _typed(argument: Any) -> Any:
     """The same in the argument's own type, where torch has it."""
+    # lazily: adapters are listed and asked about where there is no torch
     import torch
 
     dtype = getattr(torch, _DTYPES.get(argument.get_shape().type_string(), ""), torch.uint8)
@@ -481,6 +487,7 @@ def _typed(argument: Any) -> Any:
 
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" where nothing does."""
+    # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.validate import compare
 
     if len(replayed) != len(eager):

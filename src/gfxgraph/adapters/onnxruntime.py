@@ -29,6 +29,8 @@ from gfxgraph import config
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
+from gfxgraph.hardware import defects, environment
+from gfxgraph.process import process
 
 LARGEST = 64
 """The largest bucket where none are given."""
@@ -338,8 +340,6 @@ class GraphedSession:
 
     def _note(self, reason: str) -> None:
         self.counts.fallbacks[reason] = self.counts.fallbacks.get(reason, 0) + 1
-        from gfxgraph.process import process
-
         state = process.current()
         if state is not None:
             state.report("fallback", reason, "onnxruntime")
@@ -470,8 +470,6 @@ def _failures(ort: Any) -> tuple[type[Exception], ...]:
 
 def _n_checks() -> int:
     """How many first replays of each graph are compared: as the defect table says for this machine, or as asked."""
-    from gfxgraph.hardware import defects, environment
-
     settings = config.load()
     if settings.validate_replays is not None:
         return settings.validate_replays

@@ -27,6 +27,7 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.call import Call, RunEagerly, understand
+from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.capturing import Capturing
 from gfxgraph.callables.entry import Entry, Instance, Steered
 from gfxgraph.callables.fast_path.fast import make_fast, never
@@ -348,8 +349,6 @@ class Graphed(Capturing):
         Returns:
             ``n_captured``, ``n_left``, ``predicted_bytes``.
         """
-        from gfxgraph.callables.capture_all import capture_all
-
         return capture_all(self, args, kwargs)
 
     def stats(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.piece import Piece, arena, copy_in, tensors_of
+from gfxgraph.callables.piece import Piece, arena, beside, copy_in, tensors_of
 from gfxgraph.capture import above
 from gfxgraph.capture.places import place
 from gfxgraph.capture.session import shown
@@ -189,8 +189,6 @@ class CUDAGraphWrapper:
 
     def warmup(self, *args: Any) -> None:
         """Run the model once, on the stream that will capture."""
-        from gfxgraph.callables.piece import beside
-
         where = arena()
         with torch.no_grad():
             if where is None:

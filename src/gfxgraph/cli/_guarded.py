@@ -36,7 +36,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def run(argv: list[str], environment: dict[str, str], limit_s: float, with_sanitizer: bool) -> None:
     """Run the program below a supervisor and end as it ends. Does not return."""
-    # Here: they need a POSIX system, and help needs neither.
+    # lazily: they need a POSIX system, and help needs neither
     from gfxgraph.startup import sanitizer as tools
     from gfxgraph.startup.supervise import end_as, segments_below, supervise
 

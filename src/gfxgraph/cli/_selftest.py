@@ -60,6 +60,7 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     refuse_unsuitable(settings, sys.executable)
     from rich.console import Console
 
+    # lazily: other commands start without it
     from gfxgraph.selftest.suite import Suite, write
     from gfxgraph.selftest.worker import CASES
 
@@ -133,6 +134,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
+    # lazily: other commands start without it
     from gfxgraph.selftest.suite import write
 
     class Now(ProgressColumn):

@@ -74,6 +74,7 @@ def _show(found: Explanation, as_json: bool, asked: str, lang: str) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
     elif found and not found.matches[0].text and not found.matches[0].status and code_of(asked):
+        # lazily: other commands start without it
         from gfxgraph.diagnostics.pages import page
 
         click.echo(page(found.matches[0].code, lang))

@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         status: Any = cli.main(arguments, prog_name="gfxgraph", standalone_mode=True)
     except RuntimeError as error:
-        # Here, not above: --help needs neither, and importing them takes half its time.
+        # lazily: --help needs neither, and importing them takes half its time
         from gfxgraph import config
         from gfxgraph.errors import GfxGraphError
 

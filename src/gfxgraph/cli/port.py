@@ -81,6 +81,7 @@ def audit_command(
 
     Exit status: 0 nothing found, 1 findings, 2 the audit could not run.
     """
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import render
     from gfxgraph.port.model import Severity
@@ -104,6 +105,7 @@ def audit_command(
         _fail(error)
         return
     if sarif_path:
+        # lazily: the parsers are an extra, and help must be there without them
         from gfxgraph.port.sarif import as_sarif
 
         text = json.dumps(as_sarif(report, lang=lang), indent=1, ensure_ascii=False)
@@ -125,6 +127,7 @@ def rules_command(lang: str, as_json: bool) -> None:
     """List every rule."""
     from rich.table import Table
 
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.phases import word
     from gfxgraph.port.registry import load
 
@@ -157,6 +160,7 @@ def rules_command(lang: str, as_json: bool) -> None:
 @LANG
 def rule_command(code: str, lang: str) -> None:
     """Explain one rule, with an example that fires and one that does not."""
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.phases import phase_title, word
     from gfxgraph.port.registry import find
 
@@ -188,6 +192,7 @@ def rule_command(code: str, lang: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     """Say which phases PATH needs, in what order, and what no tool can do."""
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import plan
     from gfxgraph.port.project import discover
@@ -223,6 +228,7 @@ def fix_command(
     Writes a patch for review; every edit has passed the identity gate. Exit status: 0 done, 1 some edits were
     refused, 2 it could not run.
     """
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
 
@@ -253,6 +259,7 @@ def fix_command(
 
 def _hipify(path: str, folder: str) -> None:
     """Translate out of place with torch's own hipify, where torch is installed."""
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.rocm.hipify import HipifyError, hipify
 
     try:
@@ -271,6 +278,7 @@ def env_command(path: str | None, lang: str, as_json: bool) -> None:
 
     The health checks are those of gfxgraph doctor. Exit status: 0 nothing found, 1 findings, 2 it could not run.
     """
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.hardware import checks
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import env, render
@@ -298,6 +306,7 @@ def env_command(path: str | None, lang: str, as_json: bool) -> None:
 
 
 def _env_json(facts: Any, findings: Any, health: Any, recipes: Any, lang: str) -> dict[str, Any]:
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import render
 
     return {
@@ -315,6 +324,7 @@ def _env_json(facts: Any, findings: Any, health: Any, recipes: Any, lang: str) -
 
 
 def _env_screen(facts: Any, findings: Any, health: Any, lang: str) -> None:
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.model import fill
     from gfxgraph.port.phases import word
     from gfxgraph.port.registry import find
@@ -346,6 +356,7 @@ def pip_command(arguments: tuple[str, ...], check: bool) -> None:
 
     gfxgraph port pip -- install PACKAGE...
     """
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import pip_guard
 
     try:
@@ -383,6 +394,7 @@ DEVICE = click.option("--device", default="cuda", show_default=True)
 @DEVICE
 def record_command(target: str, out: str, dtype: str, seed: int, shapes: tuple[str, ...], device: str) -> None:
     """Record golden vectors of what FUNCTION builds."""
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.rocm import golden
 
     try:
@@ -417,6 +429,7 @@ def verify_command(
     device: str,
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
+    # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import verify
 
@@ -425,6 +438,7 @@ def verify_command(
         report = auditing.audit(path, archs=_archs(arch))
         checks = [*verify.static_checks(report), verify.build_check(build, path)]
         if golden_path and target:
+            # lazily: the parsers are an extra, and help must be there without them
             from gfxgraph.rocm import golden
 
             try:

@@ -135,6 +135,7 @@ def command(
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
     if preload:
+        # lazily: other commands start without it
         from gfxgraph.cli import _preload
 
         sys.exit(_preload.run(argv, environment))

@@ -1,7 +1,7 @@
 """compile: torch.compile with graphs of ours in the place of Inductor's.
 
 Enters: what Inductor compiled, and what it knows of it: which inputs stay in place, which are written.
-Stays out: tracing and code generation, which are torch's; capture and replay, which are runtime's.
+Stays out: tracing and code generation, which are torch's; capture and replay, which are ``callables``'.
 
     backend.py    torch.compile(backend="gfxgraph")
     takeover.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gfxgraph.compile import region
+
 
 def regions() -> list[Any]:
     """Every compiled region of this process that is captured by us; ``explain()`` of each says how it runs."""
-    from gfxgraph.compile import region
-
     return region.living()

@@ -36,6 +36,7 @@ def gfxgraph(
         options: Inductor's, and ours: ``buckets`` (as ``graphed`` takes them; for inference) and ``max_graphs``,
             captured signatures of each region.
     """
+    # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
     calls.note_what_is_traced()
@@ -54,6 +55,7 @@ def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 def register() -> None:
     """Make the name known to Dynamo; the entry point does the same where the package is installed."""
+    # lazily: Inductor takes seconds to import
     from torch._dynamo.backends import registry
 
     if "gfxgraph" not in registry._COMPILER_FNS:

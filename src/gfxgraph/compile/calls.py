@@ -84,6 +84,7 @@ WholeCalls.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]  #
 
 
 def _n_breaks() -> int:
+    # lazily: Dynamo takes seconds to import
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
@@ -94,6 +95,7 @@ def note_what_is_traced() -> None:
     traced: Traced | None = getattr(_running, "traced", None)
     if traced is None or traced.why_not:
         return
+    # lazily: Dynamo takes seconds to import
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     try:

@@ -29,6 +29,7 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.capture.memory import Layout, tensor_at
 from gfxgraph.compile.sizes import Sizes
+from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 MAX_VARIANTS = 4
@@ -157,8 +158,6 @@ class Region:
         return bool(moving)
 
     def _stay_eager(self, why: str) -> None:
-        from gfxgraph.process import bridge
-
         self.why_eager = why
         self._variants.clear()
         self._last = None

@@ -33,6 +33,7 @@ _is_standing = False
 
 def has_policy() -> bool:
     """True where this torch has an official place for graphs of others."""
+    # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
     return hasattr(config, "cudagraph_policy")
@@ -63,6 +64,7 @@ def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs
     config = {**config, **patches(wanted)}
     if has_policy():
         return compile_fx(gm, inputs, config_patches=config)
+    # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -79,6 +81,7 @@ def stand() -> None:
     with _lock:
         if _is_standing:
             return
+        # lazily: Inductor takes seconds to import
         from torch._inductor import compile_fx, output_code
 
         handle = output_code.maybe_handle_backward_generation
@@ -113,6 +116,7 @@ def stand() -> None:
 
 
 def _is_ours() -> bool:
+    # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
     return getattr(getattr(config, "cudagraph_policy", None), "is_gfxgraph", False) or (
@@ -136,6 +140,7 @@ def _region(
 
 def policy(wanted: Wanted) -> Any:
     """Ours, for ``torch._inductor.config.cudagraph_policy``."""
+    # lazily: Inductor takes seconds to import
     from torch._inductor import config
     from torch._inductor.cudagraph_utils import CUDAGraphPolicy
 
@@ -167,6 +172,7 @@ def _for_partitions(
     graph: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]
 ) -> list[Callable[[Any], Region]]:
     """For each partition what makes it a region, with the whole's knowledge brought down to it."""
+    # lazily: Inductor takes seconds to import
     from torch._inductor.cudagraph_utils import CudagraphMetadata, get_partition_cudagraph_metadata
     from torch.utils._ordered_set import OrderedSet
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gfxgraph.process import process
+
 
 def is_on() -> bool:
     """True while the simulator stands in for a GPU."""
-    from gfxgraph.process import process
-
     state = process.current()
     return state is not None and state.platform == "simulator"
 
@@ -42,6 +42,7 @@ def _stand() -> None:
     global _is_standing
     if _is_standing:
         return
+    # lazily: Inductor takes seconds to import
     from torch._inductor import scheduler
     from torch.utils import _triton
 
@@ -60,6 +61,7 @@ def _stand() -> None:
         """Of the scheduler's questions only those are asked that concern no kernel."""
 
         def group_fn(self, sizes: Any) -> tuple[Any, ...]:
+            # lazily: Inductor takes seconds to import
             from torch._inductor.utils import sympy_product
 
             return tuple(sympy_product(size) for size in sizes)
@@ -80,6 +82,7 @@ def _stand() -> None:
             return None
 
         def get_backend_features(self, device: Any) -> Any:
+            # lazily: Inductor takes seconds to import
             from torch.utils._ordered_set import OrderedSet
 
             return OrderedSet()

@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gfxgraph.capture.random_state import shield_from_dynamo
+from gfxgraph.compile import calls, seam, simulated
+from gfxgraph.compile.backend import register
+from gfxgraph.compile.region import Wanted
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.process.process import Process, log
@@ -36,7 +39,6 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
 
     def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
         if backend == "gfxgraph":  # also where the package is used without being installed
-            from gfxgraph.compile.backend import register
 
             register()
         make_stock(self, backend, *args, **kwargs)
@@ -46,8 +48,6 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
         inductor.__call__ = compile_ours
     undo_all = [shield_from_dynamo()]
     if ways is CompileWays.CALLS:
-        from gfxgraph.compile import calls
-
         undo_all.append(calls.take_name(torch, _asks_for_graphs))
 
     def undo() -> None:
@@ -62,11 +62,10 @@ def _compile(
     state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any
 ) -> Any:
     """What ``torch.compile`` with Inductor does with a traced graph."""
+    # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
     if ways is CompileWays.CALLS:
-        from gfxgraph.compile import calls
-
         calls.note_what_is_traced()
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
@@ -75,14 +74,13 @@ def _compile(
     safe = _safe_settings(state, asked, config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
+    # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
     if not wants_graphs:
         if state.platform == "simulator":
             return stock(wrapper, gm, inputs)
         return compile_fx(gm, inputs, config_patches={**asked, **safe})
-    from gfxgraph.compile import seam, simulated
-    from gfxgraph.compile.region import Wanted
 
     _say_once(state)
     with simulated.device():

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gfxgraph.driver import library
+from gfxgraph.driver.cuda import CudaDriver
+from gfxgraph.driver.hip import HipDriver
+from gfxgraph.driver.table import Table
+from gfxgraph.errors import DriverError
+
 if TYPE_CHECKING:
     from gfxgraph.driver.graphs import RuntimeDriver
     from gfxgraph.driver.library import FoundLibrary
@@ -24,9 +30,6 @@ def locate(backend: str | None = None, *, rocm_path: str | None = None) -> Runti
     Raises:
         DriverError: `driver_library_not_found`, with every place tried; `graph_api_missing`.
     """
-    from gfxgraph.driver import library
-    from gfxgraph.errors import DriverError
-
     if backend is not None:
         return open_driver(library.find(backend, rocm_path=rocm_path))
     for each in library.BACKENDS:
@@ -47,8 +50,4 @@ def locate(backend: str | None = None, *, rocm_path: str | None = None) -> Runti
 
 def open_driver(found: FoundLibrary) -> RuntimeDriver:
     """Return the driver over a library that is open."""
-    from gfxgraph.driver.cuda import CudaDriver
-    from gfxgraph.driver.hip import HipDriver
-    from gfxgraph.driver.table import Table
-
     return (HipDriver if found.backend == "hip" else CudaDriver)(Table(found))

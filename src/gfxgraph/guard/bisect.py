@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import config
 from gfxgraph.capture import validate
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import Env, run_tape
@@ -383,8 +384,6 @@ def _shows(text: str, kind: FaultKind) -> bool:
 
 def _plain_environment() -> dict[str, str]:
     """This process's environment without what switches us on."""
-    from gfxgraph import config
-
     return config.environment_without({"GFXGRAPH", "GFXGRAPH_GUARD", "GFXGRAPH_FLIGHT", "GFXGRAPH_SIMULATE"})
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from gfxgraph.capture.places import place
 from gfxgraph.core.strides import LayoutReport, oddities
+from gfxgraph.core.tape import where_of
 from gfxgraph.errors import CaptureError
 from gfxgraph.guard.names import layout_text
 from gfxgraph.process import process
@@ -44,8 +45,6 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     text = layout_text(tensor.size(), tensor.stride(), tensor.dtype)
     report = LayoutReport(name, f"{text}, offset {tensor.storage_offset()}, {tensor.device}", found)
     if strict and found:
-        from gfxgraph.core.tape import where_of
-
         raise CaptureError("unsafe_layout", tensor=name, layout=", ".join(found), where=where_of(*place()))
     return report
 

@@ -13,6 +13,7 @@ from gfxgraph.core.faults import NodeInfo, TensorUse
 from gfxgraph.core.tape import Entry, Opaque, Tape, Value, leaves
 from gfxgraph.driver.params import KernelParams
 from gfxgraph.errors import DriverError
+from gfxgraph.guard.layouts_of_kernels import layout_of
 from gfxgraph.guard.names import Names, describe, layout_text
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
@@ -174,8 +175,6 @@ def _kernel_name(node: int) -> str:
 
 def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
     """How a kernel is launched, its arguments included; None and the reason where they are not known."""
-    from gfxgraph.guard.layouts_of_kernels import layout_of
-
     driver = process.require().driver
     assert driver is not None
     if "param_layout" in driver.missing:

@@ -21,7 +21,8 @@ class Contexts(threading.local):
         To ask a stream whether it is done would do, too, but ends a capture of another thread.
         """
         if device_index not in self.devices:
-            import torch  # whoever is here has it
+            # lazily: whoever is here has torch
+            import torch
 
             torch.zeros(1, device=f"cuda:{device_index}")
             self.devices |= {device_index}

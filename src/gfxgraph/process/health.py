@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gfxgraph import _native
+from gfxgraph.core.counters import Counters
 from gfxgraph.process import bridge, process
 
 
@@ -19,8 +21,6 @@ def stats() -> dict[str, Any]:
     """
     state = process.current()
     if state is None:
-        from gfxgraph.core.counters import Counters
-
         return {"enabled_at": None, "platform": None, **Counters().snapshot()}
     counted = state.counters.snapshot(lambda: [graph.n_replays for graph in list(state.graphs)])
     return {"enabled_at": state.enabled_at, "platform": state.platform, **counted}
@@ -54,6 +54,7 @@ def health_check() -> dict[str, Any]:
         "details": "",
     }
     try:
+        # lazily: where there is no torch, that is the answer
         import torch
     except ImportError as error:
         report["details"] = f"torch cannot be imported: {error}"
@@ -98,6 +99,4 @@ def _smoke_test(torch: Any, report: dict[str, Any]) -> None:
 
 
 def _native_bridge() -> bool:
-    from gfxgraph import _native
-
     return _native.state().loads

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph.process.health import stats as current
+
 SUFFIX = ".prom"
 
 
@@ -70,8 +72,6 @@ def metrics_text(stats: Mapping[str, Any] | None = None, labels: Mapping[str, st
         labels: put on every sample.
     """
     if stats is None:
-        from gfxgraph.process.health import stats as current
-
         stats = current()
     return render(families(stats, labels))
 

@@ -3,7 +3,7 @@
     from gfxgraph.rocm import attention, fp8_dtype, set_visible_devices
 
 Enters: tensors; torch is imported inside the functions that need it.
-Stays out: capture and replay; see ``runtime``. Nothing asks the device when this is imported.
+Stays out: capture and replay; see ``capture``. Nothing asks the device when this is imported.
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ def attention(
 
 
 def _arch_of(q: Tensor) -> str:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if q.device.type != "cuda" or not torch.version.hip:
@@ -109,6 +110,7 @@ def _arch_of(q: Tensor) -> str:
 
 
 def _try_library(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None) -> Tensor | None:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     found = _library()
@@ -129,6 +131,7 @@ def _try_library(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, ma
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None) -> Tensor:
+    # lazily: devices are chosen before torch is loaded
     from torch.nn.functional import scaled_dot_product_attention
 
     k, v = _grouped(q, k, v)
@@ -140,6 +143,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Ten
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None) -> Tensor:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     k, v = _grouped(q, k, v)
@@ -152,6 +156,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Te
 
 
 def _causal_mask(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     q_len, kv_len = q.shape[-2], k.shape[-2]

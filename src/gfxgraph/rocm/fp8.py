@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def arch_name(device: int | None = None) -> str:
     """The gfx name of a device, without its features; "" on NVIDIA or without a device."""
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if not torch.version.hip or not torch.cuda.is_available():
@@ -36,6 +37,7 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
     Raises:
         ValueError: another kind.
     """
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if kind not in ("e4m3", "e5m2"):
@@ -52,6 +54,7 @@ def _is_fnuz(arch: str) -> bool:
 
 def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:
     """The largest finite value of ``fp8_dtype``: 240 where e4m3 is fnuz, 448 elsewhere."""
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     return float(torch.finfo(fp8_dtype(kind, arch=arch, device=device)).max)
@@ -70,6 +73,7 @@ def to_fnuz(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: another dtype.
     """
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if weight.dtype != torch.float8_e4m3fn:

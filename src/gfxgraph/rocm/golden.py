@@ -62,6 +62,7 @@ def tolerance(dtype: str, n_layers: int) -> float:
 
 
 def _tensors(value: Any) -> list[Any]:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -81,6 +82,7 @@ def _sample(tensor: Any) -> Any:
 
 
 def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) -> tuple[Any, ...]:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -91,6 +93,7 @@ def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) ->
 
 
 def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -107,6 +110,7 @@ def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
 
 def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], list[tuple[str, Any]]]:
     """Outputs, and a sample of every leaf module's first output in the order they ran."""
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     layers: list[tuple[str, Any]] = []
@@ -158,6 +162,7 @@ def record(
     Raises:
         GoldenError: there is no such device here, or the model does not take a shape.
     """
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     kind = getattr(torch, dtype)
@@ -172,6 +177,7 @@ def record(
 
 def machine(device: str) -> dict[str, str]:
     """What the vectors were made on."""
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else "cpu"
@@ -184,6 +190,7 @@ def machine(device: str) -> dict[str, str]:
 
 
 def save(golden: dict[str, Any], path: str) -> None:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     torch.save(golden, path)
@@ -197,6 +204,7 @@ def load(path: str) -> dict[str, Any]:
     """
     import pickle
 
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     try:
@@ -214,6 +222,7 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
     Returns:
         ``passed``, and by shape: the largest errors, the first layer that differs, and stability.
     """
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     kind = getattr(torch, golden["dtype"])
@@ -254,6 +263,7 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
 
 
 def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: float) -> str:
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     for (name, a), (other, b) in zip(ours, theirs):
@@ -266,6 +276,7 @@ def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: fl
 
 def _stability(model: Any, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
     """Run again and again; the same input must give the same bits, and never NaN."""
+    # lazily: devices are chosen before torch is loaded
     import torch
 
     first, _ = _run(model, inputs, device)

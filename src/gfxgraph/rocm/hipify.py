@@ -20,6 +20,7 @@ def hipify(source: str, output: str) -> Iterator[str]:
         HipifyError: torch is not installed, or the output lies inside the source.
     """
     try:
+        # lazily: its absence is an answer
         from torch.utils.hipify import hipify_python
     except ImportError as error:
         raise HipifyError("torch.utils.hipify is not here: install torch, or use hipify-perl -o") from error

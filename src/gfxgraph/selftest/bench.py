@@ -15,8 +15,10 @@ from torch import Tensor
 
 import gfxgraph
 from gfxgraph import simulator
+from gfxgraph.driver import library
 from gfxgraph.process import process
 from gfxgraph.selftest.processes import NEEDED_MIB, n_cores
+from gfxgraph.simulator.device import Refused
 
 Body = Callable[[], Any]
 SEED = 20
@@ -175,12 +177,9 @@ class Bench:
         """Wait for the device through the runtime library, below everything that torch or gfxgraph watches."""
         simulation = simulator.active()
         if simulation is not None:
-            from gfxgraph.simulator.device import Refused
-
             with suppress(Refused):
                 simulation.device.unsafe_call("device_synchronize")
             return
-        from gfxgraph.driver import library
 
         backend, symbol = ("hip", "hipDeviceSynchronize") if torch.version.hip else ("cuda", "cuCtxSynchronize")
         # A status is returned, which is what such a caller would ignore.

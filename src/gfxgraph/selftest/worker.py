@@ -23,6 +23,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gfxgraph
+from gfxgraph.errors import GfxGraphError
+from gfxgraph.hardware.device import device_info
+from gfxgraph.process import process
+from gfxgraph.selftest.processes import import_all, serve, wait
+
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77
 CASES = "gfxgraph.selftest.cases"
 # An import that takes so long says where it stands.
@@ -60,6 +66,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
 def run(asked: argparse.Namespace) -> int:
     """Run one case and write what came of it; what it raises goes on, to be printed, once that is written."""
     chosen = load(asked.module)[asked.case]
+    # lazily: this process watches how long torch takes to load
     from gfxgraph.selftest.bench import Bench, Skipped
 
     command = ["-m", "gfxgraph.selftest.worker", "--module", asked.module]
@@ -94,6 +101,7 @@ def import_seconds(asked: argparse.Namespace) -> float:
 
 def meet_device() -> None:
     """Make the process's context on the device, so that the report tells its seconds from the case's own."""
+    # lazily: this process watches how long torch takes to load
     import torch
 
     torch.cuda.synchronize()
@@ -111,8 +119,6 @@ def hidden_trouble(chosen: Any) -> str:
 
 def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """The device as the runtime and torch see it, and the cases there are; one small kernel shows it alive."""
-    from gfxgraph.errors import GfxGraphError
-
     times: dict[str, float] = {"import": import_seconds(asked)}
     begun = time.monotonic()
     try:
@@ -120,10 +126,8 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     except GfxGraphError as error:
         fields = {name: str(value) for name, value in error.fields.items()}
         return REFUSED, {"refused": {"code": error.code, "fields": fields}}
+    # lazily: this process watches how long torch takes to load
     import torch
-
-    from gfxgraph.hardware.device import device_info
-    from gfxgraph.process import process
 
     times["enable"] = time.monotonic() - begun
     state = process.require()
@@ -166,6 +170,7 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 def load(module: str) -> dict[str, Any]:
     """The cases of a module by name, in the order of its ``IN_ORDER``, or else as they stand there."""
     found = importlib.import_module(module)
+    # lazily: this process watches how long torch takes to load
     from gfxgraph.selftest.bench import Case
 
     values = getattr(found, "IN_ORDER", vars(found).values())
@@ -173,14 +178,10 @@ def load(module: str) -> dict[str, Any]:
 
 
 def enable(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
-    import gfxgraph
-
     gfxgraph.enable(simulate=asked.simulate or None, allow_cuda=asked.allow_cuda, **settings)
 
 
 def stats() -> dict[str, Any]:
-    import gfxgraph
-
     gc.collect()
     return gfxgraph.stats()
 
@@ -197,13 +198,9 @@ def entry(arguments: list[str]) -> int:
     """Run one case; with ``--wait MODULE`` once it is asked for on standard input, with ``--serve`` one after the
     other as asked there, each in a fork."""
     if arguments == ["--serve"]:
-        from gfxgraph.selftest.processes import serve
-
         forked = serve()
         return PASS if forked is None else main([*forked, "--imported-s", "0"])
     if arguments[:1] == ["--wait"]:
-        from gfxgraph.selftest.processes import import_all, wait
-
         faulthandler.enable()
         faulthandler.dump_traceback_later(SLOW_IMPORT_S)
         import_all(arguments[1])

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import torch
+from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
@@ -283,8 +284,6 @@ def _thread_states() -> int:
 
 
 def _run_backward_in_callers_thread(undo: Undo) -> None:
-    from torch.autograd import graph as autograd_graph
-
     real = autograd_graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:

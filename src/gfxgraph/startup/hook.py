@@ -21,6 +21,7 @@ def install_if_asked() -> None:
     # ``import gfxgraph`` should.
     if not (os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")):  # noqa: TID251
         return
+    # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
 
     if not config.load().is_on:
@@ -40,6 +41,7 @@ def activate() -> None:
             made safe must not run without that and look as if it had been. With HGB_LOG_LEVEL=debug the
             error itself is raised, with its traceback.
     """
+    # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
     from gfxgraph.startup.activation import activate_from_environment
@@ -57,10 +59,12 @@ def activate() -> None:
 
 def watch_engines() -> None:
     """Have the adapters put in place that this process wants, each when its engine is imported; and its metrics."""
+    # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import adapters, config
 
     settings = config.load()
     if settings.metrics:
+        # lazily: `import gfxgraph` must cost next to nothing
         from gfxgraph.adapters._metrics import publish
 
         publish(settings.metrics)
@@ -72,6 +76,7 @@ def watch_engines() -> None:
 
 def report_at_exit() -> None:
     """Have this process write its statistics when it ends, where ``gfxgraph run --stats`` asked for them."""
+    # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.startup import stats_file
 
     stats_file.register()

@@ -23,6 +23,7 @@ def register() -> None:
 def _write(target: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked child ends with its parent's counters; they are not its own
         return
+    # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.process.health import stats
 
     line = json.dumps({"pid": owner, "argv": sys.argv, "stats": stats()}, default=str) + "\n"

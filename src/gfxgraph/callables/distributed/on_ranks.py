@@ -34,6 +34,7 @@ class GraphedOnRanks:
     @property
     def chosen(self) -> Any:
         """What calls go to now."""
+        # lazily: only programs of several processes have it
         import torch.distributed as dist
 
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):

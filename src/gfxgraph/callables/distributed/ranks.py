@@ -62,6 +62,7 @@ class Ranks:
         rank: int | None = None,
         size: int | None = None,
     ) -> None:
+        # lazily: only programs of several processes have it
         import torch.distributed as dist
 
         self.timeout_s = timeout_s

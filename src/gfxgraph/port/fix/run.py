@@ -24,6 +24,7 @@ from gfxgraph.port.model import Fix
 from gfxgraph.port.project import Project, UnreadableError, discover
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
+from gfxgraph.port.rules import generated_hip_not_ignored
 
 
 @dataclass
@@ -143,9 +144,7 @@ def _proposals(
 
 def _gitignore(project: Project) -> list[FileFix]:
     """Patterns for the copies that torch's hipify writes."""
-    from gfxgraph.port.rules import generated_hip_not_ignored as rule
-
-    if not list(rule.check_repo(project, Context(project, ""))):
+    if not list(generated_hip_not_ignored.check_repo(project, Context(project, ""))):
         return []
     hand_written = Path(project.root).rglob("*.hip")
     if next(hand_written, None) is not None:

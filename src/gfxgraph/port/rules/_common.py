@@ -13,7 +13,7 @@ from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.readers.cpp import Call, CppFile
 from gfxgraph.port.readers.directives import Arm, names_in
-from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
+from gfxgraph.port.readers.python import Function, PyFile, argument, defaults, keyword, text_of
 from gfxgraph.port.readers.text import Entry, TextFile
 
 if TYPE_CHECKING:
@@ -192,8 +192,6 @@ def compile_modes(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
             if named.search(name):
                 yield from constants(node.value)
     for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
-        from gfxgraph.port.readers.python import defaults
-
         for arg, value in defaults(function):
             if named.search(arg.arg):
                 yield from constants(value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gfxgraph.port.archs import select
 from gfxgraph.port.engine import Context
+from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -41,9 +43,6 @@ RULE = Rule(
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    from gfxgraph.port.archs import select
-    from gfxgraph.port.guards.worlds import NVIDIA, World, truth
-
     guards = ctx.guards
     if guards is None:
         return

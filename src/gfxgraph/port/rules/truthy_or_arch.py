@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
 from gfxgraph.port.fix.edits import Edit, Refusal
+from gfxgraph.port.guards.worlds import NVIDIA
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -49,8 +50,6 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def fix_python(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | Refusal:
-    from gfxgraph.port.guards.worlds import NVIDIA
-
     compare = node.values[-1]
     words = [text_of(v) or "" for v in node.values[:-1]]
     if not isinstance(compare, ast.Compare) or not all(words) or not text_of(compare.left):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.guards.worlds import NVIDIA
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -51,8 +52,6 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _also_nvidia(ctx: Context, h: Hit) -> bool:
-    from gfxgraph.port.guards.worlds import NVIDIA
-
     return ctx.guards is None or ctx.guards.exclusion(h.node, NVIDIA) is None
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import gfxgraph
+from gfxgraph.capture.walk import can_walk, raw_exec, walk
 from gfxgraph.process import process
 from gfxgraph.selftest.bench import MIB, Bench, case, events, expect, put_back, raises, same, skip
 
@@ -118,7 +119,6 @@ def validation_passes(bench: Bench) -> None:
 def validation_catches(bench: Bench) -> None:
     """A graph with a node switched off is caught: op and line named, eager's result given, the graph retired."""
     driver = _driver_with("set_node_enabled")
-    from gfxgraph.capture.walk import raw_exec
 
     x = bench.randn(256)
 
@@ -149,7 +149,6 @@ def validation_catches(bench: Bench) -> None:
 def node_walk(bench: Bench) -> None:
     """Running a graph node by node gives to the bit what one replay gives."""
     _driver_with("set_node_enabled")
-    from gfxgraph.capture.walk import can_walk, walk
 
     x, w = bench.randn(64, 64), bench.randn(64, 64)
 

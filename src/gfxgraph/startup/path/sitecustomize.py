@@ -36,6 +36,7 @@ def _wait_for_torch() -> None:
         sys.stderr.write("gfxgraph: not active in this process: it needs Python 3.11 or newer\n")
         return
     sys.meta_path.append(_GfxgraphFinder())  # type: ignore[arg-type]
+    # lazily: a program without gfxgraph on its path goes on without
     from gfxgraph.startup.hook import install_if_asked
 
     install_if_asked()

@@ -49,6 +49,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: mypy" && $(BIN)/mypy --no-error-summary
 	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
+	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
 
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)

@@ -1,5 +1,6 @@
 """Rooms: what holds for the folders of src/gfxgraph as a whole."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import gfxgraph
 
 SOURCE = Path(gfxgraph.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_no_room_takes_a_public_name():
@@ -28,3 +30,21 @@ def test_graphed_is_the_function_whatever_was_imported():
     subprocess.run([sys.executable, "-c", program], check=True)
     late = "import gfxgraph.callables.graphed, types\nassert isinstance(gfxgraph.graphed, types.FunctionType)\n"
     subprocess.run([sys.executable, "-c", late], check=True)
+
+
+def test_every_room_is_on_the_map():
+    """ARCHITECTURE.md names each folder and file of the package, and nothing that is not there."""
+    rows = [line for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines() if line.startswith("| `")]
+    table = rows[: next(at for at, row in enumerate(rows) if "one command per file" in row) + 1]
+    named = {name.strip("/") for row in table for name in re.findall(r"`([\w.]+/?)`", row.split("|")[1])}
+    others = ("__init__.py", "__main__.py", "__pycache__", "py.typed")
+    there = {path.name for path in SOURCE.iterdir() if path.name not in others and path.name[0] != "."}
+    assert named == there
+
+
+def test_the_map_leads_somewhere():
+    """Each file and folder in the table of behaviours exists."""
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("| Behaviour |")[2]
+    paths = set(re.findall(r"`([\w./]+(?:/|\.py|\.md|\.toml))`", text.partition("\n\n")[0]))
+    assert len(paths) > 30
+    assert not [path for path in paths if not (ROOT / path).exists() and not (SOURCE / path).exists()]

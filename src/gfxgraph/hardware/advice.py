@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TextIO
 
-from gfxgraph import __version__, config
+from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
 from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.explanation import Explanation
@@ -69,6 +69,7 @@ def diagnose(label: str = "") -> AbstractContextManager[None]:
 def environment_report() -> str:
     """Return a few lines about this machine, to paste into a bug report."""
     # lazily: explain does not need them, and it must start fast
+    from gfxgraph import __version__
     from gfxgraph.hardware.environment import detect
     from gfxgraph.hardware.versions import show
 

@@ -88,16 +88,15 @@ class Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     package = tmp_path / "lib" / "gfxgraph"
+    stand_ins = {"__init__.py": INIT, "startup/activation.py": ACTIVATION, "process/health.py": HEALTH}
     for room in ("process", "startup"):
         (package / room).mkdir(parents=True)
-    for entry in (*REAL.iterdir(), *(REAL / "startup").iterdir()):
-        if entry.name not in ("process", "startup", "activation.py", "__pycache__") and entry != REAL / "__init__.py":
-            (package / entry.relative_to(REAL)).symlink_to(entry)
-    (package / "__init__.py").write_text(INIT)
-    (package / "process" / "__init__.py").write_text("")
-    (package / "process" / "imports.py").symlink_to(REAL / "process" / "imports.py")  # torch-free, part of startup
-    (package / "startup" / "activation.py").write_text(ACTIVATION)
-    (package / "process" / "health.py").write_text(HEALTH)
+    for entry in (path for folder in (".", "process", "startup") for path in (REAL / folder).iterdir()):
+        name = str(entry.relative_to(REAL))
+        if name not in ("process", "startup", *stand_ins) and entry.name != "__pycache__":
+            (package / name).symlink_to(entry)
+    for name, text in stand_ins.items():
+        (package / name).write_text(text)
     own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     environment |= {"PYTHONPATH": str(tmp_path / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}

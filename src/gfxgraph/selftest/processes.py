@@ -319,7 +319,15 @@ def serve() -> list[str] | None:
 
 def import_all(module: str) -> None:
     """All that the cases need, once; torch comes with it. None of it may touch a device."""
-    for name in ("capture.graph", "simulator", "capture.validate"):
+    for name in (
+        "startup.activation",  # and what enable() imports
+        "simulator",
+        "callables.older",
+        "callables.training.training",
+        "guard.for_capture",
+        "compile.takeover",
+        "adapters.transformers",
+    ):
         importlib.import_module(f"gfxgraph.{name}")
     importlib.import_module(module)
 

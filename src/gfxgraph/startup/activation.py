@@ -17,7 +17,6 @@ from gfxgraph import config
 from gfxgraph.config import Activation, Config
 from gfxgraph.errors import ActivationError, check_settings
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
-from gfxgraph.hardware.advice import install_diagnostics
 from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier, OnUnsafe
 
@@ -83,6 +82,9 @@ def activate_from_environment() -> bool:
     if not settings.is_on:
         return False
     enable()
+    # lazily: enable() does without the catalogue
+    from gfxgraph.hardware.advice import install_diagnostics
+
     install_diagnostics()  # asks GFXGRAPH_DIAG itself
     return True
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from gfxgraph.port.archs import select
+from gfxgraph.port.files import write_out
 
 
 @click.group("port", help="Audit, plan, fix and verify a CUDA codebase for ROCm.")
@@ -110,7 +110,10 @@ def audit_command(
         if sarif_path == "-":
             click.echo(text)
         else:
-            Path(sarif_path).write_text(text + "\n", encoding="utf-8")
+            try:
+                write_out(sarif_path, text + "\n", tree=path)
+            except OSError as error:
+                _fail(error)
     if as_json:
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
@@ -189,14 +192,14 @@ def rule_command(code: str, lang: str) -> None:
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     """Say which phases PATH needs, in what order, and what no tool can do."""
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import plan
+    from gfxgraph.port import facts, plan
     from gfxgraph.port.project import discover
 
     targets = _archs(arch)
     try:
         report = auditing.audit(path, archs=targets)
         project = discover(path)
-        auditing.gather(project)
+        facts.gather(project)
     except (auditing.AuditError, OSError) as error:
         _fail(error)
         return
@@ -236,10 +239,18 @@ def fix_command(
     if dry_run:
         click.echo(patch, nl=False)
     elif apply_:
-        for name in run.write_all(path, fixes):
+        try:
+            written = run.write_all(path, fixes)
+        except OSError as error:
+            _fail(error)
+            return
+        for name in written:
             click.echo(f"edited {name}")
     elif patch:
-        run.write_patch(output, patch)
+        try:
+            write_out(output, patch, tree=path)
+        except OSError as error:
+            _fail(error)
         click.echo(f"wrote {output}: review it, then git apply {output}")
     n_edits = sum(len(f.applied) for f in fixes)
     refused = [(f.path, r) for f in fixes for r in f.refused]

@@ -7,7 +7,9 @@ import re
 from dataclasses import dataclass, field
 
 from gfxgraph.port.archs import Arch
+from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
 from gfxgraph.port.embedded import embedded_sources
+from gfxgraph.port.files import printable
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
@@ -15,6 +17,7 @@ from gfxgraph.port.guards.worlds import NVIDIA
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Skipped
 from gfxgraph.port.project import Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import Entry, TextFile
@@ -71,7 +74,13 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     added = project.diff.get(path, frozenset()) if project.diff is not None else None
     context = Context(project, path, vendor, added=added)
     try:
-        _audit_text(result, context, kind, text, archs)
+        with processor_time():
+            _audit_text(result, context, kind, text, archs)
+    except OutOfTimeError:
+        project.forget()
+        result.skipped.append(Skipped(path, "too slow", f"stopped after {FILE_SECONDS:g} s of processor time"))
+    except TooDeepError as error:
+        result.skipped.append(Skipped(path, "too deep", str(error)))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"line {line}: " if line else ""
@@ -224,7 +233,7 @@ def _record(
 ) -> None:
     affected = hit.archs or rule.archs
     archs = tuple(a.name for a in reached if a in affected)
-    evidence = lines[hit.line - 1].strip()[:240] if 0 < hit.line <= len(lines) else ""
+    evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
     if not guarded and vendor == "named":
         guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"
@@ -246,9 +255,9 @@ def _record(
         effort=rule.cost,
         archs=archs,
         evidence=evidence,
-        values=dict(hit.values),
+        values={k: printable(v) for k, v in hit.values.items()},
         end_line=_end(hit),
-        guarded_by=guarded,
+        guarded_by=printable(guarded),
     )
     key = (rule.id, hit.line, hit.column)
     if key not in result.seen:

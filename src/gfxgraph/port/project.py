@@ -9,12 +9,13 @@ import codecs
 import io
 import os
 import re
+import stat
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from gfxgraph.port.files import printable, read_inside
 from gfxgraph.port.gitignore import GitIgnore
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
@@ -22,6 +23,10 @@ from gfxgraph.port.model import Skipped
 from gfxgraph.port.readers.python import PyFile
 
 MAX_BYTES = 2_000_000
+MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
+_MAX_IGNORES = 2_000  # patterns of one .gitignore
+_MAX_IGNORE_BYTES = 1_000_000
+_MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
 _SKIP_DIRS = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
      ".mypy_cache", ".ruff_cache", ".pytest_cache", ".eggs", ".idea", ".vscode"}
@@ -32,7 +37,7 @@ VENDORED = frozenset(
 )  # fmt: skip
 _CPP = frozenset("cu cuh c cc cpp cxx h hpp hh hxx inl hip ipp tpp cuf".split())
 _REQUIREMENT_NAME = re.compile(
-    r"(^|.*[-_.])(requirements?|constraints?)([-_.].*)?\.(txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
+    r"(?=(?:.*[-_.])?(?:requirements?|constraints?)[-_.])[\w.-]+\.(?:txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
     r"^(uv|poetry|pdm|pixi)\.lock$|^pipfile\.lock$|^(environment|conda|env)[\w.-]*\.ya?ml$|^meta\.yaml$",
     re.I,
 )
@@ -125,10 +130,10 @@ class Project:
         """Decode a file; the second value says what was unusual about it, "" for plain UTF-8.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, is no regular file, or is reached through a link.
             UnreadableError: it is binary.
         """
-        return decode(Path(self.root, path).read_bytes(), python=path.endswith(".py"))
+        return decode(read_inside(self.root, path, MAX_READ), python=path.endswith(".py"))
 
     def parsed(self, path: str) -> PyFile | None:
         """A Python file of the repository as a tree; None when it cannot be read or parsed."""
@@ -140,6 +145,11 @@ class Project:
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, UnreadableError):
                 self._parsed[path] = None
         return self._parsed[path]
+
+    def forget(self) -> None:
+        """Drop what was parsed: an interrupted reader may hold half of its indexes."""
+        self._parsed.clear()
+        self._named.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class Project:
             for other in self.paths("python"):
                 if other != path:
                     try:
-                        if matcher.search(Path(self.root, other).read_bytes()):
+                        if matcher.search(read_inside(self.root, other, MAX_READ)):
                             self._named[key] = True
                             break
                     except OSError:
@@ -292,76 +302,102 @@ def _platform_key(path: str) -> str:
 def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -> Project:
     """List a repository's files, honouring ``.gitignore``; a single file makes a project of one.
 
-    Folders reached a second time through a link are passed over and said so.
+    No link is followed: what it points to is audited under its own name, or is not the repository's. Links out of
+    the tree, special files and names that cannot be printed are passed over, and said so.
     """
     top = os.path.realpath(root)
-    if os.path.isfile(top):
+    if not os.path.isdir(top):
         project = Project(os.path.dirname(top))
         _add(project, os.path.basename(top), max_bytes)
         return project
     project = Project(top)
-    seen: set[tuple[int, int]] = set()
-    specs: dict[str, GitIgnore] = {}
-
-    def ignored(rel: str, is_dir: bool) -> bool:
-        parts = rel.split("/")
-        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
-            spec = specs.get("/".join(parts[:end]))
-            verdict = spec.decides("/".join(parts[end:]), is_dir) if spec is not None else None
-            if verdict is not None:
-                return verdict
-        return False
-
+    ignores = _Ignores(project)
     stack = [""]
     while stack:
         folder = stack.pop()
-        full = os.path.join(top, folder) if folder else top
         try:
-            info = os.stat(full)
-            if (info.st_dev, info.st_ino) in seen:
-                project.skipped.append(Skipped(folder, "link", "a folder already seen under another name"))
-                continue
-            seen.add((info.st_dev, info.st_ino))
-            entries = sorted(os.scandir(full), key=lambda e: e.name)
+            with os.scandir(os.path.join(top, folder) if folder else top) as listed:
+                entries = sorted(listed, key=lambda e: e.name)
         except OSError as error:
             project.skipped.append(Skipped(folder or ".", "unreadable", str(error.strerror)))
             continue
-        for entry in entries:
-            if entry.name == ".gitignore" and entry.is_file():
-                try:
-                    text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
-                    specs[folder] = GitIgnore(text)
-                    project.gitignore += text if not folder else ""
-                except (OSError, ValueError) as error:
-                    project.skipped.append(Skipped(_join(folder, entry.name), "gitignore", str(error)))
+        if any(e.name == ".gitignore" for e in entries):
+            ignores.load(folder)
         folders = []
         for entry in entries:
             rel = _join(folder, entry.name)
-            try:
-                is_dir, is_link = entry.is_dir(), entry.is_symlink()
-            except OSError as error:
-                project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
-                continue
-            if is_link and not os.path.exists(entry.path):
-                project.skipped.append(Skipped(rel, "link", "points nowhere or at itself"))
-                continue
-            if is_dir:
-                if entry.name in _SKIP_DIRS or ignored(rel, True):
+            if printable(entry.name) != entry.name:
+                project.skipped.append(Skipped(printable(rel), "name", "not UTF-8, or with control characters"))
+            elif entry.is_symlink():
+                if why := _link(top, entry.path, rel):
+                    project.skipped.append(Skipped(rel, "link", why))
+            elif entry.is_dir(follow_symlinks=False):
+                if entry.name in _SKIP_DIRS or ignores.hide(rel, True):
                     continue
                 if entry.name.lower() in VENDORED and not vendored:
                     project.skipped.append(Skipped(rel, "vendored", "third-party folder; --vendored audits it"))
-                    continue
-                if os.path.exists(os.path.join(entry.path, ".git")):
+                elif os.path.lexists(os.path.join(entry.path, ".git")):
                     project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
-                    continue
-                folders.append(rel)
-            elif not is_link and kind_of(rel) and not ignored(rel, False):
+                else:
+                    folders.append(rel)
+            elif kind_of(rel) and not ignores.hide(rel, False):
                 _add(project, rel, max_bytes)
         stack.extend(reversed(folders))
     project.sources.sort(key=lambda s: s.path)
     project.index_modules()
     project.index_platforms()
     return project
+
+
+class _Ignores:
+    """The ``.gitignore`` files of a tree. A tree whose patterns cost too much is audited without the rest of them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.specs: dict[str, GitIgnore] = {}
+        self.left = _MAX_TESTS
+
+    def load(self, folder: str) -> None:
+        name = _join(folder, ".gitignore")
+        try:
+            text = read_inside(self.project.root, name, _MAX_IGNORE_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            self.project.skipped.append(Skipped(name, "gitignore", str(error.strerror)))
+            return
+        lines = text.splitlines()
+        if len(lines) > _MAX_IGNORES:
+            why = f"only the last {_MAX_IGNORES} of {len(lines)} lines are applied"
+            self.project.skipped.append(Skipped(name, "gitignore", why))
+        try:
+            self.specs[folder] = GitIgnore("\n".join(lines[-_MAX_IGNORES:]))
+        except (ValueError, re.error, RecursionError) as error:
+            self.project.skipped.append(Skipped(name, "gitignore", str(error)))
+        self.project.gitignore += text if not folder else ""
+
+    def hide(self, rel: str, is_dir: bool) -> bool:
+        parts = rel.split("/")
+        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
+            spec = self.specs.get("/".join(parts[:end]))
+            if spec is None or self.left < 0:
+                continue
+            self.left -= len(spec.lines)
+            if self.left < 0:
+                why = "too many patterns for so many paths: no more are applied from here"
+                self.project.skipped.append(Skipped(rel, "gitignore", why))
+            verdict = spec.decides("/".join(parts[end:]), is_dir)
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _link(top: str, path: str, rel: str) -> str:
+    """What to say of a link; "" where its target is in the tree and so audited under its own name."""
+    target = os.path.realpath(path)
+    if not os.path.exists(target):
+        return "points nowhere or at itself"
+    if target == top or target.startswith(top + os.sep):
+        return "a folder already seen under another name" if os.path.isdir(target) else ""
+    return "points out of the tree; not followed" if os.path.isdir(target) or kind_of(rel) else ""
 
 
 def _join(folder: str, name: str) -> str:
@@ -373,11 +409,15 @@ def _add(project: Project, rel: str, max_bytes: int) -> None:
     if not kind:
         return
     try:
-        nbytes = os.stat(os.path.join(project.root, rel)).st_size
+        info = os.lstat(os.path.join(project.root, rel))
     except OSError as error:
         project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
         return
-    if nbytes > max_bytes and not kind_of(rel) == "requirements":
-        project.skipped.append(Skipped(rel, "too large", f"{nbytes} bytes, limit {max_bytes}"))
+    if not stat.S_ISREG(info.st_mode):
+        project.skipped.append(Skipped(rel, "special", "no regular file (a pipe, socket or device)"))
         return
-    project.sources.append(Source(rel, kind, nbytes))
+    limit = MAX_READ if kind == "requirements" else max_bytes
+    if info.st_size > limit:
+        project.skipped.append(Skipped(rel, "too large", f"{info.st_size} bytes, limit {limit}"))
+        return
+    project.sources.append(Source(rel, kind, info.st_size))

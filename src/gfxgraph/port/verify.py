@@ -11,10 +11,10 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from gfxgraph.port.audit import Audit
+from gfxgraph.port.files import write_out
 from gfxgraph.port.model import Severity
 
 SCHEMA = "gfxgraph-port-verify/1"
@@ -84,9 +84,9 @@ def report(checks: list[Check], numerics: dict[str, Any] | None) -> dict[str, An
 
 def write(data: dict[str, Any], json_path: str | None, html_path: str | None) -> None:
     if json_path:
-        Path(json_path).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_out(json_path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     if html_path:
-        Path(html_path).write_text(as_html(data), encoding="utf-8")
+        write_out(html_path, as_html(data))
 
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Port verification</title>

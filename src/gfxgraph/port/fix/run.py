@@ -1,6 +1,6 @@
 """Find what can be fixed, fix it in memory, pass the gate, and hand back a patch.
 
-Nothing is written here but through ``write_all``, which prepares every file before it replaces the first.
+Nothing is written here but through ``write_all``, which follows no link and undoes what it began.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.audit import gather, require_parsers
+from gfxgraph.port.audit import require_parsers
 from gfxgraph.port.engine import Context, audit_file, wanted
+from gfxgraph.port.facts import gather
+from gfxgraph.port.files import read_inside, write_inside
 from gfxgraph.port.fix import gate
 from gfxgraph.port.fix.edits import Edit, Refusal, apply_cpp, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.model import Fix
-from gfxgraph.port.project import Project, UnreadableError, discover
+from gfxgraph.port.project import MAX_READ, Project, UnreadableError, discover
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 
@@ -147,47 +148,48 @@ def _gitignore(project: Project) -> list[FileFix]:
 
     if not list(rule.check_repo(project, Context(project, ""))):
         return []
-    hand_written = Path(project.root).rglob("*.hip")
-    if next(hand_written, None) is not None:
+    if any(path.endswith(".hip") for path in project.paths("cpp")):
         return [FileFix(".gitignore", "", "", refused=[Refusal(1, "hand-written .hip sources are here", "GFX411")])]
-    old = ""
-    path = Path(project.root, ".gitignore")
-    if path.exists():
-        old = path.read_text(encoding="utf-8", errors="surrogateescape")
+    try:
+        old = read_inside(project.root, ".gitignore", MAX_READ).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        old = ""
+    except OSError as error:
+        return [FileFix(".gitignore", "", "", refused=[Refusal(1, str(error.strerror), "GFX411")])]
     start = "" if not old or old.endswith("\n") else "\n"
     new = f"{old}{start}# copies that torch's hipify writes beside the sources\n*.hip\n*_hip.*\n"
     return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")])]
 
 
 def write_all(root: str, fixes: list[FileFix]) -> list[str]:
-    """Write every file beside its place first, then replace them; an interruption leaves the old ones.
+    """Replace every changed file; where one cannot be written, those written before it get their old text back.
+
+    Nothing outside ``root`` is written, whatever links the repository holds.
 
     Returns:
         The paths written.
+
+    Raises:
+        OSError: a file cannot be written, or is not what was read.
     """
+    top = os.path.realpath(root)
+    top = os.path.dirname(top) if os.path.isfile(top) else top
     changed = [f for f in fixes if f.new != f.old]
-    prepared: list[tuple[str, str]] = []
+    done: list[FileFix] = []
     try:
         for f in changed:
-            target = os.path.join(root, f.path)
-            temporary = f"{target}.gfxport.tmp"
-            prepared.append((temporary, target))
-            with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
-                out.write(f.new)
-            if os.path.exists(target):
-                os.chmod(temporary, os.stat(target).st_mode & 0o7777)
+            write_inside(top, f.path, f.new.encode("utf-8", "surrogateescape"))
+            done.append(f)
     except BaseException:
-        for temporary, _ in prepared:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+        restore(top, done)
         raise
-    for temporary, target in prepared:
-        os.replace(temporary, target)
     return [f.path for f in changed]
 
 
-def write_patch(path: str, text: str) -> None:
-    """Write a patch file in one step."""
-    temporary = f"{path}.tmp"
-    Path(temporary).write_text(text, encoding="utf-8", errors="surrogateescape")
-    os.replace(temporary, path)
+def restore(root: str, fixes: list[FileFix]) -> None:
+    """Put the old text of every changed file back."""
+    for f in fixes:
+        if f.old:
+            write_inside(root, f.path, f.old.encode("utf-8", "surrogateescape"))
+        else:
+            os.unlink(os.path.join(root, f.path))  # it was made by the fix

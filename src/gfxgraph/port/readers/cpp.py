@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, scan, selections
+from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, check_brackets, scan, selections
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -70,6 +70,7 @@ class CppFile:
         self.offset = first_line - 1
         self.lines = self.text.split("\n")
         self.code = blank_comments(self.text)
+        check_brackets(self.code)
         self.directives = scan(self.code)
         self.arms = arms_of(self.directives, len(self.lines))
         self._arm_at = _arm_index(self.arms)
@@ -243,7 +244,7 @@ class CppFile:
         """Included headers with their lines."""
         for d in self.directives:
             if d.kind == "include":
-                match = re.search(r'[<"]([^">]+)[">]', d.body)
+                match = re.search(r'[<"]([^<">]+)[">]', d.body[:1000])
                 if match:
                     yield match.group(1).strip(), d.line + self.offset
 

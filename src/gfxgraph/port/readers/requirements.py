@@ -99,7 +99,7 @@ class RequirementFile:
             if match := re.match(r"(?:--(?:extra-)?index-url|-i|--find-links|-f)[ =]+(\S+)", line):
                 self.indexes.append(Index(match.group(1), number))
             elif line and not line.startswith("-"):
-                self._add(re.split(r"\s+--", line)[0], number, "")
+                self._add(re.split(r"\s--", line)[0], number, "")
 
     def _setup_cfg(self) -> None:
         section, key = "", ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import Condition, Entry, TextFile
@@ -65,7 +65,7 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
 # A variable, target, file or definition of the build that is CUDA's by its name.
 _NAMED = re.compile(
     r"\$\{\w*CUDA\w*\}|\b\w*(?<![A-Za-z])CUDA(?![a-z])\w*|\$\{\w*(?:CUDNN|NCCL|NVTX|NVML|CUB|CUTLASS)_\w+\}|(?<![\w/.-])CUDA::\w+|"
-    r"[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
+    r"(?<![\w./${}-])[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
     r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
 )
 _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
@@ -89,7 +89,7 @@ def _rest(f: TextFile) -> Iterator[Hit]:
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif match := _OF_CUDA.search(text):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
-        elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
+        elif keyword in _SOURCES and (match := re.search(r"(?<![\w./*${}-])[\w./*${}-]+\.cu\b", text)):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
@@ -67,7 +67,7 @@ def _all(f: CppFile) -> Iterator[Hit]:
         if body is None:
             continue
         head = f.source(n)[: max(0, body.start_byte - n.start_byte)]
-        device = re.search(r"__device__|(?i:\w*(device|HD|inline_hd)\w*\s)", head)
+        device = re.search(r"__device__|(?i:(?<!\w)\w*(device|HD|inline_hd)\w*\s)", head)
         found = _OPERATOR.search(head) or (_FUNCTION.search(head) if "__device__" in head else None)
         if found and device and "::" not in head[: found.start()].split("(")[0]:
             up = f.enclosing(n, "namespace_definition", "class_specifier", "struct_specifier")

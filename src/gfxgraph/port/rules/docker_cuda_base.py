@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
@@ -36,7 +36,7 @@ RULE = Rule(
     needs=("cuda", "nvcr.io"),
 )
 _IMAGE = re.compile(
-    r"(?:docker\.io/)?nvidia/cuda\S*|nvcr\.io/nvidia/\S+|\S*pytorch/pytorch:\S*cuda\S*|\S+[:-]cu1\d\d\S*"
+    r"(?:docker\.io/)?nvidia/cuda\S*|nvcr\.io/nvidia/\S+|(?<!\S)\S*pytorch/pytorch:\S*cuda\S*|(?<!\S)\S+[:-]cu1\d\d\S*"
 )
 
 

@@ -211,7 +211,7 @@ def _filter(
             return False
         if wanted is not None and not (f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)):
             return False
-        span = range(f.line, max(f.line, f.end_line) + 1)
+        span = {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}
         return diff is None or not diff.get(f.path, frozenset()).isdisjoint(span)
 
     return keep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
@@ -88,7 +88,26 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     except (RecursionError, MemoryError) as error:
         result.skipped.append(Skipped(path, "too deep", type(error).__name__))
     _suppress(result, text)
+    for name in ("findings", "guarded", "suppressed"):
+        setattr(result, name, _grouped(getattr(result, name)))
     return result
+
+
+def _grouped(findings: list[Finding]) -> list[Finding]:
+    """One finding for each rule and group; the worst of its severities, at its first line."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    single = []
+    for f in findings:
+        if f.group:
+            groups.setdefault((f.rule, f.group), []).append(f)
+        else:
+            single.append(f)
+    for members in groups.values():
+        members.sort(key=lambda f: (f.line, f.column))
+        lines = {n for f in members for n in range(f.line, max(f.line, f.end_line) + 1)}
+        worst = max(f.severity for f in members)
+        single.append(replace(members[0], lines=tuple(sorted(lines)), severity=worst, end_line=0))
+    return single
 
 
 def guarded_run(rule: Rule, check: Check, file: object, context: Context, result: FileResult) -> list[Hit]:
@@ -258,6 +277,7 @@ def _record(
         values={k: printable(v) for k, v in hit.values.items()},
         end_line=_end(hit),
         guarded_by=printable(guarded),
+        group=hit.group,
     )
     key = (rule.id, hit.line, hit.column)
     if key not in result.seen:

@@ -32,6 +32,7 @@ _WARP_CONSTANT = re.compile(
 )
 
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
+_OWN_TEXTURE = re.compile(r"^[^\n;#/]*[\w>&*]\s+(tex[123]D\w*|surf[123]D\w*)\s*\([^;{}()]*\)\s*(?:const\s*)?\{", re.M)
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
 _HIP_BUILD = re.compile(
     r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_", re.I
@@ -88,6 +89,8 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
         found.folders.add(path.rpartition("/")[0])
     if "cuda" in text and _OWN_NAME.search(text):
         found.own |= {name for m in _OWN_NAME.finditer(blank_comments(text)) for name in m.groups() if name}
+    if "tex" in text or "surf" in text:
+        found.own |= set(_OWN_TEXTURE.findall(text))
     found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
         code = blank_comments(text)

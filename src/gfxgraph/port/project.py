@@ -5,6 +5,7 @@ Holds plain data and can be sent to worker processes; parsed files are cached pe
 
 from __future__ import annotations
 
+import ast
 import codecs
 import io
 import os
@@ -113,10 +114,12 @@ class Project:
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
     _named: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _needs: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_parsed"], state["_named"] = {}, {}  # trees are cheaper to make again than to send
+        # Trees are cheaper to make again than to send.
+        state["_parsed"], state["_named"], state["_needs"] = {}, {}, {}
         return state
 
     # -- files -------------------------------------------------------------------------------------
@@ -150,6 +153,7 @@ class Project:
         """Drop what was parsed: an interrupted reader may hold half of its indexes."""
         self._parsed.clear()
         self._named.clear()
+        self._needs.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -189,6 +193,43 @@ class Project:
             return None
         parsed = self.parsed(found[0])
         return None if parsed is None else (parsed, found[1])
+
+    def needs_of(self, path: str, names: tuple[str, ...], *, deep: bool = True, depth: int = 3) -> str:
+        """The first of some packages that a module cannot be imported without, directly or not; or ""."""
+        key = (path, f"needs {names} {deep}")
+        if key in self._needs:
+            return self._needs[key]
+        self._needs[key] = ""  # a circle of imports needs nothing by itself
+        found, parsed = "", self.parsed(path)
+        for node, module, level, imported in parsed.import_sites if parsed is not None and depth else ():
+            assert parsed is not None
+            if not parsed.at_import(node) or parsed.caught(node, "ImportError", "ModuleNotFoundError"):
+                continue
+            if any(isinstance(up, ast.If) for up in parsed.ancestors(node)):
+                continue
+            full = "." * level + module
+            if not level and any(full == n or full.startswith(f"{n}.") for n in names):
+                if self.module_path(path, full) is None:
+                    found = full
+            elif deep and level:
+                for dotted in (full, *(f"{full}.{n}" if module else full + n for n in imported)):
+                    inner = self.module_path(path, dotted)
+                    if inner is not None and inner[0] != path:
+                        found = found or self.needs_of(inner[0], names, depth=depth - 1)
+            if found:
+                break
+        self._needs[key] = found
+        return found
+
+    def has_file(self, path: str) -> bool:
+        return path in self._path_set()
+
+    def is_translated(self, path: str) -> bool:
+        """Whether torch's hipify rewrites a source while it builds the extension."""
+        name = path.rpartition("/")[2]
+        return name in self.extension_sources or (
+            self.has_torch_extension and path.endswith((".cu", ".cuh", ".h", ".hpp"))
+        )
 
     def named_elsewhere(self, path: str, name: str) -> bool:
         """Whether any other Python file mentions a name."""

@@ -55,7 +55,7 @@ def test_declarations_of_cudas_names_do_not_hide_them(run: Run) -> None:
         "use.cpp": "void f(cudaStream_t s) {\n  cudaMalloc(&p, 3);\n  return cudaFree(p);\n}\n",
     }
     report = run(files)
-    assert [f.line for f in report.findings if f.path == "use.cpp" and f.rule == "GFX201"] == [1, 2, 3]
+    assert [f.lines for f in report.findings if f.path == "use.cpp" and f.rule == "GFX201"] == [(1, 2, 3)]
 
 
 def test_each_use_of_libcudacxx_counts(run: Run) -> None:

@@ -115,7 +115,7 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
 def _proposals(
     project: Project, path: str, kind: str, text: str, unsafe: bool, archs: tuple[Arch, ...]
 ) -> Iterator[Edit | Refusal]:
-    shown = {(f.rule, f.line) for f in audit_file(project, path, kind, archs).findings}
+    shown = {(f.rule, n) for f in audit_file(project, path, kind, archs).findings for n in (f.lines or (f.line,))}
     name = "fix_python" if kind == "python" else "fix_cpp"
     file: Any = PyFile(path, text) if kind == "python" else CppFile(path, text)
     guards = PyGuards(file, project) if kind == "python" else None

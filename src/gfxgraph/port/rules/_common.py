@@ -12,7 +12,7 @@ from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.readers.cpp import Call, CppFile
-from gfxgraph.port.readers.directives import Arm, names_in
+from gfxgraph.port.readers.directives import Arm, blank_comments, names_in
 from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
 from gfxgraph.port.readers.text import Entry, TextFile
 
@@ -39,13 +39,13 @@ def cpp_hit(
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free", "group") if k in kwargs}
     return Hit(line, column, values=kwargs, **fields)
 
 
 def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "group") if k in kwargs}
     line = file.where(entry, pattern) if pattern else entry.line
     return Hit(line, entry.column, entry, kwargs, **fields)
 
@@ -346,3 +346,45 @@ def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
     """One hit a line for identifiers that match in full."""
     hits = (line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern))
     yield from once_a_line(hits)
+
+
+# What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.
+EXCHANGE = re.compile(
+    r"__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
+    r"[Aa]ll_?[Rr]educe|[Bb]roadcast|[Vv]ote|[Ss]ync|Merge|Exchange)\w*\s*[<(]|\bSHFL\w*\(|\btiled_partition|\bcoalesced_threads|"
+    r"\bthread_block_tile|\bwarpSize\b|\bmma\b|\bwmma\b|\bmma_sync|mma\.sync|ldmatrix|\bvolatile\s+(?:float|double|int|unsigned|T|scalar_t)\b"
+)
+
+
+def functions_with(file: CppFile, pattern: re.Pattern[str]) -> Iterator[tuple[Node, str]]:
+    """Innermost function definitions with a body in which a pattern is found, and their text without comments."""
+    for node in file.nodes("function_definition"):
+        text = blank_comments((node.text or b"").decode("utf-8", "replace"))
+        if pattern.search(text):
+            yield node, text
+
+
+def exchanges(file: CppFile, node: Node) -> bool:
+    """Whether the function round a node exchanges values between lanes, or is a helper named for lanes or warps."""
+    function = file.function(node)
+    if function is None:
+        return bool(EXCHANGE.search(file.code))  # a macro: whoever expands it may
+    text = (function.text or b"").decode("utf-8", "replace")
+    head = text.partition("{")[0]
+    return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
+
+
+def exchange_lines(file: CppFile) -> set[int]:
+    """Lines of functions whose lanes exchange values."""
+    found: set[int] = set()
+    for node, _ in functions_with(file, EXCHANGE):
+        found |= set(range(file.line(node), int(node.end_point[0]) + 2 + file.offset))
+    return found
+
+
+def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tuple[int, int, str]]:
+    """Places in a function where a pattern is found, as (line of the file, column, the match)."""
+    first = file.line(node)
+    for match in re.finditer(pattern, text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()

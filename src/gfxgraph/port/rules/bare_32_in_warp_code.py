@@ -9,7 +9,7 @@ from gfxgraph.port.archs import WAVE64
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit
+from gfxgraph.port.rules._common import EXCHANGE, exchange_lines, line_hit
 
 RULE = Rule(
     id="GFX327",
@@ -54,9 +54,17 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
     if not (is_device or in_warp_code or chunked):
         return
+    exchanging = exchange_lines(f)
+    bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
+    in_file = bool(EXCHANGE.search(f.code)) or beside
     for number, line in enumerate(f.code.split("\n"), 1):
         if "32" not in line or line.lstrip().startswith("#"):
             continue
+        if not in_file or (number in bodies and number + f.offset not in exchanging and is_device):
+            if "<<<" not in f.code:
+                continue  # the lanes of this function do not see each other: 32 is a tile here
+            if not chunked:
+                continue
         match = _SLOTS.search(line) if is_device else None
         if match is None and (in_warp_code or chunked):
             if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):

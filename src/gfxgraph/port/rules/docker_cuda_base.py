@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
@@ -41,10 +42,26 @@ _IMAGE = re.compile(
 
 
 def check_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    cuda = False
     for entry in f.commands("FROM", "ARG"):
         match = _IMAGE.search(entry.text)
         if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
             yield entry_hit(f, entry, image=match.group())
+            cuda = entry.keyword == "FROM" or cuda
+    if cuda:
+        for entry in f.entries:
+            if entry.keyword not in ("FROM", "ARG"):
+                for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+                    line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
+                    if (found := _REST.search(line)) and not re.search(r"(?i)rocm|\bhip|\bamd\b", line):
+                        made = entry_hit(f, entry, image=found.group(), severity=Severity.LOW, group="image")
+                        yield replace(made, line=number, end_line=number)
+
+
+# What else in such a file is NVIDIA's: packages, paths, variables, keys of its repository.
+_REST = re.compile(
+    r"(?i)/usr/local/cuda\S*|\b(?:cuda|cudnn|nccl|nvidia|libcu|libnv|tensorrt)[\w-]*|\bLD_LIBRARY_PATH\S*cuda|TORCH_CUDA\w*|NVIDIA_\w+|\bcu1\d\d\b|sm_\d\d"
+)
 
 
 def check_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
@@ -111,11 +112,22 @@ def _is_build(f: PyFile) -> bool:
     return f.path.endswith("setup.py") or "nvcc" in f.text or "cpp_extension" in f.text
 
 
+# What no other compiler has, so that the line need not name nvcc.
+_SURE = re.compile(r"-Xcompiler|--?expt-|--?extended-lambda|use_fast_math|-Xptxas|--ptxas-options|-Xcudafe|-Xfatbin|-lineinfo|--generate-line-info")
+_CUDA = re.compile(r"(?i)nvcc|cuda")
+_DEBUG = re.compile(r"(?:^|[\s\"'])(-G)(?=[\"'\s]|$)")
+
+
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(FLAG.pattern):
-        if re.search(r"nvcc|cuda|NVCC|CUDA", entry.keyword + entry.text) or f.kind == "make":
-            if not re.search(r"hip|rocm", entry.text, re.I):
-                yield entry_hit(f, entry, re.escape(match.group(1)), flag=match.group(1))
+    for entry in f.entries:
+        if entry.keyword == "if" or re.search(r"hip|rocm", entry.text, re.I):
+            continue
+        named = f.kind == "make" or bool(_CUDA.search(entry.keyword + entry.text))
+        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+            line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
+            match = FLAG.search(line) or (_DEBUG.search(line) if named and f.kind in ("cmake", "make") else None)
+            if match and (named or _SURE.search(line)) and not re.search(r"\bmessage\b|\becho\b|^cmake\b.* -G", line.strip()):
+                yield replace(entry_hit(f, entry, flag=match.group(1)), line=number, end_line=number)
 
 
 check_cmake = check_make = check_shell = _scan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
@@ -60,8 +61,12 @@ def _all(f: PyFile) -> Iterator[Hit]:
             "nvmlInit"
         ):
             tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
-            guarded = f"line {tried.lineno}: try" if tried else ""
-            yield hit(named or used, severity=Severity.LOW, guarded_by=guarded, name=name)
+            # Caught it does not stop the program, but what it asked is then unknown on AMD.
+            handled = tried is not None and bool(re.search(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b", f.text))
+            guarded = f"line {tried.lineno}: try" if tried is not None and handled else ""
+            where = named or used
+            made = hit(where, severity=Severity.LOW, guarded_by=guarded, name=name)
+            yield replace(made, group="calls" if isinstance(used, ast.Call) else "")
     for node in f.nodes(ast.If, ast.IfExp):
         text = f.source(node.test)
         if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):

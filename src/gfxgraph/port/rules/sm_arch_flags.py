@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
@@ -77,11 +78,20 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(write, text=key)
 
 
+_LINE = re.compile(
+    rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b|"
+    r"arch=compute_\$\S*|code=sm_\$\S*|\bCUDA_ARCH(?:_FLAGS|ITECTURES)?\s*[:?]?=\s*-?\S*\d\d"
+)
+
+
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(
-        rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b"
-    ):
-        yield entry_hit(f, entry, re.escape(match.group().split()[0]), text=match.group()[:60])
+    for entry in f.entries:
+        if entry.keyword == "if":
+            continue
+        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+            line = re.sub(r"(^|\s)#.*", "", f.lines[number - 1]) if number <= len(f.lines) else ""
+            if match := _LINE.search(line):
+                yield replace(entry_hit(f, entry, text=match.group()[:60]), line=number, end_line=number)
 
 
 check_docker = check_shell = check_make = check_cmake = check_yaml = _scan

@@ -63,6 +63,11 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
                     yield cpp_hit(f, call, expr=f.source(call.node)[:80])
             elif not mask.isupper() and not _wide(f, mask):
                 yield cpp_hit(f, call, expr=f.source(call.node)[:80], severity=Severity.LOW)
+    masks = {re.split(r"\.|->", c.texts[0])[-1] for c in f.calls_like(SYNC_INTRINSICS + r"|__syncwarp") if c.texts}
+    for n in f.nodes("init_declarator"):
+        name, value = f.source(n.child_by_field_name("declarator")), f.source(n.child_by_field_name("value"))
+        if name in masks and is_full_mask_32(f, value):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
     for name, takes, body, line in f.defines():
         if not takes and re.search(r"(?i)mask|lanes", name) and is_full_mask_32(f, body):
             yield line_hit(line, expr=f"#define {name} {body}")

@@ -54,15 +54,11 @@ _API = (
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    name = f.path.rpartition("/")[2]
-    translated = name in ctx.project.extension_sources or (
-        ctx.project.has_torch_extension and f.path.endswith((".cu", ".cuh"))
-    )
-    guarded = "torch's hipify translates this source during the build" if translated else ""
-    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded)
+    guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
+    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
     known = ctx.project.macros.known
     hits = [
-        line_hit(line, column, name=name, guarded_by=guarded)
+        line_hit(line, column, name=name, guarded_by=guarded, group="names")
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]

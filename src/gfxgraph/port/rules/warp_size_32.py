@@ -73,7 +73,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for n in f.nodes("template_function", "template_type"):
         text = f.source(n)
         if re.match(
-            r"(\w+::)*(WarpReduce|WarpScan|WarpExchange|WarpLoad|WarpStore|tiled_partition|thread_block_tile)<",
+            r"(\w+::)*(tiled_partition|thread_block_tile)<",
             text,
         ) and re.search(r"[<,]\s*32\s*[,>]", text):
             yield cpp_hit(f, n, expr=text[:80])

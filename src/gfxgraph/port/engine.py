@@ -14,7 +14,7 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA
-from gfxgraph.port.model import Finding, Hit, Rule, Scope, Skipped
+from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
 from gfxgraph.port.project import Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
@@ -26,6 +26,9 @@ from gfxgraph.port.registry import Check, for_kind
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 _MAX_SPAN = 40
+CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
+_IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
+_OTHER = re.compile(r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel)(?:[_.-][^/]*)?$")
 _CI = re.compile(
     r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
@@ -87,10 +90,33 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
         result.skipped.append(Skipped(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
     except (RecursionError, MemoryError) as error:
         result.skipped.append(Skipped(path, "too deep", type(error).__name__))
+    result.findings = _distinct(result.findings)
     _suppress(result, text)
     for name in ("findings", "guarded", "suppressed"):
         setattr(result, name, _grouped(getattr(result, name)))
     return result
+
+
+# Broader rules, with those that say more of the same line.
+_SAME = {
+    "cmake-cuda-language": {"nvcc-flags", "sm-arch-flags", "cuda-link-libs", "cmake-cuda-arch", "cuda-no-half-flags"},
+    "torch-in-core-deps": {"cuda-wheel-index"},
+    "untranslated-cuda": {"texture-surface", "graphics-interop", "layered-array", "texture-pitch", "managed-memory",
+                          "unmapped-runtime-api", "graph-api-gap", "cudnn-cpp", "host-callback-frees"},
+    "texture-surface": {"layered-array", "texture-pitch"},
+    "bare-32-in-warp-code": {"lane-arithmetic", "warp-tail", "warp-size-32", "warp-sized-array"},
+    "syncwarp": {"sync-mask-32"},
+    "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
+    "sm-arch-flags": {"nvcc-flags"},
+}  # fmt: skip
+
+
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Without what a more specific rule says of the same line."""
+    at: dict[int, set[str]] = {}
+    for f in findings:
+        at.setdefault(f.line, set()).add(f.code)
+    return [f for f in findings if not at[f.line] & _SAME.get(f.code, frozenset())]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
@@ -149,7 +175,11 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
         needs = RequirementFile(result.path, text)
         for rule, check in rules:
             for hit in guarded_run(rule, check, needs, context, result):
+                if needs.is_lock:  # it is made anew as a whole, from what is reported in the list behind it
+                    hit = replace(hit, group="lock", severity=Severity.LOW)
                 _record(result, rule, hit, needs.lines, archs, context.vendor, "")
+        if needs.is_lock:
+            return
         rest = "ini" if not result.path.endswith((".yml", ".yaml")) else "yaml"
         _run_lines(result, context, TextFile(result.path, text, rest), rest, text, archs)
     else:
@@ -180,9 +210,12 @@ def _audit_python(
     file = PyFile(result.path, text)
     guards = PyGuards(file, context.project)
     context.guards = guards
+    needed = context.project.needs_of(result.path, CUDA_ONLY, deep=False)
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
             node = hit.node
+            if needed and rule.code not in _IMPORTS and not hit.guarded_by:
+                hit = replace(hit, guarded_by=f"this module needs {needed}; its import is the finding")
             if isinstance(node, ast.AST):
                 if (
                     rule.scope is Scope.ONLY_AMD
@@ -254,6 +287,8 @@ def _record(
     archs = tuple(a.name for a in reached if a in affected)
     evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
+    if not guarded and rule.phase == 0 and _OTHER.search(result.path):
+        guarded = "a list for another platform, by its name"
     if not guarded and vendor == "named":
         guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"
     if not guarded and rule.phase in (0, 4) and _CI.match(result.path):

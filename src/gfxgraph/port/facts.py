@@ -34,6 +34,7 @@ _WARP_CONSTANT = re.compile(
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
 _OWN_TEXTURE = re.compile(r"^[^\n;#/]*[\w>&*]\s+(tex[123]D\w*|surf[123]D\w*)\s*\([^;{}()]*\)\s*(?:const\s*)?\{", re.M)
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
+_FRAMEWORK = re.compile(r"(?im)^[ \t]*-?[ \t]*[\"']?(torch|tensorflow|jax)[\"']?(?![\w-])")
 _HIP_BUILD = re.compile(
     r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_", re.I
 )
@@ -50,10 +51,12 @@ class _Found:
         self.sources: set[str] = set()
         self.macros: set[str] = set()
         self.modules: set[str] = set()
+        self.requires: set[str] = set()
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
         project.warp_constants, project.warp_folders = frozenset(self.warps), frozenset(self.folders)
+        project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
         project.extension_names = frozenset(self.modules)
@@ -65,6 +68,7 @@ def gather(project: Project) -> None:
     found = _Found()
     readers: dict[str, Callable[[Project, _Found, str, str], None]] = {
         "cpp": _cpp, "python": _python, "cmake": _build, "make": _build, "shell": _build,
+        "requirements": _requirements,
     }  # fmt: skip
     for source in project.sources:
         reader = readers.get(source.kind)
@@ -104,6 +108,8 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
 
 
 def _python(project: Project, found: _Found, path: str, text: str) -> None:
+    if path.endswith("setup.py"):
+        _requirements(project, found, path, text)
     if not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
@@ -113,6 +119,10 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
         found.macros |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
     names = re.findall(r"(?<![\w./*-])[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)
     found.sources |= {m.rpartition("/")[2] for m in names}
+
+
+def _requirements(project: Project, found: _Found, path: str, text: str) -> None:
+    found.requires |= {m.lower() for m in _FRAMEWORK.findall(text)} or {"other"}
 
 
 def _build(project: Project, found: _Found, path: str, text: str) -> None:

@@ -36,6 +36,11 @@ VENDORED = frozenset(
     {"third_party", "thirdparty", "third-party", "3rdparty", "3rd_party", "vendor", "vendored", "external",
      "externals", "submodules", "extern", "_vendor", "cutlass", "googletest", "pybind11"}
 )  # fmt: skip
+_SINGLE_HEADERS = frozenset(
+    "catch.hpp catch_amalgamated.hpp doctest.h json.hpp httplib.h cli11.hpp cxxopts.hpp argparse.hpp tinyexr.h "
+    "tiny_obj_loader.h tiny_gltf.h stb_image.h stb_image_write.h stb_truetype.h miniz.h miniz.c sqlite3.c sqlite3.h "
+    "khronos_event.h miniaudio.h nanoflann.hpp toml.hpp picojson.h rapidxml.hpp".split()
+)
 _CPP = frozenset("cu cuh c cc cpp cxx h hpp hh hxx inl hip ipp tpp cuf".split())
 _REQUIREMENT_NAME = re.compile(
     r"(?=(?:.*[-_.])?(?:requirements?|constraints?)[-_.])[\w.-]+\.(?:txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
@@ -90,6 +95,7 @@ class Project:
         warp_folders: folders of which some file works with warps.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
+        requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
@@ -109,6 +115,7 @@ class Project:
     asks_cuda_home: bool = False
     has_hip_build: bool = False
     gitignore: str = ""
+    requires: frozenset[str] = frozenset()
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
@@ -211,10 +218,10 @@ class Project:
             if not level and any(full == n or full.startswith(f"{n}.") for n in names):
                 if self.module_path(path, full) is None:
                     found = full
-            elif deep and level:
+            elif deep and level and path.endswith("/__init__.py"):  # a package is what it imports of its own
                 for dotted in (full, *(f"{full}.{n}" if module else full + n for n in imported)):
                     inner = self.module_path(path, dotted)
-                    if inner is not None and inner[0] != path:
+                    if inner is not None and inner[0] != path and inner[0].startswith(path[: -len("__init__.py")]):
                         found = found or self.needs_of(inner[0], names, depth=depth - 1)
             if found:
                 break
@@ -353,7 +360,22 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
         return project
     project = Project(top)
     ignores = _Ignores(project)
-    stack = [""]
+    held: list[str] = []
+    _walk(project, ignores, [""], max_bytes, None if vendored else held)
+    for folder in held:
+        built = _built(project, folder)
+        _walk(project, ignores, built, max_bytes, [])
+        rest = f"third-party folder; --vendored audits {'the rest of ' if built else ''}it"
+        project.skipped.append(Skipped(folder, "vendored", rest))
+    project.sources.sort(key=lambda s: s.path)
+    project.index_modules()
+    project.index_platforms()
+    return project
+
+
+def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int, held: list[str] | None) -> None:
+    """List the files below some folders. Third-party folders go to ``held``; None lists them like the others."""
+    top = project.root
     while stack:
         folder = stack.pop()
         try:
@@ -375,19 +397,49 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name in _SKIP_DIRS or ignores.hide(rel, True):
                     continue
-                if entry.name.lower() in VENDORED and not vendored:
-                    project.skipped.append(Skipped(rel, "vendored", "third-party folder; --vendored audits it"))
+                if entry.name.lower() in VENDORED and held is not None:
+                    held.append(rel)
                 elif os.path.lexists(os.path.join(entry.path, ".git")):
                     project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
                 else:
                     folders.append(rel)
+            elif held is not None and entry.name.lower() in _SINGLE_HEADERS:
+                project.skipped.append(Skipped(rel, "vendored", "third-party header; --vendored audits it"))
             elif kind_of(rel) and not ignores.hide(rel, False):
                 _add(project, rel, max_bytes)
         stack.extend(reversed(folders))
-    project.sources.sort(key=lambda s: s.path)
-    project.index_modules()
-    project.index_platforms()
-    return project
+
+
+_NO_DEVICE_CODE = frozenset(
+    "cutlass googletest gtest pybind11 catch2 fmt spdlog eigen json nlohmann glfw imgui glm benchmark "
+    "abseil-cpp".split()
+)
+
+
+def _built(project: Project, folder: str) -> list[str]:
+    """What of a third-party folder the project's own build compiles, where it holds CUDA sources."""
+    name = folder.rpartition("/")[2]
+    mention = re.compile(rf"(?<![\w-]){re.escape(name)}/([\w.+-]{{1,80}})(/[\w./+*-]{{0,200}})?")
+    found: set[str] = set()
+    for path in project.paths("cmake", "make", "python"):
+        if path.endswith(".py") and not re.search(r"(^|/)(setup|build)\w{0,40}\.py$", path):
+            continue
+        try:
+            text = project.read(path)[0]
+        except (OSError, UnreadableError):
+            continue
+        for line in text.splitlines() if name in text else ():
+            for match in mention.finditer(line[:2000]):
+                whole = match.group()
+                if "add_subdirectory" in line or re.search(r"\.(?:cu|c|cc|cpp|cxx)$", whole):
+                    found.add(match[1])
+    chosen = []
+    for child in sorted(found):
+        full = os.path.join(project.root, folder, child)
+        if child.lower() not in _NO_DEVICE_CODE and os.path.isdir(full) and not os.path.islink(full):
+            if any(f.endswith((".cu", ".cuh")) for _, _, files in os.walk(full) for f in files):
+                chosen.append(_join(folder, child))
+    return chosen
 
 
 class _Ignores:

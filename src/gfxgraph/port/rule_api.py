@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ALL, FNUZ, GFX94, INSTINCT, INSTINCT3, WAVE32, WAVE64, ArchSet
-from gfxgraph.port.engine import Context
+from gfxgraph.port.engine import CUDA_ONLY, Context
 from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.readers.cpp import Call, CppFile
@@ -36,9 +36,9 @@ from gfxgraph.port.rules._common import (
 )
 
 __all__ = [
-    "ALL", "FNUZ", "GFX94", "INSTINCT", "INSTINCT3", "ROCM", "WAVE32", "WAVE64", "ArchSet", "Call", "Context",
-    "CppFile", "Edit", "Effort", "Fix", "Hit", "Iterator", "PyFile", "Refusal", "RequirementFile", "Rule",
-    "Scope", "Severity", "Text", "TextFile", "argument", "ast", "captured_blocks", "cpp_hit", "entry_hit",
+    "ALL", "CUDA_ONLY", "FNUZ", "GFX94", "INSTINCT", "INSTINCT3", "ROCM", "WAVE32", "WAVE64", "ArchSet", "Call",
+    "Context", "CppFile", "Edit", "Effort", "Fix", "Hit", "Iterator", "PyFile", "Refusal", "RequirementFile",
+    "Rule", "Scope", "Severity", "Text", "TextFile", "argument", "ast", "captured_blocks", "cpp_hit", "entry_hit",
     "env_writes", "exchanges", "functions_with", "hit", "import_guard", "imports_of", "in_function_named",
     "inside", "int_of", "is_test_file", "keyword", "line_hit", "lines_matching", "lines_of", "named",
     "once_a_line", "re", "text_of", "torch_is_bound",

@@ -95,7 +95,8 @@ def test_commands_under_a_cuda_condition(run: Run) -> None:
 def test_makefile_lines(run: Run) -> None:
     """A Makefile's nvcc, .cu sources and CUDA libraries count, what it echoes does not."""
     text = "NVCC ?= nvcc\nSRC := a.cu\nLIBS += -lcudart\nall:\n\t@echo building with CUDA\n\t$(CXX) -c b.cpp\n"
-    assert lines(run({"Makefile": text}), "GFX405") == [1, 2, 3]
+    assert lines(run({"Makefile": text}), "GFX405") == [1, 2]
+    assert lines(run({"Makefile": text}), "GFX407") == [3]
 
 
 def test_warp_size_in_other_dress(run: Run) -> None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, hit, import_guard
+from gfxgraph.port.rule_api import (
+    CUDA_ONLY,
+    Context,
+    Fix,
+    Hit,
+    Iterator,
+    PyFile,
+    Rule,
+    Severity,
+    Text,
+    hit,
+    import_guard,
+)
 
 RULE = Rule(
     id="GFX517",
@@ -25,13 +37,10 @@ RULE = Rule(
         "用 try/except ImportError 包住这次导入，模块为 None 时走另一条路径。",
     ),
     path='pkg/api.py',
-    bad={'pkg/__init__.py': '', 'pkg/api.py': 'from .fast import kernel\n', 'pkg/fast/__init__.py': 'try:\n    import cutlass\nexcept ValueError:\n    cutlass = None\n'},
+    bad={'pkg/__init__.py': '', 'pkg/api.py': 'from .fast import kernel\n', 'pkg/fast/__init__.py': 'import cutlass\n'},
     good={'pkg/__init__.py': '', 'pkg/api.py': 'try:\n    from .fast import kernel\nexcept ImportError:\n    kernel = None\n', 'pkg/fast/__init__.py': 'import os\n'},
     needs=('import',),
 )
-
-
-_NEEDS = ("cutlass", "cuda", "tensorrt", "pycuda", "cupy", "numba.cuda", "deep_gemm", "flashinfer", "tilelang", "cuda_core")
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
@@ -45,7 +54,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             found = ctx.project.module_path(f.path, dotted)
             if found is None or id(node) in seen:
                 continue
-            needed = ctx.project.needs_of(found[0], _NEEDS)
-            if needed and f.at_import(node) and not ctx.project.needs_of(f.path, _NEEDS, deep=False):
+            needed = ctx.project.needs_of(found[0], CUDA_ONLY)
+            if needed and f.at_import(node) and not ctx.project.needs_of(f.path, CUDA_ONLY, deep=False):
                 seen.add(id(node))
                 yield hit(node, guarded_by=import_guard(f, node), name=dotted, needed=needed)

@@ -217,15 +217,26 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
 @click.option("--output", default="gfxgraph-port.patch", show_default=True, help="Patch file.")
+@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
 def fix_command(
-    path: str, arch: str | None, unsafe: bool, dry_run: bool, apply_: bool, output: str, hipify_to: str | None
+    path: str,
+    arch: str | None,
+    unsafe: bool,
+    dry_run: bool,
+    apply_: bool,
+    output: str,
+    test: str | None,
+    hipify_to: str | None,
 ) -> None:
     """Fix what can be fixed without touching NVIDIA's path.
 
-    Writes a patch for review; every edit has passed the identity gate. Exit status: 0 done, 1 some edits were
-    refused, 2 it could not run.
+    Writes a patch for review. Every edit has passed the identity gate, but for those of --unsafe whose precondition
+    says why NVIDIA gets the same. What is left, and why, is listed. Exit status: 0 done, 1 some edits were refused
+    or undone, 2 it could not run.
     """
+    if test and not apply_:
+        _fail("--test runs after --apply")
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
 
@@ -244,8 +255,12 @@ def fix_command(
         except OSError as error:
             _fail(error)
             return
+        failed = run.try_out(path, fixes, test) if test else ""
         for name in written:
-            click.echo(f"edited {name}")
+            click.echo(f"{'edited' if not failed else 'put back'} {name}")
+        if failed:
+            click.echo(f"undone: {test}: {failed}", err=True)
+            sys.exit(1)
     elif patch:
         try:
             write_out(output, patch, tree=path)
@@ -257,9 +272,20 @@ def fix_command(
     for name, r in refused:
         click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
     click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
+    _preconditions(fixes)
+    for rest in run.left_over(path, fixes, targets) if not dry_run else ():
+        click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(1 if refused else 0)
+
+
+def _preconditions(fixes: list[Any]) -> None:
+    """What a reviewer is to check, by rule."""
+    from collections import Counter
+
+    for (rule, needs), count in Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs).items():
+        click.echo(f"check {rule} ({count}): {needs}", err=True)
 
 
 def _hipify(path: str, folder: str) -> None:

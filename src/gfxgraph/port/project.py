@@ -116,6 +116,7 @@ class Project:
     has_hip_build: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
+    compat: str = ""  # the header of aliases that `fix` writes, as sources include it
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)

@@ -33,6 +33,7 @@ from gfxgraph.port.rules._common import (
     line_hit,
     lines_of,
     once_a_line,
+    optional_import,
 )
 
 __all__ = [
@@ -41,7 +42,7 @@ __all__ = [
     "Rule", "Scope", "Severity", "Text", "TextFile", "argument", "ast", "captured_blocks", "cpp_hit", "entry_hit",
     "env_writes", "exchanges", "functions_with", "hit", "import_guard", "imports_of", "in_function_named",
     "inside", "int_of", "is_test_file", "keyword", "line_hit", "lines_matching", "lines_of", "named",
-    "once_a_line", "re", "text_of", "torch_is_bound",
+    "once_a_line", "optional_import", "re", "text_of", "torch_is_bound",
 ]  # fmt: skip
 
 

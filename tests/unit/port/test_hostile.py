@@ -20,7 +20,7 @@ from gfxgraph.port.files import UnsafePathError, printable, read_inside, write_i
 from gfxgraph.port.gitignore import GitIgnore
 from tests.unit.port.conftest import Run, codes
 
-FIXABLE = "import torch\n\nok = torch.cuda.get_device_capability()[0] >= 8\n"
+FIXABLE = "import torch\n\nok = torch.cuda.get_device_capability()[0] >= 9\n"
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_diff_runs_nothing(tree: Path, outside: Path) -> None:
     (tree / ".gitattributes").write_text("*.py diff=evil filter=evil\n")
     git(tree, "add", "-A")
     git(tree, "commit", "-qm", "first")
-    (tree / "a.py").write_text("import torch\nassert torch.cuda.get_device_capability()[0] >= 8\n")
+    (tree / "a.py").write_text("import torch\nassert torch.cuda.get_device_capability()[0] >= 9\n")
     keys = [
         "core.fsmonitor", "diff.evil.textconv", "diff.evil.command", "filter.evil.clean", "filter.evil.process",
         "core.sshCommand", "core.pager", "diff.external", "core.alternateRefsCommand", "remote.o.uploadpack",
@@ -154,7 +154,7 @@ def test_diff_below_the_root_and_with_other_line_ends(tree: Path) -> None:
     """In a folder of a repository only the changed lines count, even if the checkout changed the line ends."""
     git(tree, "init", "-q")
     (tree / "pkg").mkdir()
-    old = "import torch\nassert torch.cuda.get_device_capability()[0] >= 8\n"
+    old = "import torch\nassert torch.cuda.get_device_capability()[0] >= 9\n"
     (tree / "pkg" / "a.py").write_text(old)
     git(tree, "add", "-A")
     git(tree, "commit", "-qm", "first")
@@ -209,7 +209,7 @@ def test_special_files_names_and_circles(tree: Path) -> None:
 
 def test_evidence_is_printable(run: Run) -> None:
     """Control characters of a source line reach no terminal."""
-    (found,) = run({"a.py": FIXABLE.replace(">= 8", ">= 8  # \x1b[2J\u202e")}).findings
+    (found,) = run({"a.py": FIXABLE.replace(">= 9", ">= 9  # \x1b[2J\u202e")}).findings
     assert found.evidence.endswith(r"# \x1b[2J\u202e")
     assert printable("plain, \u00e9 \u4e2d") == "plain, \u00e9 \u4e2d"
 

@@ -8,23 +8,32 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import shlex
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.audit import require_parsers
+from gfxgraph.port.audit import audit, require_parsers
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import gate
-from gfxgraph.port.fix.edits import Edit, Refusal, apply_cpp, apply_python
+from gfxgraph.port.fix import compat, gate
+from gfxgraph.port.fix.cmake import add_option
+from gfxgraph.port.fix.edits import Edit, Refusal, apply_cpp, apply_lines, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Fix
 from gfxgraph.port.project import MAX_READ, Project, UnreadableError, discover
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.registry import find
+
+COMPAT = "cuda_to_hip.h"
+FIXERS = {"python": "fix_python", "cpp": "fix_cpp", "cmake": "fix_cmake", "docker": "fix_docker"}
 
 
 @dataclass
@@ -54,13 +63,42 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     project = discover(path)
     gather(project)
     found = []
+    translated = project.has_torch_extension or project.has_hip_build
+    aliases = compat.header(project) if unsafe and not translated else ""
+    if aliases:
+        place = f"include/{COMPAT}" if any(p.startswith("include/") for p in project.paths("cpp")) else COMPAT
+        project.compat = place if not project.has_file(place) else ""
     for source in project.sources:
-        if source.kind in ("python", "cpp"):
+        if source.kind in FIXERS:
             made = fix_file(project, source.path, source.kind, unsafe=unsafe, archs=archs or select(None))
             if made is not None:
                 found.append(made)
+    if project.compat and any(f"{COMPAT}\"" in f.new for f in found):
+        needs = "each name is HIP's in meaning too; HIP_SYMBOL and renamed constants are taken care of"
+        found.append(FileFix(project.compat, "", aliases, applied=[Edit(1, 0, "", "GFX201", needs=needs)]))
+    _define_option(project, found)
     found += _gitignore(project)
     return found
+
+
+def _define_option(project: Project, found: list[FileFix]) -> None:
+    """The outermost project defines the option that edits of any CMake file use."""
+    built = [f for f in found if f.path.endswith(("CMakeLists.txt", ".cmake"))]
+    if not any("USE_HIP" in f.new and "USE_HIP" not in f.old for f in built):
+        return
+    for path in sorted(project.paths("cmake"), key=lambda p: (p.count("/"), p)):
+        made = next((f for f in found if f.path == path), None)
+        text = made.new if made is not None else project.read(path)[0]
+        edit = add_option(text)
+        if edit is None and "option(USE_HIP" not in text:
+            continue
+        if edit is not None:
+            if made is None:
+                made = FileFix(path, text, text)
+                found.append(made)
+            made.new = apply_lines(made.new, [edit])
+            made.applied.append(edit)
+        return
 
 
 def fix_file(project: Project, path: str, kind: str, *, unsafe: bool, archs: tuple[Arch, ...]) -> FileFix | None:
@@ -77,22 +115,39 @@ def fix_file(project: Project, path: str, kind: str, *, unsafe: bool, archs: tup
         return None
     result = FileFix(path, text, text)
     result.refused = [p for p in proposals if isinstance(p, Refusal)]
-    edits = [p for p in proposals if isinstance(p, Edit)]
+    edits = _apart([p for p in proposals if isinstance(p, Edit)])
     if edits:
         _apply(result, edits, kind)
     return result if result.applied or result.refused else None
 
 
+def _apart(edits: list[Edit]) -> list[Edit]:
+    """Edits that do not touch each other's lines; of two that do, the one that replaces more."""
+    kept: list[Edit] = []
+    for e in sorted(edits, key=lambda e: (not e.last_line, e.line - e.last_line, e.line, e.column)):
+        span = range(e.line, (e.last_line or e.line) + 1)
+        if not any(
+            (e.last_line or k.last_line) and not set(span).isdisjoint(range(k.line, (k.last_line or k.line) + 1))
+            for k in kept
+        ) and (e.line, e.column) not in {(k.line, k.column) for k in kept if not k.last_line}:
+            kept.append(e)
+    return sorted(kept, key=lambda e: (e.line, e.column))
+
+
 def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
     """Apply all edits at once; where the gate refuses them together, those that pass alone."""
-    apply = apply_python if kind == "python" else apply_cpp
+    apply = {"python": apply_python, "cpp": apply_cpp}.get(kind, apply_lines)
 
     def attempt(chosen: list[Edit]) -> tuple[str, str]:
+        same = [e for e in chosen if e.equivalent]
         try:
             new = apply(result.old, chosen)
+            old = apply(result.old, same) if same else result.old
         except Exception as error:  # noqa: BLE001 - LibCST raises its own tree of errors for odd sources
             return "", f"could not be applied: {error}"
-        verdict = gate.check(result.path, result.old, new)
+        if same and len(same) == len(chosen):
+            return new, ""  # what the precondition says is all there is to compare
+        verdict = gate.check(result.path, old, new, frozenset(e.absent for e in chosen if e.absent))
         return (new, "") if verdict.passes else ("", verdict.reason)
 
     new, reason = attempt(edits)
@@ -116,8 +171,14 @@ def _proposals(
     project: Project, path: str, kind: str, text: str, unsafe: bool, archs: tuple[Arch, ...]
 ) -> Iterator[Edit | Refusal]:
     shown = {(f.rule, n) for f in audit_file(project, path, kind, archs).findings for n in (f.lines or (f.line,))}
-    name = "fix_python" if kind == "python" else "fix_cpp"
-    file: Any = PyFile(path, text) if kind == "python" else CppFile(path, text)
+    name = FIXERS[kind]
+    file: Any = (
+        PyFile(path, text)
+        if kind == "python"
+        else CppFile(path, text)
+        if kind == "cpp"
+        else TextFile(path, text, kind)
+    )
     guards = PyGuards(file, project) if kind == "python" else None
     context = Context(project, path, project.vendor_of(path, kind), guards)
     for rule, check in wanted(kind, text.lower()):
@@ -132,12 +193,12 @@ def _proposals(
                 continue
             if guards is not None and not guards.reaching(hit.node, archs)[0]:
                 continue
-            if guards is None and not cpp_guards.reaching(file.arm(hit.line), archs, project.macros)[0]:
+            if kind == "cpp" and not cpp_guards.reaching(file.arm(hit.line), archs, project.macros)[0]:
                 if not hit.guard_free:
                     continue
             made = propose(hit.node if guards is not None else hit, file, context)
             if isinstance(made, Edit):
-                yield Edit(made.line, made.column, made.text, rule.id, made.length)
+                yield replace(made, rule=rule.id)
             elif isinstance(made, Refusal):
                 yield Refusal(made.line, made.reason, rule.id)
 
@@ -193,3 +254,51 @@ def restore(root: str, fixes: list[FileFix]) -> None:
             write_inside(root, f.path, f.old.encode("utf-8", "surrogateescape"))
         else:
             os.unlink(os.path.join(root, f.path))  # it was made by the fix
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Findings of one rule that no edit answers, and why."""
+
+    rule: str
+    code: str
+    count: int
+    reason: str
+
+
+def left_over(path: str, fixes: list[FileFix], archs: tuple[Arch, ...] | None = None) -> list[Left]:
+    """What the fixes leave, worst first: refused edits by their reason, and rules for which there is no diff."""
+    touched = {(f.path, e.rule) for f in fixes for e in f.applied}
+    refused = {(f.path, r.rule): r.reason for f in fixes for r in f.refused}
+    counts: dict[tuple[str, str, str], int] = {}
+    for finding in sorted(audit(path, archs=archs).findings, key=rank):
+        place = (finding.path, finding.rule)
+        if place in touched and place not in refused:
+            continue
+        loaded = find(finding.rule)
+        reason = refused.get(place) or (f"no diff for this: {loaded.rule.en.do}" if loaded is not None else "")
+        if place not in refused and finding.fix is Fix.SUGGEST:
+            reason = "only with --unsafe, or not in this shape"
+        key = (finding.rule, finding.code, reason)
+        counts[key] = counts.get(key, 0) + 1
+    return [Left(rule, code, n, reason) for (rule, code, reason), n in counts.items()]
+
+
+def try_out(root: str, fixes: list[FileFix], command: str, timeout_s: int = 3600) -> str:
+    """Run the project's tests on the edited tree; where they fail the old texts come back.
+
+    Returns:
+        "" where they pass; else the end of what they said.
+    """
+    top = os.path.realpath(root)
+    top = os.path.dirname(top) if os.path.isfile(top) else top
+    try:
+        done = subprocess.run(
+            shlex.split(command), cwd=top, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        said = f"exit {done.returncode}: {(done.stdout + done.stderr).strip()[-400:]}" if done.returncode else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said:
+        restore(top, [f for f in fixes if f.new != f.old])
+    return said

@@ -247,7 +247,7 @@ _CMAKE_NAME = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _CMAKE_PART = _plain_re.compile(r'[^()"]++|"(?:\\.|[^"\\])*+"?|[()]', _plain_re.S)
 
 
-def _commands(text: str) -> Iterator[tuple[int, int, str, str]]:
+def commands(text: str) -> Iterator[tuple[int, int, str, str]]:
     """Commands as (start, end, name, arguments): brackets are counted, those in strings are not."""
     at = 0
     while match := _CMAKE_NAME.search(text, at):
@@ -268,7 +268,7 @@ def _cmake(lines: list[str]) -> list[Entry]:
     text = "\n".join(re.sub(r"(^|\s)#(?!\[\[).*$", "", line) for line in lines)
     found: list[Entry] = []
     branches = _Branches()
-    for start, end, keyword, arguments in _commands(text):
+    for start, end, keyword, arguments in commands(text):
         body = " ".join(arguments.split())
         line = text.count("\n", 0, start) + 1
         last = line + text.count("\n", start, end)

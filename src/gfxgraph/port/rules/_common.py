@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
@@ -388,3 +389,30 @@ def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tup
     for match in re.finditer(pattern, text):
         start = text.rfind("\n", 0, match.start()) + 1
         yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
+
+
+def optional_import(node: ast.AST, file: PyFile) -> Edit | Refusal | None:
+    """``try: import x / except ImportError: x = None`` for an import that stands alone on its lines."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return None
+    last = node.end_lineno or node.lineno
+    lines = file.lines[node.lineno - 1 : last]
+    indent = lines[0][: node.col_offset]
+    if indent.strip() or ";" in lines[0] or any(a.name == "*" for a in node.names):
+        return Refusal(node.lineno, "the import shares its line, or takes every name")
+    names = list(dict.fromkeys((a.asname or a.name).split(".")[0] for a in node.names))
+    if any(_used_at_import(file, name, node) for name in names):
+        return Refusal(node.lineno, "what is imported is used while this module is imported")
+    text = [f"{indent}try:", *(f"    {row}" for row in lines), f"{indent}except ImportError:"]
+    text += [f"{indent}    {name} = None" for name in names]
+    needs = f"callers of {', '.join(names)} test for None, or are not reached on AMD"
+    return Edit(node.lineno, 0, "\n".join(text), last_line=last, needs=needs)
+
+
+def _used_at_import(file: PyFile, name: str, node: ast.AST) -> bool:
+    """A base class, a decorator or a call at the top level would fail on None."""
+    for used in file.nodes(ast.Name):
+        if used.id == name and isinstance(used.ctx, ast.Load) and file.at_import(used):
+            if not any(isinstance(up, ast.Try | ast.If) for up in file.ancestors(used)):
+                return True
+    return False

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import Condition, Entry, TextFile
 from gfxgraph.port.rules._common import (
@@ -203,3 +205,7 @@ def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
         if asked or (named and not re.search(r"\b(echo|printf|info|warning|error)\b", line)):
             group = "sources" if named and re.search(r"\.cuh?$", named.group()) else ""
             yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW, group=group)
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from gfxgraph.port.rule_api import (
     CUDA_ONLY,
     Context,
+    Edit,
     Fix,
     Hit,
     Iterator,
     PyFile,
+    Refusal,
     Rule,
     Severity,
     Text,
+    ast,
     hit,
     import_guard,
+    optional_import,
 )
 
 RULE = Rule(
@@ -58,3 +62,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if needed and f.at_import(node) and not ctx.project.needs_of(f.path, CUDA_ONLY, deep=False):
                 seen.add(id(node))
                 yield hit(node, guarded_by=import_guard(f, node), name=dotted, needed=needed)
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    return optional_import(node, f)

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -95,3 +97,16 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 check_docker = check_shell = check_make = check_cmake = check_yaml = _scan
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    """A list that names NVIDIA's architectures is not given to AMD's compiler; torch adds AMD's own."""
+    from gfxgraph.port.rules.nvcc_flags import fix_python as of_flags
+
+    if isinstance(node, ast.Constant):
+        return of_flags(node, f, ctx)
+    return Refusal(getattr(node, "lineno", 1), "the environment variable is read by torch on NVIDIA only: harmless")
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -87,3 +88,24 @@ def _wide(f: CppFile, name: str) -> bool:
     """Whether something in the file makes the mask 64 bits wide, or takes it from the device."""
     wide = r"64_t|long long|ull\b|lane_?mask_t|__ballot|__activemask|\bauto\b|template"
     return bool(re.search(rf"(?i)({wide})[^;{{}}]*\b{name}\b|\b{name}\b[^;{{}}]*({wide})", f.code))
+
+
+_MASK = (
+    "#if defined(USE_ROCM) || defined(__HIP_PLATFORM_AMD__)\n#define FULL_WARP_MASK (~0ull >> (64 - warpSize))\n"
+    "#else\n#define FULL_WARP_MASK {old}\n#endif\n"
+)
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
+    line = f.line_text(hit.line)
+    found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
+    if len(found) != 1 or "FULL_WARP_MASK" in f.code:
+        return Refusal(hit.line, "the mask is no literal, or several stand on the line")
+    old = found[0].group(1)
+    if any(m != old for m in re.findall(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", f.code)):
+        return Refusal(hit.line, "the file spells the mask in several ways")
+    return Edit(
+        hit.line, found[0].start(1), "FULL_WARP_MASK", length=len(old), define=_MASK.format(old=old),
+        needs="all lanes of the wavefront take part, as on NVIDIA",
+    )  # fmt: skip

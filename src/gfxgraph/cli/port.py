@@ -36,6 +36,24 @@ def _fail(message: object) -> None:
     sys.exit(2)
 
 
+class _Progress:
+    """A line on a terminal's stderr while files are audited; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.is_on = sys.stderr.isatty()
+        self.last = -1
+
+    def update(self, done: int, total: int) -> None:
+        percent = 100 * done // max(1, total)
+        if self.is_on and percent != self.last:
+            self.last = percent
+            click.echo(f"\r{done:,} of {total:,} files audited ({percent}%)", err=True, nl=False)
+
+    def close(self) -> None:
+        if self.is_on and self.last >= 0:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
 @command.command("audit")
 @click.argument("path", default=".")
 @ARCH
@@ -86,6 +104,7 @@ def audit_command(
     from gfxgraph.port.model import Severity
 
     targets = _archs(arch)
+    shown = _Progress()
     try:
         report = auditing.audit(
             path,
@@ -97,7 +116,9 @@ def audit_command(
             max_bytes=max_bytes,
             jobs=jobs,
             min_severity=Severity[severity.upper()],
+            progress=shown.update,
         )
+        shown.close()
         if write_baseline:
             auditing.write_baseline(report, write_baseline)
     except (auditing.AuditError, OSError) as error:
@@ -208,6 +229,35 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
         click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
     else:
         click.echo(plan.as_markdown(made, lang=lang), nl=False)
+
+
+@command.command("agent")
+@click.argument("path", default=".")
+@ARCH
+@LANG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
+@click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
+def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
+    """Everything a porting agent works through, in one document: ranked findings, diffs, and the gate.
+
+    Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
+    did not pass; 2 it could not run.
+    """
+    from gfxgraph.port import agent
+    from gfxgraph.port.audit import AuditError
+
+    targets = _archs(arch)
+    try:
+        if before is None:
+            data = agent.document(path, archs=targets, lang=lang)
+        else:
+            with open(before, encoding="utf-8") as file:
+                data = agent.gate(path, json.load(file), archs=targets)
+    except (AuditError, OSError, ValueError) as error:
+        _fail(error)
+        return
+    click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    sys.exit(0 if before is None or data["passed"] else 1)
 
 
 @command.command("fix")
@@ -454,13 +504,19 @@ def verify_command(
     device: str,
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
+    from gfxgraph.hardware import checks as checks_of
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import verify
+    from gfxgraph.port import env, verify
 
     numerics = None
     try:
         report = auditing.audit(path, archs=_archs(arch))
-        checks = [*verify.static_checks(report), verify.build_check(build, path)]
+        variables = env.gather(checks_of.Site()).variables
+        checks = [
+            *verify.static_checks(report),
+            *verify.environment_checks(variables),
+            verify.build_check(build, path),
+        ]
         if golden_path and target:
             from gfxgraph.rocm import golden
 
@@ -484,6 +540,14 @@ def verify_command(
         steady = row["stability"]
         runs = f"; bits changed in {steady['n_changed']} of {steady['iterations']} runs"
         click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}{runs}")
+        trained = row["training"]
+        said = trained["reason"] or f"loss off by {trained['loss_error']:.2g}"
+        first = f", first gradient that differs: {trained['first_gradient']}" if trained["first_gradient"] else ""
+        click.echo(f"{trained['outcome']:8} loss and gradients {shape}: {said}{first}")
+        times = f"first run {row['first_run_s']:g} s (compiling and tuning), next {row['next_run_s']:g} s"
+        click.echo(f"{'':8} {times}")
+    for name, file in numerics["loaded"].items() if numerics else ():
+        click.echo(f"loaded   {name}: {file}")
     if numerics is None:
         click.echo("skipped  numerics: no --golden and --target")
     sys.exit(0 if data["passed"] else 1)

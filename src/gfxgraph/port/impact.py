@@ -28,27 +28,28 @@ class Impact(IntEnum):
 
 _SILENT = frozenset(
     "capability-gate capability-gate-cpp device-name-gate truthy-or-arch alloc-conf-combo fp8-e4m3fn-hardcoded "
-    "fp8-fnuz-for-any-hip dead-rocm-branch version-text-compare device-query-before-visibility torch-build-by- "
-    "label sm-label-gate sm-arch-list-parse hardcoded-gfx cuda-visible-devices with-cuda-dispatch cudacc-guard "
-    "cuda-arch-guard cuda-version-guard popc-on-ballot lane-arithmetic warp-size-32 lane-mask-32bit-variable "
-    "reduction-from-16 partial-warp-shuffle wave-64-hardcoded device-macro-in-host lane-shift-32 warp-constant- "
-    "use bare-32-in-warp-code warp-tail cub-warp-width shared-storage-reuse sm-number return-before-barrier warp- "
-    "sized-array layered-array texture-pitch host-callback-frees float-contraction tests-skip-on-amd bitwise-test "
-    "golden-from-device-rng sync-in-capture alloc-from-host-in-capture capture-before-warmup compile-reduce- "
-    "overhead inductor-cudagraphs ungated-rocm-change ineffective-rng-patch build-on-cuda-available sdpa-backend- "
-    "forced torch-not-rocm visible-devices-conflict syncwarp managed-memory lockfile-resync cuda-wheel-index "
-    "torch-in-core-deps pip-install-with-deps".split()
+    "fp8-fnuz-for-any-hip dead-rocm-branch version-text-compare device-query-before-visibility "
+    "torch-build-by-label sm-label-gate sm-arch-list-parse hardcoded-gfx cuda-visible-devices "
+    "with-cuda-dispatch cudacc-guard cuda-arch-guard cuda-version-guard popc-on-ballot lane-arithmetic "
+    "warp-size-32 lane-mask-32bit-variable reduction-from-16 partial-warp-shuffle wave-64-hardcoded "
+    "device-macro-in-host lane-shift-32 warp-constant-use bare-32-in-warp-code warp-tail cub-warp-width "
+    "shared-storage-reuse sm-number return-before-barrier warp-sized-array layered-array texture-pitch "
+    "host-callback-frees tests-skip-on-amd bitwise-test golden-from-device-rng sync-in-capture "
+    "alloc-from-host-in-capture capture-before-warmup compile-reduce-overhead inductor-cudagraphs "
+    "ungated-rocm-change ineffective-rng-patch build-on-cuda-available sdpa-backend-forced torch-not-rocm "
+    "visible-devices-conflict syncwarp managed-memory lockfile-resync cuda-wheel-index torch-in-core-deps "
+    "pip-install-with-deps".split()
 )
 _SLOW = frozenset(
-    "tf32-flag reduced-precision-reduction triton-num-stages launch-bounds triton-dot-precision alloc-conf-max- "
-    "split alloc-conf-expandable compile-max-autotune inductor-max-autotune inductor-memory-planning inductor- "
-    "cutlass-backend env-max-autotune nccl-nvidia-env numa-balancing perf-env-missing scoped-atomics manual- "
-    "capture cudnn-only-flag".split()
+    "tf32-flag reduced-precision-reduction triton-num-stages launch-bounds triton-dot-precision "
+    "alloc-conf-max-split alloc-conf-expandable compile-max-autotune inductor-max-autotune "
+    "inductor-memory-planning inductor-cutlass-backend env-max-autotune nccl-nvidia-env numa-balancing "
+    "perf-env-missing scoped-atomics manual-capture cudnn-only-flag".split()
 )
 _NAME = frozenset(
-    "untranslated-cuda cub-primitives cmake-cuda-arch nvtx nvcc-pragma hip-arm-has-cuda generated-hip-not-ignored "
-    "requires-python-conservative cuda-no-half-flags nccl-nvtx-nvml-cpp hsa-override cuda-only-torch-api nvidia- "
-    "wheel-paths".split()
+    "untranslated-cuda cub-primitives cmake-cuda-arch nvtx nvcc-pragma hip-arm-has-cuda "
+    "generated-hip-not-ignored requires-python-conservative cuda-no-half-flags nccl-nvtx-nvml-cpp hsa-override "
+    "cuda-only-torch-api nvidia-wheel-paths".split()
 )
 
 

@@ -20,6 +20,10 @@ def phase_title(phase: int, lang: str = "en") -> str:
 
 
 WORDS: dict[str, tuple[str, str]] = {
+    "breaks": ("stops it", "无法运行"),
+    "silent": ("silently wrong", "悄然出错"),
+    "slow": ("slow", "变慢"),
+    "name": ("only a name", "仅是名称"),
     "phase": ("Phase", "阶段"),
     "findings": ("findings", "处发现"),
     "finding": ("finding", "处发现"),

@@ -10,6 +10,7 @@ import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,6 +50,27 @@ def static_checks(audit: Audit) -> list[Check]:
     skipped = [f for f in (*audit.findings, *audit.guarded) if f.code == "tests-skip-on-amd"]
     checks.append(Check("static: tests that vanish on AMD", "passed", f"{len(skipped)} counted"))
     return checks
+
+
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR",
+           "AMD_COMGR_CACHE_DIR")  # fmt: skip
+
+
+def environment_checks(variables: Mapping[str, str]) -> list[Check]:
+    """What bends a first measurement: where compiled kernels are kept, and a log level that serialises."""
+    kept = [f"{name}={variables[name]}" for name in _CACHES if variables.get(name)]
+    missing = [name for name in _CACHES if not variables.get(name)]
+    detail = "; ".join([*kept, f"not set, so in the home folder: {', '.join(missing)}"] if missing else kept)
+    level = variables.get("AMD_LOG_LEVEL", "0")
+    is_loud = level.isdigit() and int(level) >= 3
+    return [
+        Check("environment: caches of compiled kernels", "passed", detail),
+        Check(
+            "environment: AMD_LOG_LEVEL",
+            "failed" if is_loud else "passed",
+            f"{level}: calls are logged one by one, which hides races and costs time; unset it" if is_loud else level,
+        ),
+    ]
 
 
 def build_check(command: str | None, root: str, timeout_s: int = 3600) -> Check:
@@ -98,6 +120,17 @@ table{{border-collapse:collapse;width:100%}}td,th{{border-bottom:1px solid #8884
 """
 
 
+def _training(row: dict[str, Any]) -> str:
+    """One cell about the loss and the gradients."""
+    found = row.get("training")
+    if found is None:
+        return "not compared"
+    if found["outcome"] == "skipped":
+        return html.escape(f"skipped: {found['reason']}")
+    first = f", first gradient that differs: {found['first_gradient']}" if found["first_gradient"] else ""
+    return html.escape(f"{found['outcome']}: loss off by {found['loss_error']:.2g}{first}{found['reason']}")
+
+
 def as_html(data: dict[str, Any]) -> str:
     """One offline page."""
     checks = "".join(
@@ -111,13 +144,15 @@ def as_html(data: dict[str, Any]) -> str:
             f"<tr><td>{'x'.join(map(str, r['shape']))}<td class={'passed' if r['passed'] else 'failed'}>"
             f"{'passed' if r['passed'] else 'failed'}<td>{r['max_abs_error']:.3g}<td>{r['tolerance']:g}"
             f"<td>{html.escape(r['first_layer'])}"
-            f"<td>{r['stability']['n_changed']} of {r['stability']['iterations']}</tr>"
+            f"<td>{r['stability']['n_changed']} of {r['stability']['iterations']}<td>{_training(r)}"
+            f"<td>{r.get('first_run_s', 0):g} s, then {r.get('next_run_s', 0):g} s</tr>"
             for r in n["cases"]
         )
         numerics = (
             f"<h2>Numerics ({html.escape(n['dtype'])})</h2><p>made on {html.escape(n['made_on']['device'])}, "
             f"compared on {html.escape(n['compared_on']['device'])}</p><table><tr><th>shape<th>outcome"
-            f"<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits</tr>{rows}</table>"
+            f"<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits"
+            f"<th>loss and gradients<th>first run, next run</tr>{rows}</table>"
         )
     state = "passed" if data["passed"] else "failed"
     complete = "All checks ran." if data["complete"] else "Some checks did not run; see below."

@@ -67,9 +67,9 @@ class _Progress:
 @click.option(
     "--severity",
     type=click.Choice(["info", "low", "medium", "high", "critical"]),
-    default="info",
+    default="low",
     show_default=True,
-    help="Leave out what is milder.",
+    help="Leave out what is milder; the report says how many.",
 )
 @click.option("--show-guarded", is_flag=True, help="Also list findings that a guard keeps from AMD.")
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")

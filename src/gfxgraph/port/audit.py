@@ -38,6 +38,7 @@ class Audit:
     skipped: list[Skipped] = field(default_factory=list)
     n_files: int = 0
     n_lines: int = 0
+    n_milder: int = 0  # left out by ``min_severity``
 
 
 def audit(
@@ -94,6 +95,7 @@ def audit(
         report.suppressed += result.suppressed
         report.skipped += result.skipped
     report.findings += _whole(project, targets)
+    report.n_milder = sum(f.severity < min_severity for f in report.findings)
     keep = _filter(rules, min_severity, project.diff)
     for name in ("findings", "guarded", "suppressed"):
         # Named before anything is filtered out, so that a fingerprint does not depend on the options.

@@ -165,6 +165,7 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
     n_safe = sum(f.fix is Fix.SAFE for f in audit.findings)
     for count, key in (
         (n_safe, "safe_hint"),
+        (audit.n_milder, "milder"),
         (len(audit.guarded), "hidden_guarded"),
         (len(audit.suppressed), "suppressed"),
         (len(audit.baselined), "baselined"),
@@ -182,6 +183,7 @@ def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, Any]:
         "lines": audit.n_lines,
         "findings": [_row(f, lang) for f in sorted(audit.findings, key=rank)],
         "guarded": [_row(f, lang) for f in audit.guarded] if guarded else len(audit.guarded),
+        "milder": audit.n_milder,
         "suppressed": len(audit.suppressed),
         "baselined": len(audit.baselined),
         "skipped": [{"path": s.path, "reason": s.reason, "detail": s.detail} for s in audit.skipped],

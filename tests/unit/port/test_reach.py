@@ -19,7 +19,7 @@ from tests.unit.port.conftest import Run, write
 
 
 def lines(report: Audit, rule: str) -> list[int]:
-    return [f.line for f in report.findings if f.rule == rule]
+    return sorted({n for f in report.findings if f.rule == rule for n in (f.lines or (f.line,))})
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 def hit(
     node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
-    **values: str,
+    group: str = "", **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a Python node."""
-    return Hit(getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by)
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    return Hit(line, column, node, values, severity, archs, guarded_by, group=group)
 
 
 def cpp_hit(
@@ -351,7 +352,7 @@ def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
 
 # What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.
 EXCHANGE = re.compile(
-    r"__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
+    r"\.(?:shfl\w*|ballot|match_any|match_all)\s*\(|__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
     r"[Aa]ll_?[Rr]educe|[Bb]roadcast|[Vv]ote|[Ss]ync|Merge|Exchange)\w*\s*[<(]|\bSHFL\w*\(|\btiled_partition|\bcoalesced_threads|"
     r"\bthread_block_tile|\bwarpSize\b|\bmma\b|\bwmma\b|\bmma_sync|mma\.sync|ldmatrix|\bvolatile\s+(?:float|double|int|unsigned|T|scalar_t)\b"
 )

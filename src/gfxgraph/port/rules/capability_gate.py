@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
@@ -138,7 +139,22 @@ def _number(node: ast.AST) -> bool:
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
+    hits = list(once_a_line(_all(f)))
+    seen = {h.line for h in hits}
+    for node in f.nodes(ast.Assign):
+        if node.lineno in seen or not isinstance(node.value, ast.Call | ast.Subscript | ast.Tuple):
+            continue
+        asked = any(
+            isinstance(n, ast.Call) and f.call_name(n).rpartition(".")[2] == "get_device_capability"
+            for n in ast.walk(node.value)
+        )
+        scope = f.scope(node)
+        gates = [i for i, h in enumerate(hits) if f.scope(h.node) is scope and h.line > node.lineno]
+        if asked and gates and isinstance(scope, ast.FunctionDef):  # the question and its gates are one finding
+            group = f"line {node.lineno}"
+            hits = [replace(h, group=group) if i in gates else h for i, h in enumerate(hits)]
+            hits.append(hit(node, expr=f.source(node)[:120], group=group))
+    yield from hits
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
@@ -167,8 +183,10 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(call, expr=f.source(call)[:120])
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> Edit | Refusal | None:
     """Closed for AMD where the number is one of Hopper's or later; a demand that AMD already meets stays open."""
+    if isinstance(node, ast.stmt):
+        return None  # the question; its gates are edited
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
         return Refusal(node.lineno, "torch is not imported before this line")
     least = _least(f, node)

@@ -127,7 +127,7 @@ def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
             line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
         line = re.sub(r"\bLABELS\s+.*", "", line)
         if match := _NAMED.search(line):
-            group = "sources" if re.search(r"\.cuh?$", match.group()) else ""
+            group = "sources" if re.search(r"\.cuh?$", match.group()) else "names"
             yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60], group=group)
 
 

@@ -15,7 +15,7 @@ from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
-from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
@@ -26,7 +26,6 @@ from gfxgraph.port.registry import Check, for_kind
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 _MAX_SPAN = 40
-CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 _IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
 _OTHER = re.compile(r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel)(?:[_.-][^/]*)?$")
 _CI = re.compile(

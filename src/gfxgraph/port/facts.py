@@ -12,7 +12,7 @@ from gfxgraph.port import bounded as re
 from gfxgraph.port.budget import OutOfTimeError, processor_time
 from gfxgraph.port.guards.cpp import close_over
 from gfxgraph.port.model import Skipped
-from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
 
 # A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
@@ -34,6 +34,7 @@ _WARP_CONSTANT = re.compile(
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
 _OWN_TEXTURE = re.compile(r"^[^\n;#/]*[\w>&*]\s+(tex[123]D\w*|surf[123]D\w*)\s*\([^;{}()]*\)\s*(?:const\s*)?\{", re.M)
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
+_CUDA_IMPORT = re.compile(rf"(?m)^[ \t]*(?:import|from)[ \t]+(?:{'|'.join(map(re.escape, CUDA_ONLY))})\b")
 _FRAMEWORK = re.compile(r"(?im)^[ \t]*-?[ \t]*[\"']?(torch|tensorflow|jax)[\"']?(?![\w-])")
 _HIP_BUILD = re.compile(
     r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_", re.I
@@ -52,10 +53,12 @@ class _Found:
         self.macros: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
+        self.cuda_modules: set[str] = set()
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
         project.warp_constants, project.warp_folders = frozenset(self.warps), frozenset(self.folders)
+        project.cuda_modules = frozenset(self.cuda_modules)
         project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
@@ -108,6 +111,8 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
 
 
 def _python(project: Project, found: _Found, path: str, text: str) -> None:
+    if _CUDA_IMPORT.search(text):
+        found.cuda_modules.add(path)
     if path.endswith("setup.py"):
         _requirements(project, found, path, text)
     if not _EXTENSION.search(text):

@@ -23,6 +23,7 @@ from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import Skipped
 from gfxgraph.port.readers.python import PyFile
 
+CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
 _MAX_IGNORES = 2_000  # patterns of one .gitignore
@@ -95,6 +96,7 @@ class Project:
         warp_folders: folders of which some file works with warps.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
+        cuda_modules: Python files that name a package of CUDA_ONLY in an import.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -116,6 +118,7 @@ class Project:
     has_hip_build: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
+    cuda_modules: frozenset[str] = frozenset()
     compat: str = ""  # the header of aliases that `fix` writes, as sources include it
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
@@ -204,6 +207,11 @@ class Project:
 
     def needs_of(self, path: str, names: tuple[str, ...], *, deep: bool = True, depth: int = 3) -> str:
         """The first of some packages that a module cannot be imported without, directly or not; or ""."""
+        folder = path[: -len("__init__.py")] if path.endswith("/__init__.py") else ""
+        if path not in self.cuda_modules and not (
+            deep and folder and any(p.startswith(folder) for p in self.cuda_modules)
+        ):
+            return ""  # without parsing it
         key = (path, f"needs {names} {deep}")
         if key in self._needs:
             return self._needs[key]

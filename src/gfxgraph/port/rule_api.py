@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ALL, FNUZ, GFX94, INSTINCT, INSTINCT3, WAVE32, WAVE64, ArchSet
-from gfxgraph.port.engine import CUDA_ONLY, Context
+from gfxgraph.port.engine import Context
 from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
+from gfxgraph.port.project import CUDA_ONLY
 from gfxgraph.port.readers.cpp import Call, CppFile
 from gfxgraph.port.readers.python import PyFile, argument, int_of, keyword, text_of
 from gfxgraph.port.readers.requirements import RequirementFile

@@ -85,6 +85,8 @@ class CppFile:
         self._sources: dict[int, bytes] = {}
         self._calls: dict[str, list[Call]] | None = None
         self._idents: dict[str, list[tuple[int, int]]] | None = None
+        self._functions: list[tuple[Node, str]] | None = None
+        self._code_lines = self.code.split("\n")
         self.n_arms_unseen = 0
         self.n_parse_errors = 0
 
@@ -179,6 +181,18 @@ class CppFile:
     def line_text(self, line: int) -> str:
         index = line - 1 - self.offset
         return self.lines[index] if 0 <= index < len(self.lines) else ""
+
+    @property
+    def functions(self) -> list[tuple[Node, str]]:
+        """Function definitions with their text, comments blank."""
+        if self._functions is None:
+            self._functions = []
+            for node in self.nodes("function_definition"):
+                first, last = int(node.start_point[0]), int(node.end_point[0])
+                rows = self._code_lines[first : last + 1]
+                rows[0] = " " * int(node.start_point[1]) + rows[0][int(node.start_point[1]) :] if rows else ""
+                self._functions.append((node, "\n".join(rows)))
+        return self._functions
 
     # -- questions rules ask -----------------------------------------------------------------------
 

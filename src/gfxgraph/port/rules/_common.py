@@ -13,7 +13,7 @@ from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.readers.cpp import Call, CppFile
-from gfxgraph.port.readers.directives import Arm, blank_comments, names_in
+from gfxgraph.port.readers.directives import Arm, names_in
 from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
 from gfxgraph.port.readers.text import Entry, TextFile
 
@@ -360,10 +360,8 @@ EXCHANGE = re.compile(
 
 def functions_with(file: CppFile, pattern: re.Pattern[str]) -> Iterator[tuple[Node, str]]:
     """Innermost function definitions with a body in which a pattern is found, and their text without comments."""
-    for node in file.nodes("function_definition"):
-        text = blank_comments((node.text or b"").decode("utf-8", "replace"))
-        if pattern.search(text):
-            yield node, text
+    if pattern.search(file.code):
+        yield from ((node, text) for node, text in file.functions if pattern.search(text))
 
 
 def exchanges(file: CppFile, node: Node) -> bool:

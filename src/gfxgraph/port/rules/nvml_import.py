@@ -64,7 +64,8 @@ def _all(f: PyFile) -> Iterator[Hit]:
         ):
             tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
             # Caught it does not stop the program, but what it asked is then unknown on AMD.
-            handled = tried is not None and bool(re.search(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b", f.text))
+            expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
+            handled = expected or bool(re.search(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b", f.text))
             guarded = f"line {tried.lineno}: try" if tried is not None and handled else ""
             where = named or used
             made = hit(where, severity=Severity.LOW, guarded_by=guarded, name=name)

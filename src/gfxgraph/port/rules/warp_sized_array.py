@@ -31,7 +31,9 @@ RULE = Rule(
 )
 
 
-_ARRAY = re.compile(r"__shared__[^;=()]*\w\s*(\[[^\];]*(?i:warp_?size|threads_?per_?warp|num_?warps|n_?warps|warps_?per_?block)[^\];]*\])")
+_ARRAY = re.compile(
+    r"__shared__[^;=()\[]*\w(?:\[\w{1,20}\])?(\[[^\[\];]{0,60}(?i:warp_?size|threads_?per_?warp|num_?warps|n_?warps|warps_?per_?block)[^\];]{0,60}\])"
+)
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:

@@ -20,7 +20,7 @@ export PROMPT TORCH_INDEX_URL PYTHON
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
-	@echo "make check                 ruff, strict mypy, import rules"
+	@echo "make check                 ruff, strict mypy, import rules, slow expressions"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
@@ -50,6 +50,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
+	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)

@@ -223,7 +223,7 @@ def flagged_lines(report: object) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
     for f in report.findings:  # type: ignore[attr-defined]
         rows = found.setdefault(f.path, {})
-        for line in range(f.line, max(f.line, f.end_line) + 1):
+        for line in (*range(f.line, max(f.line, f.end_line) + 1), *f.lines):
             rows.setdefault(line, f.rule)
     return found
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from gfxgraph.port.archs import select
+from gfxgraph.port.files import write_out
 
 
 @click.group("port", help="Audit, plan, fix and verify a CUDA codebase for ROCm.")
@@ -36,6 +36,24 @@ def _fail(message: object) -> None:
     sys.exit(2)
 
 
+class _Progress:
+    """A line on a terminal's stderr while files are audited; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.is_on = sys.stderr.isatty()
+        self.last = -1
+
+    def update(self, done: int, total: int) -> None:
+        percent = 100 * done // max(1, total)
+        if self.is_on and percent != self.last:
+            self.last = percent
+            click.echo(f"\r{done:,} of {total:,} files audited ({percent}%)", err=True, nl=False)
+
+    def close(self) -> None:
+        if self.is_on and self.last >= 0:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
 @command.command("audit")
 @click.argument("path", default=".")
 @ARCH
@@ -49,9 +67,9 @@ def _fail(message: object) -> None:
 @click.option(
     "--severity",
     type=click.Choice(["info", "low", "medium", "high", "critical"]),
-    default="info",
+    default="low",
     show_default=True,
-    help="Leave out what is milder.",
+    help="Leave out what is milder; the report says how many.",
 )
 @click.option("--show-guarded", is_flag=True, help="Also list findings that a guard keeps from AMD.")
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
@@ -87,6 +105,7 @@ def audit_command(
     from gfxgraph.port.model import Severity
 
     targets = _archs(arch)
+    shown = _Progress()
     try:
         report = auditing.audit(
             path,
@@ -98,7 +117,9 @@ def audit_command(
             max_bytes=max_bytes,
             jobs=jobs,
             min_severity=Severity[severity.upper()],
+            progress=shown.update,
         )
+        shown.close()
         if write_baseline:
             auditing.write_baseline(report, write_baseline)
     except (auditing.AuditError, OSError) as error:
@@ -112,7 +133,10 @@ def audit_command(
         if sarif_path == "-":
             click.echo(text)
         else:
-            Path(sarif_path).write_text(text + "\n", encoding="utf-8")
+            try:
+                write_out(sarif_path, text + "\n", tree=path)
+            except OSError as error:
+                _fail(error)
     if as_json:
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
@@ -194,14 +218,14 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     """Say which phases PATH needs, in what order, and what no tool can do."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import plan
+    from gfxgraph.port import facts, plan
     from gfxgraph.port.project import discover
 
     targets = _archs(arch)
     try:
         report = auditing.audit(path, archs=targets)
         project = discover(path)
-        auditing.gather(project)
+        facts.gather(project)
     except (auditing.AuditError, OSError) as error:
         _fail(error)
         return
@@ -212,6 +236,36 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
         click.echo(plan.as_markdown(made, lang=lang), nl=False)
 
 
+@command.command("agent")
+@click.argument("path", default=".")
+@ARCH
+@LANG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
+@click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
+def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
+    """Everything a porting agent works through, in one document: ranked findings, diffs, and the gate.
+
+    Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
+    did not pass; 2 it could not run.
+    """
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port import agent
+    from gfxgraph.port.audit import AuditError
+
+    targets = _archs(arch)
+    try:
+        if before is None:
+            data = agent.document(path, archs=targets, lang=lang)
+        else:
+            with open(before, encoding="utf-8") as file:
+                data = agent.gate(path, json.load(file), archs=targets)
+    except (AuditError, OSError, ValueError) as error:
+        _fail(error)
+        return
+    click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    sys.exit(0 if before is None or data["passed"] else 1)
+
+
 @command.command("fix")
 @click.argument("path", default=".")
 @ARCH
@@ -219,15 +273,26 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
 @click.option("--output", default="gfxgraph-port.patch", show_default=True, help="Patch file.")
+@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
 def fix_command(
-    path: str, arch: str | None, unsafe: bool, dry_run: bool, apply_: bool, output: str, hipify_to: str | None
+    path: str,
+    arch: str | None,
+    unsafe: bool,
+    dry_run: bool,
+    apply_: bool,
+    output: str,
+    test: str | None,
+    hipify_to: str | None,
 ) -> None:
     """Fix what can be fixed without touching NVIDIA's path.
 
-    Writes a patch for review; every edit has passed the identity gate. Exit status: 0 done, 1 some edits were
-    refused, 2 it could not run.
+    Writes a patch for review. Every edit has passed the identity gate, but for those of --unsafe whose precondition
+    says why NVIDIA gets the same. What is left, and why, is listed. Exit status: 0 done, 1 some edits were refused
+    or undone, 2 it could not run.
     """
+    if test and not apply_:
+        _fail("--test runs after --apply")
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
@@ -242,19 +307,42 @@ def fix_command(
     if dry_run:
         click.echo(patch, nl=False)
     elif apply_:
-        for name in run.write_all(path, fixes):
-            click.echo(f"edited {name}")
+        try:
+            written = run.write_all(path, fixes)
+        except OSError as error:
+            _fail(error)
+            return
+        failed = run.try_out(path, fixes, test) if test else ""
+        for name in written:
+            click.echo(f"{'edited' if not failed else 'put back'} {name}")
+        if failed:
+            click.echo(f"undone: {test}: {failed}", err=True)
+            sys.exit(1)
     elif patch:
-        run.write_patch(output, patch)
+        try:
+            write_out(output, patch, tree=path)
+        except OSError as error:
+            _fail(error)
         click.echo(f"wrote {output}: review it, then git apply {output}")
     n_edits = sum(len(f.applied) for f in fixes)
     refused = [(f.path, r) for f in fixes for r in f.refused]
     for name, r in refused:
         click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
     click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
+    _preconditions(fixes)
+    for rest in run.left_over(path, fixes, targets) if not dry_run else ():
+        click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(1 if refused else 0)
+
+
+def _preconditions(fixes: list[Any]) -> None:
+    """What a reviewer is to check, by rule."""
+    from collections import Counter
+
+    for (rule, needs), count in Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs).items():
+        click.echo(f"check {rule} ({count}): {needs}", err=True)
 
 
 def _hipify(path: str, folder: str) -> None:
@@ -430,13 +518,19 @@ def verify_command(
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
     # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.hardware import checks as checks_of
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import verify
+    from gfxgraph.port import env, verify
 
     numerics = None
     try:
         report = auditing.audit(path, archs=_archs(arch))
-        checks = [*verify.static_checks(report), verify.build_check(build, path)]
+        variables = env.gather(checks_of.Site()).variables
+        checks = [
+            *verify.static_checks(report),
+            *verify.environment_checks(variables),
+            verify.build_check(build, path),
+        ]
         if golden_path and target:
             # lazily: the parsers are an extra, and help must be there without them
             from gfxgraph.rocm import golden
@@ -461,6 +555,14 @@ def verify_command(
         steady = row["stability"]
         runs = f"; bits changed in {steady['n_changed']} of {steady['iterations']} runs"
         click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}{runs}")
+        trained = row["training"]
+        said = trained["reason"] or f"loss off by {trained['loss_error']:.2g}"
+        first = f", first gradient that differs: {trained['first_gradient']}" if trained["first_gradient"] else ""
+        click.echo(f"{trained['outcome']:8} loss and gradients {shape}: {said}{first}")
+        times = f"first run {row['first_run_s']:g} s (compiling and tuning), next {row['next_run_s']:g} s"
+        click.echo(f"{'':8} {times}")
+    for name, file in numerics["loaded"].items() if numerics else ():
+        click.echo(f"loaded   {name}: {file}")
     if numerics is None:
         click.echo("skipped  numerics: no --golden and --target")
     sys.exit(0 if data["passed"] else 1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -13,32 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gfxgraph.port.archs import Arch, select
+from gfxgraph.port.changes import RevisionError, changed_lines
 from gfxgraph.port.engine import Context, FileResult, audit_file
-from gfxgraph.port.guards.cpp import close_over
+from gfxgraph.port.facts import gather
+from gfxgraph.port.files import write_out
 from gfxgraph.port.model import Finding, Severity, Skipped
-from gfxgraph.port.project import MAX_BYTES, Project, UnreadableError, discover
-from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, scan
+from gfxgraph.port.project import MAX_BYTES, Project, discover
 from gfxgraph.port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
-# A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
-_KEYWORD = r"(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|sizeof\b|enum\b|const\b|volatile\b)"
-_OWN_NAME = re.compile(
-    r"^(?![ \t]*(?:typedef|using|extern|//))[^\n;(]*?"
-    rf"(?:[\w>][ \t]*[&*]+[ \t]*|\b{_KEYWORD}[A-Za-z_][\w:<>]*[ \t]+)"
-    r"(cuda[A-Z]\w*(?<!_t))[ \t]*(?:=(?!=)|;|\{|\[)|"
-    r"^[ \t]*(?:static[ \t]+|inline[ \t]+|template[^\n]*>[ \t]+)*(?!cuda|CU|extern|return|else|new|throw)"
-    r"[A-Za-z_][\w:<>]*[ \t&*]+(cuda[A-Z]\w*(?<!_t))[ \t]*\(|"
-    r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
-    re.M,
-)
-_WARP_CONSTANT = re.compile(
-    r"(?im)^[ \t]*#[ \t]*define[ \t]+(\w*warp_?(?:size|threads|sz|width)\w*|threads_per_warp)[ \t]+\(?32[uU]?\)?[ \t]*(?://.*|/\*.*)?$|"
-    r"\b(?:const|constexpr)\b[^;(){}]*?\b(\w*warp_?(?:size|threads|sz|width)\w*|\w*threads_?per_?warp)\s*(?:=|\{)\s*32\b"
-)
-
-_WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
-
 
 class AuditError(Exception):
     """The audit could not start; the message says why and what to do."""
@@ -57,6 +38,7 @@ class Audit:
     skipped: list[Skipped] = field(default_factory=list)
     n_files: int = 0
     n_lines: int = 0
+    n_milder: int = 0  # left out by ``min_severity``
 
 
 def audit(
@@ -92,7 +74,10 @@ def audit(
         raise AuditError(f"{path}: no such file or folder")
     project = discover(path, max_bytes=max_bytes, vendored=vendored)
     if diff is not None:
-        project.diff = changed_lines(project.root, diff)
+        try:
+            project.diff = changed_lines(project, diff)
+        except RevisionError as error:
+            raise AuditError(str(error)) from error
     gather(project)
     targets = archs or select(None)
     todo = [
@@ -110,6 +95,7 @@ def audit(
         report.suppressed += result.suppressed
         report.skipped += result.skipped
     report.findings += _whole(project, targets)
+    report.n_milder = sum(f.severity < min_severity for f in report.findings)
     keep = _filter(rules, min_severity, project.diff)
     for name in ("findings", "guarded", "suppressed"):
         # Named before anything is filtered out, so that a fingerprint does not depend on the options.
@@ -133,64 +119,6 @@ def require_parsers() -> None:
     missing = [m for m in needed if importlib.util.find_spec(m) is None]
     if missing:
         raise AuditError(f"gfxgraph port needs {', '.join(missing)}: pip install 'gfxgraph[port]'")
-
-
-def gather(project: Project) -> None:
-    """Facts that one file cannot know: macros by platform, and which sources torch's hipify translates."""
-    cpp: list[tuple[list[Directive], dict[int, Arm | None]]] = []
-    warps: set[str] = set()
-    own: set[str] = set()
-    folders: set[str] = set()
-    for path in project.paths("cpp"):
-        text = _text(project, path)
-        if _WARP_CODE.search(text):
-            folders.add(path.rpartition("/")[0])
-        if "cuda" in text and _OWN_NAME.search(text):
-            own |= {name for m in _OWN_NAME.finditer(blank_comments(text)) for name in m.groups() if name}
-        warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
-        if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
-            code = blank_comments(text)
-            directives = scan(code)
-            arms = arms_of(directives, code.count("\n") + 1)
-            lines = [d.line for d in directives if d.kind == "define"]
-            index: dict[int, Arm | None] = {}
-            for line in lines:
-                index[line] = next((a for a in reversed(arms) if a.first_line <= line <= a.last_line), None)
-            cpp.append(([d for d in directives if d.kind == "define"], index))
-    project.macros = close_over(cpp)
-    project.warp_constants, project.warp_folders = frozenset(warps), frozenset(folders)
-    project.own_names = frozenset(own)
-    named: set[str] = set()
-    defined: set[str] = set()
-    modules: set[str] = set()
-    for path in project.paths("python"):
-        text = _text(project, path)
-        if re.search(
-            r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b", text
-        ):
-            project.has_torch_extension = True
-            project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
-            modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
-            if not re.search(r"cuda_(include|lib)_dirs?\b|get_cuda_dirs", text):  # else it also builds without torch
-                defined |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
-            named |= {m.rpartition("/")[2] for m in re.findall(r"[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)}
-    project.extension_sources = frozenset(named)
-    project.extension_names = frozenset(modules)
-    project.extension_macros = frozenset(defined)
-    for path in project.paths("cmake", "make", "shell"):
-        if re.search(
-            r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_",
-            _text(project, path),
-            re.I,
-        ):
-            project.has_hip_build = True
-
-
-def _text(project: Project, path: str) -> str:
-    try:
-        return project.read(path)[0]
-    except (OSError, UnreadableError):
-        return ""  # the audit of the file itself reports it
 
 
 _worker: tuple[Project, tuple[Arch, ...]] | None = None
@@ -285,7 +213,7 @@ def _filter(
             return False
         if wanted is not None and not (f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)):
             return False
-        span = range(f.line, max(f.line, f.end_line) + 1)
+        span = {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}
         return diff is None or not diff.get(f.path, frozenset()).isdisjoint(span)
 
     return keep
@@ -300,39 +228,6 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
         named.append(f.with_fingerprint(seen[key]))
         seen[key] += 1
     return named
-
-
-def changed_lines(root: str, revision: str) -> dict[str, frozenset[int]]:
-    """Lines added or changed since a revision, by path relative to the audited folder.
-
-    Raises:
-        AuditError: git is missing, this is no repository, or the revision is not known.
-    """
-    from unidiff.patch import PatchSet
-
-    command = [
-        "git",
-        "-C",
-        root,
-        "diff",
-        "--unified=0",
-        "--relative",
-        "--no-color",
-        "--no-ext-diff",
-        revision,
-        "--",
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AuditError(f"--diff needs git: {error}") from error
-    if done.returncode:
-        raise AuditError(f"git diff {revision}: {done.stderr.decode(errors='replace').strip()}")
-    found: dict[str, frozenset[int]] = {}
-    for file in PatchSet(done.stdout.decode("utf-8", "replace")):
-        lines = {line.target_line_no for hunk in file for line in hunk if line.is_added}
-        found[file.path] = frozenset(n for n in lines if n is not None)
-    return found
 
 
 def read_baseline(path: str) -> frozenset[str]:
@@ -355,6 +250,4 @@ def write_baseline(report: Audit, path: str) -> None:
         for f in (*report.findings, *report.baselined)
     ]
     text = json.dumps({"schema": "gfxgraph-port-baseline/1", "findings": rows}, indent=1, ensure_ascii=False)
-    temporary = f"{path}.tmp"
-    Path(temporary).write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_out(path, text + "\n", tree=report.root)

@@ -7,9 +7,9 @@ written out; where it is escaped, every line maps to the literal's first.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.readers.python import PyFile
 
 _CUDA = re.compile(

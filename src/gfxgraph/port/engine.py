@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gfxgraph.port.archs import Arch
+from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
 from gfxgraph.port.embedded import embedded_sources
+from gfxgraph.port.files import printable
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA
-from gfxgraph.port.model import Finding, Hit, Rule, Scope, Skipped
-from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import Entry, TextFile
@@ -23,6 +26,8 @@ from gfxgraph.port.registry import Check, for_kind
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 _MAX_SPAN = 40
+_IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
+_OTHER = re.compile(r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel)(?:[_.-][^/]*)?$")
 _CI = re.compile(
     r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
@@ -71,15 +76,63 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     added = project.diff.get(path, frozenset()) if project.diff is not None else None
     context = Context(project, path, vendor, added=added)
     try:
-        _audit_text(result, context, kind, text, archs)
+        with processor_time():
+            _audit_text(result, context, kind, text, archs)
+    except OutOfTimeError:
+        project.forget()
+        result.skipped.append(Skipped(path, "too slow", f"stopped after {FILE_SECONDS:g} s of processor time"))
+    except TooDeepError as error:
+        result.skipped.append(Skipped(path, "too deep", str(error)))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"line {line}: " if line else ""
         result.skipped.append(Skipped(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
     except (RecursionError, MemoryError) as error:
         result.skipped.append(Skipped(path, "too deep", type(error).__name__))
+    result.findings = _distinct(result.findings)
     _suppress(result, text)
+    for name in ("findings", "guarded", "suppressed"):
+        setattr(result, name, _grouped(getattr(result, name)))
     return result
+
+
+# Broader rules, with those that say more of the same line.
+_SAME = {
+    "cmake-cuda-language": {"nvcc-flags", "sm-arch-flags", "cuda-link-libs", "cmake-cuda-arch", "cuda-no-half-flags"},
+    "torch-in-core-deps": {"cuda-wheel-index"},
+    "untranslated-cuda": {"texture-surface", "graphics-interop", "layered-array", "texture-pitch", "managed-memory",
+                          "unmapped-runtime-api", "graph-api-gap", "cudnn-cpp", "host-callback-frees"},
+    "texture-surface": {"layered-array", "texture-pitch"},
+    "bare-32-in-warp-code": {"lane-arithmetic", "warp-tail", "warp-size-32", "warp-sized-array"},
+    "syncwarp": {"sync-mask-32"},
+    "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
+    "sm-arch-flags": {"nvcc-flags"},
+}  # fmt: skip
+
+
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Without what a more specific rule says of the same line."""
+    at: dict[int, set[str]] = {}
+    for f in findings:
+        at.setdefault(f.line, set()).add(f.code)
+    return [f for f in findings if not at[f.line] & _SAME.get(f.code, frozenset())]
+
+
+def _grouped(findings: list[Finding]) -> list[Finding]:
+    """One finding for each rule and group; the worst of its severities, at its first line."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    single = []
+    for f in findings:
+        if f.group:
+            groups.setdefault((f.rule, f.group), []).append(f)
+        else:
+            single.append(f)
+    for members in groups.values():
+        members.sort(key=lambda f: (f.line, f.column))
+        lines = {n for f in members for n in range(f.line, max(f.line, f.end_line) + 1)}
+        worst = max(f.severity for f in members)
+        single.append(replace(members[0], lines=tuple(sorted(lines)), severity=worst, end_line=0))
+    return single
 
 
 def guarded_run(rule: Rule, check: Check, file: object, context: Context, result: FileResult) -> list[Hit]:
@@ -121,7 +174,11 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
         needs = RequirementFile(result.path, text)
         for rule, check in rules:
             for hit in guarded_run(rule, check, needs, context, result):
+                if needs.is_lock:  # it is made anew as a whole, from what is reported in the list behind it
+                    hit = replace(hit, group="lock", severity=Severity.LOW)
                 _record(result, rule, hit, needs.lines, archs, context.vendor, "")
+        if needs.is_lock:
+            return
         rest = "ini" if not result.path.endswith((".yml", ".yaml")) else "yaml"
         _run_lines(result, context, TextFile(result.path, text, rest), rest, text, archs)
     else:
@@ -152,9 +209,12 @@ def _audit_python(
     file = PyFile(result.path, text)
     guards = PyGuards(file, context.project)
     context.guards = guards
+    needed = context.project.needs_of(result.path, CUDA_ONLY, deep=False)
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
             node = hit.node
+            if needed and rule.code not in _IMPORTS and not hit.guarded_by:
+                hit = replace(hit, guarded_by=f"this module needs {needed}; its import is the finding")
             if isinstance(node, ast.AST):
                 if (
                     rule.scope is Scope.ONLY_AMD
@@ -224,8 +284,10 @@ def _record(
 ) -> None:
     affected = hit.archs or rule.archs
     archs = tuple(a.name for a in reached if a in affected)
-    evidence = lines[hit.line - 1].strip()[:240] if 0 < hit.line <= len(lines) else ""
+    evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
+    if not guarded and rule.phase == 0 and _OTHER.search(result.path):
+        guarded = "a list for another platform, by its name"
     if not guarded and vendor == "named":
         guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"
     if not guarded and rule.phase in (0, 4) and _CI.match(result.path):
@@ -246,9 +308,10 @@ def _record(
         effort=rule.cost,
         archs=archs,
         evidence=evidence,
-        values=dict(hit.values),
+        values={k: printable(v) for k, v in hit.values.items()},
         end_line=_end(hit),
-        guarded_by=guarded,
+        guarded_by=printable(guarded),
+        group=hit.group,
     )
     key = (rule.id, hit.line, hit.column)
     if key not in result.seen:

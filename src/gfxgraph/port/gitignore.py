@@ -64,15 +64,16 @@ def parse(raw: str) -> Line | None:
 
 def _translate(text: str) -> str | None:
     """A pattern as a regular expression over the whole relative path; None where it can match nothing."""
-    out, i = [], 0
+    out: list[str] = []
+    i = 0
     if text.startswith("**/"):
-        out.append(_ANY_FOLDERS)
+        out.append(_FOLDERS)
         i = _past_stars(text, 0)
     while i < len(text):
         if text.startswith("/**/", i):
-            out += ["/", _ANY_FOLDERS]
+            out += ["/", _FOLDERS]
             i = _past_stars(text, i + 1)
-        elif text[i:] == "**" and out and out[-1] == _ANY_FOLDERS:
+        elif text[i:] == "**" and out and out[-1] == _FOLDERS:
             out.append(".+")
             i += 2
         elif text.startswith("/**", i) and i + 3 == len(text):
@@ -81,7 +82,7 @@ def _translate(text: str) -> str | None:
         elif text[i] == "*":
             while i < len(text) and text[i] == "*":
                 i += 1
-            out.append("[^/]*" if text != "**" else ".*")
+            out.append(_STAR if text != "**" else ".*")
         elif text[i] == "?":
             out.append("[^/]")
             i += 1
@@ -99,10 +100,45 @@ def _translate(text: str) -> str | None:
         else:
             out.append(re.escape(text[i]))
             i += 1
-    return "".join(out)
+    return "".join(_folders(out))
 
 
-_ANY_FOLDERS = "(?:.*/)?"
+def _folders(tokens: list[str]) -> list[str]:
+    """Spell out ``**/``. What stands between two of them may be matched at the first place that fits: every folder
+    name matches exactly one pattern, so an earlier place leaves no less to the rest. Never going back (an atomic
+    group) keeps the time linear in stars times length.
+    """
+    parts = _split(tokens, _FOLDERS)
+    out = _stars(parts[0])
+    for part in parts[1:-1]:
+        out += ["(?>(?:[^/]*/)*?", *_stars(part), ")"]
+    return out if len(parts) == 1 else [*out, "(?:.*/)?", *_stars(parts[-1])]
+
+
+def _stars(tokens: list[str]) -> list[str]:
+    """Spell out ``*``, likewise; the last of a folder name goes as far as it can."""
+    out: list[str] = []
+    for n, segment in enumerate(_split(tokens, "/")):
+        out += ["/"] if n else []
+        parts = _split(segment, _STAR)
+        out += parts[0]
+        for part in parts[1:-1]:
+            out += ["(?>[^/]*?", *part, ")"]
+        out += [] if len(parts) == 1 else ["[^/]*", *parts[-1]]
+    return out
+
+
+def _split(tokens: list[str], at: str) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for token in tokens:
+        if token == at:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+_FOLDERS, _STAR = "**/", "*"  # tokens that are still to be spelt out
 
 
 def _past_stars(text: str, i: int) -> int:

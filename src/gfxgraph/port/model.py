@@ -124,6 +124,7 @@ class Hit:
         node: the reader's own node, from which the guards are read; None where lines are enough.
         values: placeholders of the rule's ``what``.
         end_line: the last line of the construct, where no node tells it.
+        group: hits of one rule and one group in a file are one finding, which lists their lines.
         guarded_by: a guard the check itself saw (a ``try``), in words; the finding is then not reported.
     """
 
@@ -135,6 +136,7 @@ class Hit:
     archs: ArchSet | None = None
     guarded_by: str = ""
     end_line: int = 0
+    group: str = ""
     guard_free: bool = False  # the hit is about the guard itself: enclosing guards still count, its own not
 
 
@@ -157,6 +159,12 @@ class Finding:
     end_line: int = 0
     guarded_by: str = ""
     fingerprint: str = ""
+    group: str = ""
+    lines: tuple[int, ...] = ()  # of a group: every line, in order
+
+    def covers(self, line: int) -> bool:
+        """Whether the finding is about a line."""
+        return self.line <= line <= max(self.line, self.end_line) or line in self.lines
 
     def with_fingerprint(self, ordinal: int) -> Finding:
         """Name the finding by rule, path and text, not by line, so that edits above it do not move it."""
@@ -171,6 +179,8 @@ class Finding:
             "line": self.line,
             "column": self.column + 1,
             "end_line": max(self.line, self.end_line),
+            "lines": list(self.lines) or [self.line],
+            "count": len(self.lines) or 1,
             "severity": self.severity.label,
             "phase": self.phase,
             "fix": self.fix.value,

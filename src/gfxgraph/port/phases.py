@@ -20,6 +20,10 @@ def phase_title(phase: int, lang: str = "en") -> str:
 
 
 WORDS: dict[str, tuple[str, str]] = {
+    "breaks": ("stops it", "无法运行"),
+    "silent": ("silently wrong", "悄然出错"),
+    "slow": ("slow", "变慢"),
+    "name": ("only a name", "仅是名称"),
     "phase": ("Phase", "阶段"),
     "findings": ("findings", "处发现"),
     "finding": ("finding", "处发现"),
@@ -50,6 +54,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "none": ("by hand", "人工"),
     "hidden_guarded": ("findings under a guard that excludes AMD; --show-guarded lists them",
                        "处位于已排除 AMD 的保护之内；--show-guarded 可列出"),
+    "milder": ("milder findings left out; --severity info lists them", "处更轻的发现未列出；--severity info 可列出"),
     "suppressed": ("suppressed by inline ignores", "处被行内忽略"),
     "baselined": ("known from the baseline", "处已在基线中"),
     "safe_hint": ("can be fixed safely: gfxgraph port fix", "处可安全修复：gfxgraph port fix"),

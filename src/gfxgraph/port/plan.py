@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph.port.audit import Audit
+from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Effort, Finding, Fix
 from gfxgraph.port.phases import phase_title
 from gfxgraph.port.project import Project
 from gfxgraph.port.registry import find
+from gfxgraph.port.strategy import Stage, Strategy, choose, stages
 
 Pair = tuple[str, str]
 
@@ -42,6 +44,8 @@ class Plan:
     answers: tuple[tuple[Pair, bool], ...]
     steps: tuple[Step, ...]
     by_hand: tuple[tuple[str, Pair, int], ...]
+    strategy: Strategy
+    stages: tuple[Stage, ...]
 
 
 _BY_HAND: tuple[tuple[str, Pair], ...] = (
@@ -120,7 +124,8 @@ def make_plan(audit: Audit, project: Project) -> Plan:
         )  # fmt: skip
     by_hand = [(code, text, codes[code]) for code, text in _BY_HAND if codes[code]]
     by_hand += [("", text, 0) for text in _ALWAYS]
-    return Plan(answers, tuple(steps), tuple(by_hand))
+    order = tuple(stages(sorted(audit.findings, key=rank)))
+    return Plan(answers, tuple(steps), tuple(by_hand), choose(audit, project), order)
 
 
 def as_markdown(plan: Plan, *, lang: str) -> str:
@@ -129,6 +134,9 @@ def as_markdown(plan: Plan, *, lang: str) -> str:
     say = {
         "title": ("# Port plan", "# 移植计划")[i],
         "tree": ("## What this repository is", "## 仓库概况")[i],
+        "way": ("## Which way", "## 选择的方式")[i],
+        "because": ("because", "因为")[i],
+        "edits": ("## The edits in order", "## 编辑顺序")[i],
         "order": ("## Phases in order", "## 按序各阶段")[i],
         "hand": ("## What no tool does for you", "## 工具无法代劳的部分")[i],
         "counts": (
@@ -141,7 +149,13 @@ def as_markdown(plan: Plan, *, lang: str) -> str:
         "no": ("no", "否")[i],
         "effort": ("effort", "工作量")[i],
     }
-    out = [say["title"], "", say["tree"], ""]
+    out = [say["title"], "", say["way"], "", f"- {plan.strategy.way.value}"]
+    out += [f"- {say['because']}: {reason[i]}" for reason in (*plan.strategy.reasons, *plan.strategy.also)]
+    out += ["", say["edits"], ""]
+    for n, stage in enumerate(plan.stages, 1):
+        shown = ", ".join(stage.codes[:6]) + (", …" if len(stage.codes) > 6 else "")
+        out.append(f"{n}. {stage.name[i]} ({stage.count}: {shown})")
+    out += ["", say["tree"], ""]
     out += [f"- {text[i]}: {say['yes'] if value else say['no']}" for text, value in plan.answers]
     out += ["", say["order"], ""]
     for step in plan.steps:
@@ -170,6 +184,12 @@ def as_json(plan: Plan, *, lang: str) -> dict[str, Any]:
     i = 1 if lang == "zh" else 0
     return {
         "schema": "gfxgraph-port-plan/1",
+        "strategy": {
+            "way": plan.strategy.way.value,
+            "reasons": [r[i] for r in plan.strategy.reasons],
+            "also": [r[i] for r in plan.strategy.also],
+        },
+        "order": [{"stage": s.name[i], "rules": list(s.codes), "findings": s.count} for s in plan.stages],
         "answers": [{"question": text[i], "answer": value} for text, value in plan.answers],
         "phases": [
             {

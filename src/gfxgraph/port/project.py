@@ -5,23 +5,30 @@ Holds plain data and can be sent to worker processes; parsed files are cached pe
 
 from __future__ import annotations
 
+import ast
 import codecs
 import io
 import os
 import re
+import stat
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from gfxgraph.port.files import printable, read_inside
 from gfxgraph.port.gitignore import GitIgnore
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import Skipped
 from gfxgraph.port.readers.python import PyFile
 
+CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
+MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
+_MAX_IGNORES = 2_000  # patterns of one .gitignore
+_MAX_IGNORE_BYTES = 1_000_000
+_MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
 _SKIP_DIRS = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
      ".mypy_cache", ".ruff_cache", ".pytest_cache", ".eggs", ".idea", ".vscode"}
@@ -30,9 +37,14 @@ VENDORED = frozenset(
     {"third_party", "thirdparty", "third-party", "3rdparty", "3rd_party", "vendor", "vendored", "external",
      "externals", "submodules", "extern", "_vendor", "cutlass", "googletest", "pybind11"}
 )  # fmt: skip
+_SINGLE_HEADERS = frozenset(
+    "catch.hpp catch_amalgamated.hpp doctest.h json.hpp httplib.h cli11.hpp cxxopts.hpp argparse.hpp tinyexr.h "
+    "tiny_obj_loader.h tiny_gltf.h stb_image.h stb_image_write.h stb_truetype.h miniz.h miniz.c sqlite3.c sqlite3.h "
+    "khronos_event.h miniaudio.h nanoflann.hpp toml.hpp picojson.h rapidxml.hpp".split()
+)
 _CPP = frozenset("cu cuh c cc cpp cxx h hpp hh hxx inl hip ipp tpp cuf".split())
 _REQUIREMENT_NAME = re.compile(
-    r"(^|.*[-_.])(requirements?|constraints?)([-_.].*)?\.(txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
+    r"(?=(?:.*[-_.])?(?:requirements?|constraints?)[-_.])[\w.-]+\.(?:txt|in)$|^pyproject\.toml$|^setup\.cfg$|^pipfile$|"
     r"^(uv|poetry|pdm|pixi)\.lock$|^pipfile\.lock$|^(environment|conda|env)[\w.-]*\.ya?ml$|^meta\.yaml$",
     re.I,
 )
@@ -84,6 +96,8 @@ class Project:
         warp_folders: folders of which some file works with warps.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
+        cuda_modules: Python files that name a package of CUDA_ONLY in an import.
+        requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
@@ -103,15 +117,20 @@ class Project:
     asks_cuda_home: bool = False
     has_hip_build: bool = False
     gitignore: str = ""
+    requires: frozenset[str] = frozenset()
+    cuda_modules: frozenset[str] = frozenset()
+    compat: str = ""  # the header of aliases that `fix` writes, as sources include it
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
     _named: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _needs: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_parsed"], state["_named"] = {}, {}  # trees are cheaper to make again than to send
+        # Trees are cheaper to make again than to send.
+        state["_parsed"], state["_named"], state["_needs"] = {}, {}, {}
         return state
 
     # -- files -------------------------------------------------------------------------------------
@@ -125,10 +144,10 @@ class Project:
         """Decode a file; the second value says what was unusual about it, "" for plain UTF-8.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, is no regular file, or is reached through a link.
             UnreadableError: it is binary.
         """
-        return decode(Path(self.root, path).read_bytes(), python=path.endswith(".py"))
+        return decode(read_inside(self.root, path, MAX_READ), python=path.endswith(".py"))
 
     def parsed(self, path: str) -> PyFile | None:
         """A Python file of the repository as a tree; None when it cannot be read or parsed."""
@@ -140,6 +159,12 @@ class Project:
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, UnreadableError):
                 self._parsed[path] = None
         return self._parsed[path]
+
+    def forget(self) -> None:
+        """Drop what was parsed: an interrupted reader may hold half of its indexes."""
+        self._parsed.clear()
+        self._named.clear()
+        self._needs.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -180,6 +205,48 @@ class Project:
         parsed = self.parsed(found[0])
         return None if parsed is None else (parsed, found[1])
 
+    def needs_of(self, path: str, names: tuple[str, ...], *, deep: bool = True, depth: int = 3) -> str:
+        """The first of some packages that a module cannot be imported without, directly or not; or ""."""
+        folder = path[: -len("__init__.py")] if path.endswith("/__init__.py") else ""
+        if path not in self.cuda_modules and not (
+            deep and folder and any(p.startswith(folder) for p in self.cuda_modules)
+        ):
+            return ""  # without parsing it
+        key = (path, f"needs {names} {deep}")
+        if key in self._needs:
+            return self._needs[key]
+        self._needs[key] = ""  # a circle of imports needs nothing by itself
+        found, parsed = "", self.parsed(path)
+        for node, module, level, imported in parsed.import_sites if parsed is not None and depth else ():
+            assert parsed is not None
+            if not parsed.at_import(node) or parsed.caught(node, "ImportError", "ModuleNotFoundError"):
+                continue
+            if any(isinstance(up, ast.If) for up in parsed.ancestors(node)):
+                continue
+            full = "." * level + module
+            if not level and any(full == n or full.startswith(f"{n}.") for n in names):
+                if self.module_path(path, full) is None:
+                    found = full
+            elif deep and level and path.endswith("/__init__.py"):  # a package is what it imports of its own
+                for dotted in (full, *(f"{full}.{n}" if module else full + n for n in imported)):
+                    inner = self.module_path(path, dotted)
+                    if inner is not None and inner[0] != path and inner[0].startswith(path[: -len("__init__.py")]):
+                        found = found or self.needs_of(inner[0], names, depth=depth - 1)
+            if found:
+                break
+        self._needs[key] = found
+        return found
+
+    def has_file(self, path: str) -> bool:
+        return path in self._path_set()
+
+    def is_translated(self, path: str) -> bool:
+        """Whether torch's hipify rewrites a source while it builds the extension."""
+        name = path.rpartition("/")[2]
+        return name in self.extension_sources or (
+            self.has_torch_extension and path.endswith((".cu", ".cuh", ".h", ".hpp"))
+        )
+
     def named_elsewhere(self, path: str, name: str) -> bool:
         """Whether any other Python file mentions a name."""
         key = (path, name)
@@ -189,7 +256,7 @@ class Project:
             for other in self.paths("python"):
                 if other != path:
                     try:
-                        if matcher.search(Path(self.root, other).read_bytes()):
+                        if matcher.search(read_inside(self.root, other, MAX_READ)):
                             self._named[key] = True
                             break
                     except OSError:
@@ -292,76 +359,147 @@ def _platform_key(path: str) -> str:
 def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -> Project:
     """List a repository's files, honouring ``.gitignore``; a single file makes a project of one.
 
-    Folders reached a second time through a link are passed over and said so.
+    No link is followed: what it points to is audited under its own name, or is not the repository's. Links out of
+    the tree, special files and names that cannot be printed are passed over, and said so.
     """
     top = os.path.realpath(root)
-    if os.path.isfile(top):
+    if not os.path.isdir(top):
         project = Project(os.path.dirname(top))
         _add(project, os.path.basename(top), max_bytes)
         return project
     project = Project(top)
-    seen: set[tuple[int, int]] = set()
-    specs: dict[str, GitIgnore] = {}
-
-    def ignored(rel: str, is_dir: bool) -> bool:
-        parts = rel.split("/")
-        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
-            spec = specs.get("/".join(parts[:end]))
-            verdict = spec.decides("/".join(parts[end:]), is_dir) if spec is not None else None
-            if verdict is not None:
-                return verdict
-        return False
-
-    stack = [""]
-    while stack:
-        folder = stack.pop()
-        full = os.path.join(top, folder) if folder else top
-        try:
-            info = os.stat(full)
-            if (info.st_dev, info.st_ino) in seen:
-                project.skipped.append(Skipped(folder, "link", "a folder already seen under another name"))
-                continue
-            seen.add((info.st_dev, info.st_ino))
-            entries = sorted(os.scandir(full), key=lambda e: e.name)
-        except OSError as error:
-            project.skipped.append(Skipped(folder or ".", "unreadable", str(error.strerror)))
-            continue
-        for entry in entries:
-            if entry.name == ".gitignore" and entry.is_file():
-                try:
-                    text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
-                    specs[folder] = GitIgnore(text)
-                    project.gitignore += text if not folder else ""
-                except (OSError, ValueError) as error:
-                    project.skipped.append(Skipped(_join(folder, entry.name), "gitignore", str(error)))
-        folders = []
-        for entry in entries:
-            rel = _join(folder, entry.name)
-            try:
-                is_dir, is_link = entry.is_dir(), entry.is_symlink()
-            except OSError as error:
-                project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
-                continue
-            if is_link and not os.path.exists(entry.path):
-                project.skipped.append(Skipped(rel, "link", "points nowhere or at itself"))
-                continue
-            if is_dir:
-                if entry.name in _SKIP_DIRS or ignored(rel, True):
-                    continue
-                if entry.name.lower() in VENDORED and not vendored:
-                    project.skipped.append(Skipped(rel, "vendored", "third-party folder; --vendored audits it"))
-                    continue
-                if os.path.exists(os.path.join(entry.path, ".git")):
-                    project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
-                    continue
-                folders.append(rel)
-            elif not is_link and kind_of(rel) and not ignored(rel, False):
-                _add(project, rel, max_bytes)
-        stack.extend(reversed(folders))
+    ignores = _Ignores(project)
+    held: list[str] = []
+    _walk(project, ignores, [""], max_bytes, None if vendored else held)
+    for folder in held:
+        built = _built(project, folder)
+        _walk(project, ignores, built, max_bytes, [])
+        rest = f"third-party folder; --vendored audits {'the rest of ' if built else ''}it"
+        project.skipped.append(Skipped(folder, "vendored", rest))
     project.sources.sort(key=lambda s: s.path)
     project.index_modules()
     project.index_platforms()
     return project
+
+
+def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int, held: list[str] | None) -> None:
+    """List the files below some folders. Third-party folders go to ``held``; None lists them like the others."""
+    top = project.root
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(os.path.join(top, folder) if folder else top) as listed:
+                entries = sorted(listed, key=lambda e: e.name)
+        except OSError as error:
+            project.skipped.append(Skipped(folder or ".", "unreadable", str(error.strerror)))
+            continue
+        if any(e.name == ".gitignore" for e in entries):
+            ignores.load(folder)
+        folders = []
+        for entry in entries:
+            rel = _join(folder, entry.name)
+            if printable(entry.name) != entry.name:
+                project.skipped.append(Skipped(printable(rel), "name", "not UTF-8, or with control characters"))
+            elif entry.is_symlink():
+                if why := _link(top, entry.path, rel):
+                    project.skipped.append(Skipped(rel, "link", why))
+            elif entry.is_dir(follow_symlinks=False):
+                if entry.name in _SKIP_DIRS or ignores.hide(rel, True):
+                    continue
+                if entry.name.lower() in VENDORED and held is not None:
+                    held.append(rel)
+                elif os.path.lexists(os.path.join(entry.path, ".git")):
+                    project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
+                else:
+                    folders.append(rel)
+            elif held is not None and entry.name.lower() in _SINGLE_HEADERS:
+                project.skipped.append(Skipped(rel, "vendored", "third-party header; --vendored audits it"))
+            elif kind_of(rel) and not ignores.hide(rel, False):
+                _add(project, rel, max_bytes)
+        stack.extend(reversed(folders))
+
+
+_NO_DEVICE_CODE = frozenset(
+    "cutlass googletest gtest pybind11 catch2 fmt spdlog eigen json nlohmann glfw imgui glm benchmark "
+    "abseil-cpp".split()
+)
+
+
+def _built(project: Project, folder: str) -> list[str]:
+    """What of a third-party folder the project's own build compiles, where it holds CUDA sources."""
+    name = folder.rpartition("/")[2]
+    mention = re.compile(rf"(?<![\w-]){re.escape(name)}/([\w.+-]{{1,80}})(/[\w./+*-]{{0,200}})?")
+    found: set[str] = set()
+    for path in project.paths("cmake", "make", "python"):
+        if path.endswith(".py") and not re.search(r"(^|/)(setup|build)\w{0,40}\.py$", path):
+            continue
+        try:
+            text = project.read(path)[0]
+        except (OSError, UnreadableError):
+            continue
+        for line in text.splitlines() if name in text else ():
+            for match in mention.finditer(line[:2000]):
+                whole = match.group()
+                if "add_subdirectory" in line or re.search(r"\.(?:cu|c|cc|cpp|cxx)$", whole):
+                    found.add(match[1])
+    chosen = []
+    for child in sorted(found):
+        full = os.path.join(project.root, folder, child)
+        if child.lower() not in _NO_DEVICE_CODE and os.path.isdir(full) and not os.path.islink(full):
+            if any(f.endswith((".cu", ".cuh")) for _, _, files in os.walk(full) for f in files):
+                chosen.append(_join(folder, child))
+    return chosen
+
+
+class _Ignores:
+    """The ``.gitignore`` files of a tree. A tree whose patterns cost too much is audited without the rest of them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.specs: dict[str, GitIgnore] = {}
+        self.left = _MAX_TESTS
+
+    def load(self, folder: str) -> None:
+        name = _join(folder, ".gitignore")
+        try:
+            text = read_inside(self.project.root, name, _MAX_IGNORE_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            self.project.skipped.append(Skipped(name, "gitignore", str(error.strerror)))
+            return
+        lines = text.splitlines()
+        if len(lines) > _MAX_IGNORES:
+            why = f"only the last {_MAX_IGNORES} of {len(lines)} lines are applied"
+            self.project.skipped.append(Skipped(name, "gitignore", why))
+        try:
+            self.specs[folder] = GitIgnore("\n".join(lines[-_MAX_IGNORES:]))
+        except (ValueError, re.error, RecursionError) as error:
+            self.project.skipped.append(Skipped(name, "gitignore", str(error)))
+        self.project.gitignore += text if not folder else ""
+
+    def hide(self, rel: str, is_dir: bool) -> bool:
+        parts = rel.split("/")
+        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
+            spec = self.specs.get("/".join(parts[:end]))
+            if spec is None or self.left < 0:
+                continue
+            self.left -= len(spec.lines)
+            if self.left < 0:
+                why = "too many patterns for so many paths: no more are applied from here"
+                self.project.skipped.append(Skipped(rel, "gitignore", why))
+            verdict = spec.decides("/".join(parts[end:]), is_dir)
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _link(top: str, path: str, rel: str) -> str:
+    """What to say of a link; "" where its target is in the tree and so audited under its own name."""
+    target = os.path.realpath(path)
+    if not os.path.exists(target):
+        return "points nowhere or at itself"
+    if target == top or target.startswith(top + os.sep):
+        return "a folder already seen under another name" if os.path.isdir(target) else ""
+    return "points out of the tree; not followed" if os.path.isdir(target) or kind_of(rel) else ""
 
 
 def _join(folder: str, name: str) -> str:
@@ -373,11 +511,15 @@ def _add(project: Project, rel: str, max_bytes: int) -> None:
     if not kind:
         return
     try:
-        nbytes = os.stat(os.path.join(project.root, rel)).st_size
+        info = os.lstat(os.path.join(project.root, rel))
     except OSError as error:
         project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
         return
-    if nbytes > max_bytes and not kind_of(rel) == "requirements":
-        project.skipped.append(Skipped(rel, "too large", f"{nbytes} bytes, limit {max_bytes}"))
+    if not stat.S_ISREG(info.st_mode):
+        project.skipped.append(Skipped(rel, "special", "no regular file (a pipe, socket or device)"))
         return
-    project.sources.append(Source(rel, kind, nbytes))
+    limit = MAX_READ if kind == "requirements" else max_bytes
+    if info.st_size > limit:
+        project.skipped.append(Skipped(rel, "too large", f"{info.st_size} bytes, limit {limit}"))
+        return
+    project.sources.append(Source(rel, kind, info.st_size))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from gfxgraph.port import rules as _package
-from gfxgraph.port.model import Rule
+from gfxgraph.port.model import Fix, Rule
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "yaml", "ini", "repo", "env")
 Check = Callable[..., Iterator[Any]]
@@ -41,6 +41,8 @@ def load() -> tuple[Loaded, ...]:
         if info.name != rule.code.replace("-", "_"):
             raise RuntimeError(f"rule file {info.name}.py holds {rule.code!r}: name the file for its rule")
         checks = {k: getattr(module, f"check_{k}") for k in KINDS if hasattr(module, f"check_{k}")}
+        if rule.fix is Fix.SUGGEST and not any(name.startswith("fix_") for name in vars(module)):
+            rule = replace(rule, fix=Fix.NONE, effort=rule.cost)  # "suggested" means that a diff can be had
         found.append(Loaded(rule, checks))
     found.sort(key=lambda item: item.rule.id)
     return tuple(found)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from gfxgraph.port.audit import Audit
+from gfxgraph.port.impact import impact_of, rank
 from gfxgraph.port.model import Effort, Finding, Fix, Severity, fill
 from gfxgraph.port.phases import phase_title, word
 from gfxgraph.port.registry import find
@@ -59,7 +60,9 @@ def _phase(phase: int, findings: list[Finding], audit: Audit, console: Console, 
     by_rule: dict[str, list[Finding]] = defaultdict(list)
     for f in findings:
         by_rule[f.rule].append(f)
-    ordered = sorted(by_rule.items(), key=lambda item: (-max(f.severity for f in item[1]), item[0]))
+    ordered = sorted(
+        by_rule.items(), key=lambda item: (impact_of(item[1][0].code), -max(f.severity for f in item[1]), item[0])
+    )
     for rule_id, places in ordered:
         _rule(rule_id, places, audit, console, lang, limit)
 
@@ -73,7 +76,8 @@ def _rule(rule_id: str, places: list[Finding], audit: Audit, console: Console, l
     console.print()
     head = (
         f"[{_STYLE[worst]}]{word(worst.label, lang)}[/] [bold]{rule.id}[/] {rule.code} · {escape(text.title)} "
-        f"[dim]({len(places)}; {word('effort', lang)} {word(rule.cost.label, lang)}, "
+        f"[dim]({len(places)}; {word(impact_of(rule.code).label, lang)}; "
+        f"{word('effort', lang)} {word(rule.cost.label, lang)}, "
         f"{word('fix', lang)} {word(rule.fix.value, lang)})[/]"
     )
     console.print(Padding(head, (0, 0, 0, 2)))
@@ -116,7 +120,7 @@ def _place(group: list[Finding], what: str, console: Console, lang: str) -> None
         console.print(Padding(Line(shown), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
     if not quoted and f.evidence:
         console.print(Padding(Line(f.evidence, style="dim"), (0, 0, 0, 6)), no_wrap=True, overflow="ellipsis")
-    others = sorted({g.line for g in group} - {f.line})
+    others = sorted({n for g in group for n in (g.lines or (g.line,))} - {f.line})
     if others:
         lines = ", ".join(map(str, others[:12])) + (" …" if len(others) > 12 else "")
         console.print(f"      [dim]{word('also' if len(others) > 1 else 'also_one', lang)} {lines}[/]")
@@ -161,6 +165,7 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
     n_safe = sum(f.fix is Fix.SAFE for f in audit.findings)
     for count, key in (
         (n_safe, "safe_hint"),
+        (audit.n_milder, "milder"),
         (len(audit.guarded), "hidden_guarded"),
         (len(audit.suppressed), "suppressed"),
         (len(audit.baselined), "baselined"),
@@ -176,8 +181,9 @@ def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, Any]:
         "targets": [a.name for a in audit.archs],
         "files": audit.n_files,
         "lines": audit.n_lines,
-        "findings": [_row(f, lang) for f in audit.findings],
+        "findings": [_row(f, lang) for f in sorted(audit.findings, key=rank)],
         "guarded": [_row(f, lang) for f in audit.guarded] if guarded else len(audit.guarded),
+        "milder": audit.n_milder,
         "suppressed": len(audit.suppressed),
         "baselined": len(audit.baselined),
         "skipped": [{"path": s.path, "reason": s.reason, "detail": s.detail} for s in audit.skipped],
@@ -190,6 +196,7 @@ def _row(f: Finding, lang: str) -> dict[str, Any]:
     text = loaded.rule.text(lang)
     return {
         **f.as_json(),
+        "impact": impact_of(f.code).label,
         "title": text.title,
         "what": fill(text.what, f.values),
         "why": text.why,

@@ -10,11 +10,12 @@ import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from gfxgraph.port.audit import Audit
+from gfxgraph.port.files import write_out
 from gfxgraph.port.model import Severity
 
 SCHEMA = "gfxgraph-port-verify/1"
@@ -51,6 +52,27 @@ def static_checks(audit: Audit) -> list[Check]:
     return checks
 
 
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR",
+           "AMD_COMGR_CACHE_DIR")  # fmt: skip
+
+
+def environment_checks(variables: Mapping[str, str]) -> list[Check]:
+    """What bends a first measurement: where compiled kernels are kept, and a log level that serialises."""
+    kept = [f"{name}={variables[name]}" for name in _CACHES if variables.get(name)]
+    missing = [name for name in _CACHES if not variables.get(name)]
+    detail = "; ".join([*kept, f"not set, so in the home folder: {', '.join(missing)}"] if missing else kept)
+    level = variables.get("AMD_LOG_LEVEL", "0")
+    is_loud = level.isdigit() and int(level) >= 3
+    return [
+        Check("environment: caches of compiled kernels", "passed", detail),
+        Check(
+            "environment: AMD_LOG_LEVEL",
+            "failed" if is_loud else "passed",
+            f"{level}: calls are logged one by one, which hides races and costs time; unset it" if is_loud else level,
+        ),
+    ]
+
+
 def build_check(command: str | None, root: str, timeout_s: int = 3600) -> Check:
     """Run the given build command in the repository; without one, say that nothing was built."""
     if command is None:
@@ -84,9 +106,9 @@ def report(checks: list[Check], numerics: dict[str, Any] | None) -> dict[str, An
 
 def write(data: dict[str, Any], json_path: str | None, html_path: str | None) -> None:
     if json_path:
-        Path(json_path).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_out(json_path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     if html_path:
-        Path(html_path).write_text(as_html(data), encoding="utf-8")
+        write_out(html_path, as_html(data))
 
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Port verification</title>
@@ -96,6 +118,17 @@ table{{border-collapse:collapse;width:100%}}td,th{{border-bottom:1px solid #8884
 <h1>Port verification: <span class="{state}">{state}</span></h1><p>{complete}</p>
 <h2>Checks</h2><table><tr><th>check<th>outcome<th>detail</tr>{checks}</table>{numerics}</html>
 """
+
+
+def _training(row: dict[str, Any]) -> str:
+    """One cell about the loss and the gradients."""
+    found = row.get("training")
+    if found is None:
+        return "not compared"
+    if found["outcome"] == "skipped":
+        return html.escape(f"skipped: {found['reason']}")
+    first = f", first gradient that differs: {found['first_gradient']}" if found["first_gradient"] else ""
+    return html.escape(f"{found['outcome']}: loss off by {found['loss_error']:.2g}{first}{found['reason']}")
 
 
 def as_html(data: dict[str, Any]) -> str:
@@ -111,13 +144,15 @@ def as_html(data: dict[str, Any]) -> str:
             f"<tr><td>{'x'.join(map(str, r['shape']))}<td class={'passed' if r['passed'] else 'failed'}>"
             f"{'passed' if r['passed'] else 'failed'}<td>{r['max_abs_error']:.3g}<td>{r['tolerance']:g}"
             f"<td>{html.escape(r['first_layer'])}"
-            f"<td>{r['stability']['n_changed']} of {r['stability']['iterations']}</tr>"
+            f"<td>{r['stability']['n_changed']} of {r['stability']['iterations']}<td>{_training(r)}"
+            f"<td>{r.get('first_run_s', 0):g} s, then {r.get('next_run_s', 0):g} s</tr>"
             for r in n["cases"]
         )
         numerics = (
             f"<h2>Numerics ({html.escape(n['dtype'])})</h2><p>made on {html.escape(n['made_on']['device'])}, "
             f"compared on {html.escape(n['compared_on']['device'])}</p><table><tr><th>shape<th>outcome"
-            f"<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits</tr>{rows}</table>"
+            f"<th>largest error<th>tolerance<th>first layer that differs<th>runs with other bits"
+            f"<th>loss and gradients<th>first run, next run</tr>{rows}</table>"
         )
     state = "passed" if data["passed"] else "failed"
     complete = "All checks ran." if data["complete"] else "Some checks did not run; see below."

@@ -2,13 +2,16 @@
 
 Inputs are made on the CPU from a seed, since the devices' random streams differ by vendor; the model is built
 on the CPU under the same seed and then moved, so that weights agree without being sent. Per-layer outputs are
-kept as samples, enough to name the first layer that differs.
+kept as samples, enough to name the first layer that differs. A port that only infers right is half a port: the loss
+and every parameter's gradient are kept and compared too, where the model has parameters.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +30,14 @@ class GoldenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is verified: ``build()`` makes it; ``inputs(shape, dtype, generator)`` is optional."""
+    """What is verified: ``build()`` makes it.
+
+    ``inputs(shape, dtype, generator)`` and ``loss(output)`` are optional.
+    """
 
     build: Callable[[], Any]
     inputs: Callable[..., Any] | None
+    loss: Callable[[Any], Any] | None = None
 
 
 def load_target(spec: str) -> Target:
@@ -51,7 +58,7 @@ def load_target(spec: str) -> Target:
     build = getattr(module, name or "build", None)
     if not callable(build):
         raise GoldenError(f"{path} has no function {name or 'build'!r}")
-    return Target(build, getattr(module, "inputs", None))
+    return Target(build, getattr(module, "inputs", None), getattr(module, "loss", None))
 
 
 def tolerance(dtype: str, n_layers: int) -> float:
@@ -135,6 +142,57 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
     return [t.detach().cpu() for t in _tensors(out)], layers
 
 
+def _backward(target: Target, model: Any, inputs: tuple[Any, ...], device: str) -> dict[str, Any]:
+    """The loss of one step and a sample of every gradient; ``reason`` says why there are none."""
+    import torch  # lazily: only this half needs it
+
+    if not isinstance(model, torch.nn.Module) or not any(p.requires_grad for p in model.parameters()):
+        return {"reason": "no parameters to train"}
+    moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs)
+    model.zero_grad(set_to_none=True)
+    try:
+        out = model(*moved)
+        if target.loss is not None:
+            value = target.loss(out)
+        else:
+            floats = [t for t in _tensors(out) if t.is_floating_point() and t.requires_grad]
+            if not floats:
+                return {"reason": "no output depends on a parameter"}
+            value = torch.stack([t.float().square().mean() for t in floats]).sum()
+        value.backward()
+        gradients = {
+            n: _sample(p.grad.to_dense() if p.grad.is_sparse else p.grad)
+            for n, p in model.named_parameters()
+            if p.grad is not None
+        }
+        return {"loss": float(value.detach()), "gradients": gradients}
+    except (RuntimeError, ValueError, TypeError) as error:
+        return {"reason": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
+    finally:
+        model.zero_grad(set_to_none=True)
+
+
+def _compare_training(ours: dict[str, Any], theirs: dict[str, Any] | None, allowed: float) -> dict[str, Any]:
+    """``outcome``, the loss's relative error, and the first gradient to differ on the way back."""
+    import torch  # lazily: only this half needs it
+
+    if theirs is None or "gradients" not in theirs:
+        why = theirs.get("reason", "") if theirs is not None else "recorded before losses and gradients were"
+        return {"outcome": "skipped", "reason": why, "loss_error": 0.0, "first_gradient": ""}
+    if "gradients" not in ours:
+        return {"outcome": "failed", "reason": ours["reason"], "loss_error": 0.0, "first_gradient": ""}
+    error = abs(ours["loss"] - theirs["loss"]) / max(1e-12, abs(theirs["loss"]))
+    first = ""
+    for name in reversed(list(theirs["gradients"])):
+        a, b = ours["gradients"].get(name), theirs["gradients"][name]
+        size = float(b.abs().max()) if b.numel() else 0.0
+        if a is None or a.shape != b.shape or not torch.allclose(a, b, rtol=allowed, atol=allowed * max(size, 1e-8)):
+            first = name
+            break
+    bad = bool(first) or not error <= allowed
+    return {"outcome": "failed" if bad else "passed", "reason": "", "loss_error": error, "first_gradient": first}
+
+
 def _run_case(
     model: Any, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
 ) -> tuple[list[Any], list[tuple[str, Any]]]:
@@ -171,7 +229,15 @@ def record(
     for shape in shapes:
         inputs = _make_inputs(target, shape, kind, seed)
         outputs, layers = _run_case(model, inputs, device, shape)
-        cases.append({"shape": list(shape), "inputs": list(inputs), "outputs": outputs, "layers": layers})
+        cases.append(
+            {
+                "shape": list(shape),
+                "inputs": list(inputs),
+                "outputs": outputs,
+                "layers": layers,
+                "training": _backward(target, model, inputs, device),
+            }
+        )
     return {"schema": SCHEMA, "dtype": dtype, "seed": seed, "made_on": machine(device), "cases": cases}
 
 
@@ -187,6 +253,21 @@ def machine(device: str) -> dict[str, str]:
         "cuda": str(torch.version.cuda or ""),
         "device": name,
     }
+
+
+def loaded_from(model: Any) -> dict[str, str]:
+    """The files that are really in use: the model's own, and the packages that replace kernels."""
+    found = {}
+    kind = type(model) if not inspect.isfunction(model) else model
+    try:
+        found["model"] = inspect.getfile(kind)
+    except (TypeError, OSError):
+        found["model"] = "built in"
+    for name in ("torch", "triton", "flash_attn", "aiter", "xformers", "apex"):
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "__file__", None):
+            found[name] = str(module.__file__)
+    return found
 
 
 def save(golden: dict[str, Any], path: str) -> None:
@@ -230,7 +311,12 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
     rows = []
     for case in golden["cases"]:
         inputs = tuple(case["inputs"])
+        started = time.perf_counter()
         outputs, layers = _run_case(model, inputs, device, case["shape"])
+        first_s = time.perf_counter() - started
+        started = time.perf_counter()
+        _run_case(model, inputs, device, case["shape"])
+        again_s = time.perf_counter() - started
         allowed = tolerance(golden["dtype"], len(case["layers"]))
         worst, bad, n_nan = 0.0, len(outputs) != len(case["outputs"]), 0
         for ours, theirs in zip(outputs, case["outputs"]):
@@ -242,10 +328,14 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
             worst = max(worst, float((a - b).abs().max()) if a.numel() else 0.0)
             bad |= not torch.allclose(a, b, rtol=allowed, atol=allowed, equal_nan=True)
         stability = _stability(model, inputs, device, iterations)
+        training = _compare_training(_backward(target, model, inputs, device), case.get("training"), allowed)
         rows.append(
             {
                 "shape": case["shape"],
-                "passed": not bad and not n_nan and stability["n_nan"] == 0,
+                "passed": not bad and not n_nan and stability["n_nan"] == 0 and training["outcome"] != "failed",
+                "training": training,
+                "first_run_s": round(first_s, 3),  # compiling, tuning and filling caches
+                "next_run_s": round(again_s, 3),
                 "tolerance": allowed,
                 "max_abs_error": worst,
                 "n_nan": n_nan,
@@ -258,6 +348,7 @@ def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iter
         "dtype": golden["dtype"],
         "made_on": golden["made_on"],
         "compared_on": machine(device),
+        "loaded": loaded_from(model),
         "cases": rows,
     }
 

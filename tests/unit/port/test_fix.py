@@ -101,21 +101,17 @@ def test_patch_is_written_and_applies(tmp_path: Path) -> None:
     assert not patch.exists()
 
 
-def test_interruption_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If writing is interrupted before every file is prepared, no file has changed and none is left over."""
+def test_interruption_undoes_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If writing is interrupted at the second file, the first has its old text again and none is left over."""
     made = fixed(tmp_path, {"a.py": SOURCE, "b.py": SOURCE})
-    real = open
-    calls = []
+    real = run.write_inside
 
-    def interrupted(path: str, *args: object, **kwargs: object) -> object:
-        calls.append(path)
-        if len(calls) == 2:
+    def interrupted(root: str, path: str, data: bytes) -> None:
+        if path == "b.py":
             raise KeyboardInterrupt
-        return real(path, *args, **kwargs)  # type: ignore[call-overload]
+        real(root, path, data)
 
-    monkeypatch.setattr("builtins.open", interrupted)
+    monkeypatch.setattr(run, "write_inside", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.write_all(str(tmp_path), list(made.values()))
-    monkeypatch.undo()
-    assert {p.name for p in tmp_path.iterdir()} == {"a.py", "b.py"}
-    assert (tmp_path / "a.py").read_text() == SOURCE
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": SOURCE, "b.py": SOURCE}

@@ -85,6 +85,7 @@ def test_findings_fill_their_placeholders(tmp_path: Path) -> None:
             found = env.audit_env(env.from_json(files["env.json"]))
         else:
             for name, body in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(body, encoding="utf-8")
             found = audit(str(root), jobs=1).findings
         for f in found:

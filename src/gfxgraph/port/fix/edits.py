@@ -7,20 +7,35 @@ Refusal. Python edits go through LibCST, so that comments and formatting stay; C
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 ROCM = "torch.version.hip"
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace the expression at (line, column) by ``text``; ``{old}`` stands for the old expression."""
+    """Replace the expression at (line, column) by ``text``; ``{old}`` stands for the old expression.
+
+    Args:
+        length: in C++, the characters that are replaced.
+        last_line: whole lines are replaced, from ``line`` to this one.
+        needs: the precondition, in words, which a reviewer is to check.
+        equivalent: NVIDIA gets other tokens with the same effect; the gate compares what is left without the edit.
+        absent: a macro that the edit asks for and that no build of NVIDIA's defines.
+        define: lines that go below the file's last ``#include``, once.
+    """
 
     line: int
     column: int
     text: str
     rule: str = ""
-    length: int = 0  # C++: characters replaced
+    length: int = 0
+    last_line: int = 0
+    needs: str = ""
+    equivalent: bool = False
+    define: str = ""
+    absent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +57,33 @@ def torch_is_bound(tree: ast.Module, node: ast.AST, *, at_import: bool) -> bool:
     return False
 
 
+def torch_import(tree: ast.Module, node: ast.AST) -> str | None:
+    """What binds ``torch`` before a node: "" where it is bound, an import to add beside one of torch's; None else."""
+    if torch_is_bound(tree, node, at_import=True):
+        return ""
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").split(".")[0] == "torch":
+            return "import torch\n" if statement.lineno < getattr(node, "lineno", 0) else None
+    return None
+
+
 def apply_python(text: str, edits: list[Edit]) -> str:
     """Apply edits to Python source; everything that is not edited stays byte for byte.
 
     Raises:
         ValueError: an edit's place holds no expression, or its text is not one.
     """
+    if any(e.define for e in edits):
+        made = apply_python(text, [replace(e, define="") for e in edits])
+        at = re.search(r"^from torch\b", made, re.M)
+        return made[: at.start()] + "import torch\n" + made[at.start() :] if at else made
+    whole = [e for e in edits if e.last_line]
+    if whole:
+        rest = [e for e in edits if not e.last_line]
+        if any(w.line <= e.line <= w.last_line for w in whole for e in rest):
+            raise ValueError("two edits of the same lines")
+        return apply_lines(apply_python(text, rest) if rest else text, whole)
+
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 
@@ -91,7 +127,26 @@ def apply_python(text: str, edits: list[Edit]) -> str:
 def apply_cpp(text: str, edits: list[Edit]) -> str:
     """Replace characters, from the end so that earlier places do not move."""
     lines = text.split("\n")
+    added = list(dict.fromkeys(e.define for e in edits if e.define and e.define not in text))
+    if added:
+        included = ("#include", "# include")
+        last = max((n for n, row in enumerate(lines, 1) if row.lstrip().startswith(included)), default=0)
+        pragma = next((n for n, row in enumerate(lines, 1) if row.startswith("#pragma once")), 0)
+        at = last or pragma
+        lines += [""] if at == len(lines) else []
+        edits = [*edits, Edit(at + 1, 0, "".join(added))]
     for e in sorted(edits, key=lambda e: (e.line, e.column), reverse=True):
+        if e.last_line:
+            lines[e.line - 1 : e.last_line] = e.text.split("\n")
+            continue
         row = lines[e.line - 1]
         lines[e.line - 1] = row[: e.column] + e.text + row[e.column + e.length :]
+    return "\n".join(lines)
+
+
+def apply_lines(text: str, edits: list[Edit]) -> str:
+    """Replace whole lines, from the end."""
+    lines = text.split("\n")
+    for e in sorted(edits, key=lambda e: e.line, reverse=True):
+        lines[e.line - 1 : e.last_line] = e.text.split("\n")
     return "\n".join(lines)

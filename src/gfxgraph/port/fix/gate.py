@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 
 from gfxgraph.port.readers.directives import Expr, arms_of, blank_comments, scan
+from gfxgraph.port.readers.text import commands
 
 _HIP = "torch.version.hip"
 _CUDA = "torch.version.cuda"
@@ -33,12 +34,16 @@ class Verdict:
     reason: str = ""
 
 
-def check(path: str, old: str, new: str) -> Verdict:
-    """Judge an edit of a file by its kind."""
+def check(path: str, old: str, new: str, absent: frozenset[str] = frozenset()) -> Verdict:
+    """Judge an edit of a file by its kind; ``absent`` as for `check_cpp`."""
     if path.endswith(".py"):
         return check_python(old, new)
     if re.search(r"\.(cu|cuh|c|cc|cpp|cxx|h|hpp|hh|inl)$", path):
-        return check_cpp(old, new)
+        return check_cpp(old, new, absent)
+    if re.search(r"(^|/)CMakeLists\.txt$|\.cmake$", path):
+        return check_cmake(old, new)
+    if re.search(r"(?i)(^|/)(dockerfile|containerfile)[^/]*$|\.dockerfile$", path):
+        return check_docker(old, new)
     if path.endswith(".gitignore"):
         kept = new.startswith(old)
         return Verdict(kept, "" if kept else "existing lines of .gitignore changed")
@@ -62,6 +67,9 @@ def check_python(old: str, new: str) -> Verdict:
 def project(text: str) -> str:
     """The syntax tree as NVIDIA runs it, as text."""
     tree = ast.parse(text)
+    if any(isinstance(s, ast.ImportFrom) and (s.module or "").split(".")[0] == "torch" for s in tree.body):
+        # A module of torch's is imported anyway: that of torch itself only binds a name.
+        tree.body = [s for s in tree.body if not (isinstance(s, ast.Import) and ast.unparse(s) == "import torch")]
     folded = _Fold(_trusted(tree)).visit(tree)
     return ast.dump(folded, include_attributes=False, indent=1)
 
@@ -162,6 +170,24 @@ def _is_hasattr(node: ast.AST) -> bool:
     return False
 
 
+def _sets_none(handler: ast.ExceptHandler, body: list[ast.stmt]) -> bool:
+    """Whether a handler of ImportError gives exactly the imported names None."""
+    if not isinstance(handler.type, ast.Name) or handler.type.id not in ("ImportError", "ModuleNotFoundError"):
+        return False
+    bound = {
+        (a.asname or a.name).split(".")[0]
+        for s in body
+        if isinstance(s, ast.Import | ast.ImportFrom)
+        for a in s.names
+    }
+    given: set[str] = set()
+    for s in handler.body:
+        if not isinstance(s, ast.Assign) or not isinstance(s.value, ast.Constant) or s.value.value is not None:
+            return False
+        given |= {t.id for t in s.targets if isinstance(t, ast.Name)}
+    return given == bound
+
+
 class _Fold(ast.NodeTransformer):
     """Replace every known guard by what NVIDIA gets."""
 
@@ -187,6 +213,15 @@ class _Fold(ast.NodeTransformer):
             result = self.visit(statement)
             done += result if isinstance(result, list) else [result] if result is not None else []
         return done
+
+    def visit_Try(self, node: ast.Try) -> ast.AST | list[ast.stmt]:
+        """``try: import x / except ImportError: x = None`` is the import, where the package is there."""
+        self.generic_visit(node)
+        imports = all(isinstance(s, ast.Import | ast.ImportFrom) for s in node.body)
+        plain = not node.orelse and not node.finalbody and len(node.handlers) == 1
+        if imports and plain and _sets_none(node.handlers[0], node.body):
+            return node.body
+        return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         value = _value(node.test, self.trusted)
@@ -237,9 +272,14 @@ _ROCM_MACROS = frozenset(
 _WORD = re.compile(r'[A-Za-z_]\w*|\d[\w.]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|\S')
 
 
-def check_cpp(old: str, new: str) -> Verdict:
-    """Whether the token stream with ROCm's macros undefined is the same in both texts."""
-    before, after = project_cpp(old), project_cpp(new)
+def check_cpp(old: str, new: str, absent: frozenset[str] = frozenset()) -> Verdict:
+    """Whether the token stream with ROCm's macros undefined is the same in both texts.
+
+    Args:
+        absent: macros of the edit's own that no build of NVIDIA's defines; one that the old text knows is not taken.
+    """
+    known = set(re.findall(r"\w+", old))
+    before, after = project_cpp(old), _expanded(project_cpp(new, absent - known), known)
     if before == after:
         return Verdict(True)
     at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
@@ -247,8 +287,27 @@ def check_cpp(old: str, new: str) -> Verdict:
     return Verdict(False, f"NVIDIA's tokens would change near: {around}"[:160])
 
 
-def project_cpp(text: str) -> list[str]:
-    """Tokens that NVIDIA's build sees: ROCm macros undefined, arms that follow from that resolved."""
+def _expanded(tokens: list[str], known: set[str]) -> list[str]:
+    """Tokens with the object-like macros that are new in this text replaced by what they stand for."""
+    values: dict[str, str] = {}
+    kept: list[str] = []
+    i = 0
+    while i < len(tokens):
+        if tokens[i : i + 2] == ["#", "define"] and len(tokens) > i + 3 and tokens[i + 2] not in known:
+            values[tokens[i + 2]] = tokens[i + 3]
+            i += 4
+        else:
+            kept.append(tokens[i])
+            i += 1
+    return [values.get(t, t) for t in kept]
+
+
+def project_cpp(text: str, absent: frozenset[str] = frozenset()) -> list[str]:
+    """Tokens that NVIDIA's build sees: ROCm macros undefined, arms that follow from that resolved.
+
+    Args:
+        absent: further macros that no build of NVIDIA's defines.
+    """
     code = blank_comments(text)
     lines = code.split("\n")
     directives = scan(code)
@@ -264,7 +323,7 @@ def project_cpp(text: str) -> list[str]:
         taken, open_ = False, False
         for i in members:
             arm = arms[i]
-            condition = _fold_expr(arm.condition) if arm.condition is not None else True
+            condition = _fold_expr(arm.condition, absent) if arm.condition is not None else True
             dropped |= set(range(arm.line, arm.first_line))
             if taken or condition is False:
                 hidden |= set(range(arm.first_line, arm.last_line + 1))
@@ -304,18 +363,16 @@ def _endifs(code: str) -> dict[int, int]:
     return found
 
 
-def _fold_expr(expr: Expr) -> Expr | bool:
+def _fold_expr(expr: Expr, absent: frozenset[str] = frozenset()) -> Expr | bool:
     """Simplify a condition with ROCm's macros undefined."""
     match expr:
-        case ("defined", name) if name in _ROCM_MACROS:
-            return False
-        case ("name", name) if name in _ROCM_MACROS:
+        case ("defined" | "name", name) if name in _ROCM_MACROS or name in absent:
             return False
         case ("not", tuple(inner)):
-            folded = _fold_expr(inner)
+            folded = _fold_expr(inner, absent)
             return not folded if isinstance(folded, bool) else ("not", folded)
         case ("and" | "or" as op, tuple(a), tuple(b)):
-            left, right = _fold_expr(a), _fold_expr(b)
+            left, right = _fold_expr(a, absent), _fold_expr(b, absent)
             decides = op == "or"
             if left is decides or right is decides:
                 return decides
@@ -325,3 +382,60 @@ def _fold_expr(expr: Expr) -> Expr | bool:
                 return left
             return (op, left, right)
     return expr
+
+
+# -- CMake and Dockerfiles -------------------------------------------------------------------------
+
+
+def check_cmake(old: str, new: str) -> Verdict:
+    """Whether the commands are the same with USE_HIP off, an option that the old text does not know."""
+    if "USE_HIP" in old:
+        return Verdict(False, "USE_HIP is already used here: what it means is not ours to say")
+    before, after = project_cmake(old), project_cmake(new)
+    if before == after:
+        return Verdict(True)
+    at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
+    near = after[at] if at < len(after) else ("the end", "")
+    return Verdict(False, f"the CUDA build would change at: {near[0]}({near[1]})"[:160])
+
+
+def project_cmake(text: str) -> list[tuple[str, str]]:
+    """Commands with USE_HIP off."""
+    kept: list[tuple[str, str]] = []
+    stack: list[bool | None] = []  # None: a condition that is not ours
+    for _, _, keyword, arguments in commands("\n".join(line.split("#")[0] for line in text.splitlines())):
+        name, body = keyword.lower(), " ".join(arguments.split())
+        ours = {"USE_HIP": False, "NOT USE_HIP": True}.get(body)
+        if name == "if":
+            stack.append(ours)
+            if ours is not None:
+                continue
+        elif name in ("else", "endif") and stack and stack[-1] is not None:
+            if name == "else":
+                stack[-1] = not stack[-1]
+            else:
+                stack.pop()
+            continue
+        if False in stack:
+            if name == "endif":
+                stack.pop()
+            continue
+        if name == "endif" and stack:
+            stack.pop()
+        if not (name == "option" and body.startswith("USE_HIP ")):
+            kept.append((name, body))
+    return kept
+
+
+def check_docker(old: str, new: str) -> Verdict:
+    """Whether the instructions are the same once new ARGs have their defaults."""
+    values = {}
+    kept = []
+    for line in new.splitlines():
+        given = re.fullmatch(r"ARG (\w+)=(\S+)", line.strip())
+        if given and given[1] not in old:
+            values[given[1]] = given[2]
+            continue
+        kept.append(re.sub(r"\$\{(\w+)\}", lambda m: values.get(m[1], m[0]), line))
+    same = kept == old.splitlines()
+    return Verdict(same, "" if same else "the image would change without build arguments")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
@@ -153,6 +154,7 @@ def only_amd(arm: Arm | None, macros: Macros) -> bool:
     return any(excluding_arm(arm, World(a), macros) is None for a in _samples())
 
 
+@lru_cache(maxsize=1)
 def _samples() -> tuple[Arch, ...]:
     return select("gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1201,gfx1250")
 

@@ -10,9 +10,9 @@ Sources: the guard lists of the rule data (research of 2026-11); tests/unit/port
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.worlds import UNKNOWN, Value, World
 

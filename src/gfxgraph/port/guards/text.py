@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.readers.text import Condition, Entry

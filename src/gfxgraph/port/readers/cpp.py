@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, scan, selections
+from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, check_brackets, scan, selections
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -70,6 +70,7 @@ class CppFile:
         self.offset = first_line - 1
         self.lines = self.text.split("\n")
         self.code = blank_comments(self.text)
+        check_brackets(self.code)
         self.directives = scan(self.code)
         self.arms = arms_of(self.directives, len(self.lines))
         self._arm_at = _arm_index(self.arms)
@@ -84,6 +85,8 @@ class CppFile:
         self._sources: dict[int, bytes] = {}
         self._calls: dict[str, list[Call]] | None = None
         self._idents: dict[str, list[tuple[int, int]]] | None = None
+        self._functions: list[tuple[Node, str]] | None = None
+        self._code_lines = self.code.split("\n")
         self.n_arms_unseen = 0
         self.n_parse_errors = 0
 
@@ -179,6 +182,18 @@ class CppFile:
         index = line - 1 - self.offset
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
+    @property
+    def functions(self) -> list[tuple[Node, str]]:
+        """Function definitions with their text, comments blank."""
+        if self._functions is None:
+            self._functions = []
+            for node in self.nodes("function_definition"):
+                first, last = int(node.start_point[0]), int(node.end_point[0])
+                rows = self._code_lines[first : last + 1]
+                rows[0] = " " * int(node.start_point[1]) + rows[0][int(node.start_point[1]) :] if rows else ""
+                self._functions.append((node, "\n".join(rows)))
+        return self._functions
+
     # -- questions rules ask -----------------------------------------------------------------------
 
     def calls(self, *names: str) -> Iterator[Call]:
@@ -243,7 +258,7 @@ class CppFile:
         """Included headers with their lines."""
         for d in self.directives:
             if d.kind == "include":
-                match = re.search(r'[<"]([^">]+)[">]', d.body)
+                match = re.search(r'[<"]([^<">]+)[">]', d.body[:1000])
                 if match:
                     yield match.group(1).strip(), d.line + self.offset
 

@@ -5,6 +5,7 @@ Every arm is kept. A compiler that skips inactive arms never sees half of the co
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +13,9 @@ from functools import lru_cache
 Expr = tuple[object, ...]
 
 _COMMENT = re.compile(
-    r'R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//(?:[^\n\\]|\\.)*|/\*.*?(?:\*/|\Z)',
+    # What is never closed goes to the end (of the line, for a string), so that nothing is read twice.
+    r'R"([^()\\\s]{0,16})\(.*?(?:\)\1"|\Z)|"(?:\\.|[^"\\\n])*+"?|\'(?:\\.|[^\'\\\n]){0,16}\'|'
+    r"//(?:[^\n\\]|\\.)*+|/\*.*?(?:\*/|\Z)",
     re.S,
 )
 _DIRECTIVE = re.compile(
@@ -20,7 +23,7 @@ _DIRECTIVE = re.compile(
     r"((?:\\\r?\n|[^\n])*)",
     re.M,
 )
-_TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|&&|\|\||[<>=!]=|[-+*/%!<>()?:,~&|^])")
+_TOKEN = re.compile(r"(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|&&|\|\||[<>=!]=|[-+*/%!<>()?:,~&|^])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,25 @@ def blank_comments(text: str, *, strings: bool = False) -> str:
     return _COMMENT.sub(blank, text)
 
 
+_BRACKET = {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}
+_NO_BRACKETS = re.compile(r"[^(){}\[\]]+")
+
+
+def check_brackets(code: str, limit: int = 400) -> None:
+    """Refuse text whose brackets nest beyond the limit.
+
+    Raises:
+        TooDeepError: they do.
+    """
+    for text in (code, blank_comments(code, strings=True)):  # most files pass before strings must be told apart
+        if text.count("(") + text.count("{") + text.count("[") <= limit:
+            return
+        depth = max(itertools.accumulate(_BRACKET[c] for c in _NO_BRACKETS.sub("", text)), default=0)
+        if depth <= limit:
+            return
+    raise TooDeepError(f"brackets nested {depth} deep, limit {limit}")
+
+
 def _spaces(text: str) -> str:
     return "\n".join(" " * len(part) for part in text.split("\n"))
 
@@ -92,8 +114,20 @@ def scan(code: str) -> list[Directive]:
     return found
 
 
+MAX_NESTED = 256  # conditionals within conditionals: what a C++ compiler must take
+MAX_CHAIN = 1_000  # arms of one conditional
+
+
+class TooDeepError(ValueError):
+    """Nested or chained beyond what any compiler takes: the file is reported, not read."""
+
+
 def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
-    """The arms of every conditional, in source order; an unclosed one ends with the file."""
+    """The arms of every conditional, in source order; an unclosed one ends with the file.
+
+    Raises:
+        TooDeepError: more conditionals within each other, or more arms in one, than the limits.
+    """
     arms: list[Arm] = []
     stack: list[list[Arm]] = []
     chains = 0
@@ -112,8 +146,12 @@ def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
             chains += 1
             arms.append(arm)
             stack.append([arm])
+            if len(stack) > MAX_NESTED:
+                raise TooDeepError(f"line {d.line}: more than {MAX_NESTED} conditionals within each other")
         elif d.kind in ("elif", "elifdef", "elifndef", "else") and stack:
             chain = stack[-1]
+            if len(chain) > MAX_CHAIN:
+                raise TooDeepError(f"line {d.line}: more than {MAX_CHAIN} arms in one conditional")
             chain[-1].last_line = d.line - 1
             condition = None if d.kind == "else" else _condition(d)
             arm = Arm(

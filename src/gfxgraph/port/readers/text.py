@@ -6,9 +6,11 @@ one platform is seen as such.
 
 from __future__ import annotations
 
-import re
+import re as _plain_re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from gfxgraph.port import bounded as re
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _shell(lines: list[str], first: int = 0) -> list[Entry]:
 
 def _shell_parts(text: str) -> list[str]:
     """Split a logical line at ``;`` and line-level keywords; quoted text stays whole."""
-    parts = re.findall(r"""(?:[^;"']|"(?:\\.|[^"])*"|'[^']*'|;;)+""", text)
+    parts = re.findall(r"""(?:[^;"']|"(?:\\.|[^"\\])*+"?|'[^']*+'?|;;)++""", text)
     return [p.strip() for p in parts if p.strip()] or [text]
 
 
@@ -241,16 +243,35 @@ def _docker(lines: list[str]) -> list[Entry]:
     return found
 
 
+_CMAKE_NAME = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_CMAKE_PART = _plain_re.compile(r'[^()"]++|"(?:\\.|[^"\\])*+"?|[()]', _plain_re.S)
+
+
+def commands(text: str) -> Iterator[tuple[int, int, str, str]]:
+    """Commands as (start, end, name, arguments): brackets are counted, those in strings are not."""
+    at = 0
+    while match := _CMAKE_NAME.search(text, at):
+        depth, end = 1, match.end()
+        for part in _CMAKE_PART.finditer(text, match.end()):
+            depth += {"(": 1, ")": -1}.get(part.group(), 0)
+            end = part.end()
+            if not depth:
+                break
+        if not depth:
+            yield match.start(), end, match.group(1), text[match.end() : end - 1]
+            at = end
+        else:
+            at = match.end()  # never closed: look for commands inside
+
+
 def _cmake(lines: list[str]) -> list[Entry]:
     text = "\n".join(re.sub(r"(^|\s)#(?!\[\[).*$", "", line) for line in lines)
     found: list[Entry] = []
     branches = _Branches()
-    for match in re.finditer(
-        r"([A-Za-z_]\w*)\s*\(((?:[^()\"]|\"(?:\\.|[^\"])*\"|\((?:[^()]|\([^()]*\))*\))*)\)", text
-    ):
-        keyword, body = match.group(1), " ".join(match.group(2).split())
-        line = text.count("\n", 0, match.start()) + 1
-        last = line + match.group().count("\n")
+    for start, end, keyword, arguments in commands(text):
+        body = " ".join(arguments.split())
+        line = text.count("\n", 0, start) + 1
+        last = line + text.count("\n", start, end)
         lowered = keyword.lower()
         if lowered in ("if", "elseif"):
             test = Entry(line, body, "if", last)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 def hit(
     node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
-    **values: str,
+    group: str = "", **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a Python node."""
-    return Hit(getattr(node, "lineno", 1), getattr(node, "col_offset", 0), node, values, severity, archs, guarded_by)
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    return Hit(line, column, node, values, severity, archs, guarded_by, group=group)
 
 
 def cpp_hit(
@@ -39,13 +41,13 @@ def cpp_hit(
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free", "group") if k in kwargs}
     return Hit(line, column, values=kwargs, **fields)
 
 
 def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "group") if k in kwargs}
     line = file.where(entry, pattern) if pattern else entry.line
     return Hit(line, entry.column, entry, kwargs, **fields)
 
@@ -344,3 +346,70 @@ def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
     """One hit a line for identifiers that match in full."""
     hits = (line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern))
     yield from once_a_line(hits)
+
+
+# What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.
+EXCHANGE = re.compile(
+    r"\.(?:shfl\w*|ballot|match_any|match_all)\s*\(|__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
+    r"[Aa]ll_?[Rr]educe|[Bb]roadcast|[Vv]ote|[Ss]ync|Merge|Exchange)\w*\s*[<(]|\bSHFL\w*\(|\btiled_partition|\bcoalesced_threads|"
+    r"\bthread_block_tile|\bwarpSize\b|\bmma\b|\bwmma\b|\bmma_sync|mma\.sync|ldmatrix|\bvolatile\s+(?:float|double|int|unsigned|T|scalar_t)\b"
+)
+
+
+def functions_with(file: CppFile, pattern: re.Pattern[str]) -> Iterator[tuple[Node, str]]:
+    """Innermost function definitions with a body in which a pattern is found, and their text without comments."""
+    if pattern.search(file.code):
+        yield from ((node, text) for node, text in file.functions if pattern.search(text))
+
+
+def exchanges(file: CppFile, node: Node) -> bool:
+    """Whether the function round a node exchanges values between lanes, or is a helper named for lanes or warps."""
+    function = file.function(node)
+    if function is None:
+        return bool(EXCHANGE.search(file.code))  # a macro: whoever expands it may
+    text = (function.text or b"").decode("utf-8", "replace")
+    head = text.partition("{")[0]
+    return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
+
+
+def exchange_lines(file: CppFile) -> set[int]:
+    """Lines of functions whose lanes exchange values."""
+    found: set[int] = set()
+    for node, _ in functions_with(file, EXCHANGE):
+        found |= set(range(file.line(node), int(node.end_point[0]) + 2 + file.offset))
+    return found
+
+
+def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tuple[int, int, str]]:
+    """Places in a function where a pattern is found, as (line of the file, column, the match)."""
+    first = file.line(node)
+    for match in re.finditer(pattern, text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
+
+
+def optional_import(node: ast.AST, file: PyFile) -> Edit | Refusal | None:
+    """``try: import x / except ImportError: x = None`` for an import that stands alone on its lines."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return None
+    last = node.end_lineno or node.lineno
+    lines = file.lines[node.lineno - 1 : last]
+    indent = lines[0][: node.col_offset]
+    if indent.strip() or ";" in lines[0] or any(a.name == "*" for a in node.names):
+        return Refusal(node.lineno, "the import shares its line, or takes every name")
+    names = list(dict.fromkeys((a.asname or a.name).split(".")[0] for a in node.names))
+    if any(_used_at_import(file, name, node) for name in names):
+        return Refusal(node.lineno, "what is imported is used while this module is imported")
+    text = [f"{indent}try:", *(f"    {row}" for row in lines), f"{indent}except ImportError:"]
+    text += [f"{indent}    {name} = None" for name in names]
+    needs = f"callers of {', '.join(names)} test for None, or are not reached on AMD"
+    return Edit(node.lineno, 0, "\n".join(text), last_line=last, needs=needs)
+
+
+def _used_at_import(file: PyFile, name: str, node: ast.AST) -> bool:
+    """A base class, a decorator or a call at the top level would fail on None."""
+    for used in file.nodes(ast.Name):
+        if used.id == name and isinstance(used.ctx, ast.Load) and file.at_import(used):
+            if not any(isinstance(up, ast.Try | ast.If) for up in file.ancestors(used)):
+                return True
+    return False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import WAVE64
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit
+from gfxgraph.port.rules._common import EXCHANGE, exchange_lines, functions_with, line_hit
 
 RULE = Rule(
     id="GFX327",
@@ -36,6 +36,7 @@ RULE = Rule(
     needs=("32",),
 )
 _WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
+_LAUNCH = re.compile(r"<<<|dim3\b")
 _DEVICE = re.compile(r"__global__|__device__|<<<")
 _ROUND = r"\b(?:div_?up|ceil_?div|divide_up|round_?up|round_?down)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*32|\w+\(32\)|32)\s*\)"
 _SLOTS = re.compile(r"__shared__[^;=(]*\w\s*\[\s*32\s*\]\s*[;,]")  # one dimension: a slot a warp or lane
@@ -54,9 +55,20 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
     if not (is_device or in_warp_code or chunked):
         return
+    exchanging = exchange_lines(f)
+    bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
+    launching = {
+        n
+        for node, _ in functions_with(f, _LAUNCH)
+        for n in range(f.line(node), int(node.end_point[0]) + 2 + f.offset)
+    }
+    in_file = bool(EXCHANGE.search(f.code)) or beside
     for number, line in enumerate(f.code.split("\n"), 1):
         if "32" not in line or line.lstrip().startswith("#"):
             continue
+        if not in_file or (number in bodies and number + f.offset not in exchanging and is_device):
+            if number not in launching or not in_file:
+                continue  # the lanes of this function do not see each other: 32 is a tile here
         match = _SLOTS.search(line) if is_device else None
         if match is None and (in_warp_code or chunked):
             if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
@@ -138,7 +139,22 @@ def _number(node: ast.AST) -> bool:
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
+    hits = list(once_a_line(_all(f)))
+    seen = {h.line for h in hits}
+    for node in f.nodes(ast.Assign):
+        if node.lineno in seen or not isinstance(node.value, ast.Call | ast.Subscript | ast.Tuple):
+            continue
+        asked = any(
+            isinstance(n, ast.Call) and f.call_name(n).rpartition(".")[2] == "get_device_capability"
+            for n in ast.walk(node.value)
+        )
+        scope = f.scope(node)
+        gates = [i for i, h in enumerate(hits) if f.scope(h.node) is scope and h.line > node.lineno]
+        if asked and gates and isinstance(scope, ast.FunctionDef):  # the question and its gates are one finding
+            group = f"line {node.lineno}"
+            hits = [replace(h, group=group) if i in gates else h for i, h in enumerate(hits)]
+            hits.append(hit(node, expr=f.source(node)[:120], group=group))
+    yield from hits
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
@@ -167,9 +183,59 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(call, expr=f.source(call)[:120])
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    """Closed for AMD where the number is one of Hopper's or later; a demand that AMD already meets stays open."""
+    if isinstance(node, ast.stmt):
+        return None  # the question; its gates are edited
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
         return Refusal(node.lineno, "torch is not imported before this line")
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
+    least = _least(f, node)
+    if not isinstance(node, ast.Compare) or least is None:
         return Refusal(node.lineno, "which side AMD belongs to is a decision")
-    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})")
+    if _is_demanded(f, node):
+        return Edit(node.lineno, node.col_offset, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
+    if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
+        return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
+    if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
+        return Refusal(node.lineno, "which side AMD belongs to is a decision")
+    if least < 9:
+        return Refusal(node.lineno, "every AMD GPU of the last years passes, and most have the feature: a decision")
+    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
+
+
+def _least(f: PyFile, node: ast.expr) -> int | None:
+    """The major version that is compared with."""
+    for side in node.comparators if isinstance(node, ast.Compare) else ():
+        first = side.elts[0] if isinstance(side, ast.Tuple | ast.List) and side.elts else side
+        if isinstance(first, ast.Constant) and isinstance(first.value, int | float):
+            value = int(first.value)
+            return value // 10 if value >= 20 else value
+    return None
+
+
+def _is_demanded(f: PyFile, node: ast.AST) -> bool:
+    """Whether a false answer stops the program: an ``assert``, or ``if not ...: raise``."""
+    child, turned = node, False
+    for up in f.ancestors(node):
+        if isinstance(up, ast.UnaryOp) and isinstance(up.op, ast.Not):
+            turned = not turned
+        elif isinstance(up, ast.Assert):
+            return up.test is child and not turned
+        elif isinstance(up, ast.If):
+            return up.test is child and turned and _stops(up.body)
+        elif not isinstance(up, ast.BoolOp):
+            return False
+        child = up
+    return False
+
+
+def _raises(f: PyFile, node: ast.AST) -> bool:
+    up = f.parent(node)
+    return isinstance(up, ast.If) and up.test is node and _stops(up.body)
+
+
+def _stops(body: list[ast.stmt]) -> bool:
+    last = body[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return ast.unparse(last.value.func) in ("sys.exit", "exit", "pytest.skip", "quit")
+    return isinstance(last, ast.Raise)

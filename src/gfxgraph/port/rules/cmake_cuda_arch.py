@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
@@ -41,3 +43,7 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
             entry.text,
         ) and entry.keyword.lower() in ("set", "list", "set_property", "set_target_properties", "string"):
             yield entry_hit(f, entry, text=f"{entry.keyword}({entry.text[:60]})")
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

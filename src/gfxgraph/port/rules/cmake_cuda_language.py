@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import Condition, Entry, TextFile
 from gfxgraph.port.rules._common import (
@@ -65,7 +67,7 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
 # A variable, target, file or definition of the build that is CUDA's by its name.
 _NAMED = re.compile(
     r"\$\{\w*CUDA\w*\}|\b\w*(?<![A-Za-z])CUDA(?![a-z])\w*|\$\{\w*(?:CUDNN|NCCL|NVTX|NVML|CUB|CUTLASS)_\w+\}|(?<![\w/.-])CUDA::\w+|"
-    r"[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
+    r"(?<![\w./${}-])[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
     r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
 )
 _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
@@ -89,8 +91,8 @@ def _rest(f: TextFile) -> Iterator[Hit]:
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif match := _OF_CUDA.search(text):
             yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
-        elif keyword in _SOURCES and (match := re.search(r"[\w./*${}-]+\.cu\b", text)):
-            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
+        elif keyword in _SOURCES and (match := re.search(r"(?<![\w./*${}-])[\w./*${}-]+\.cu\b", text)):
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown, group="sources")
 
 
 _ASKED = re.compile(r"(?<![A-Za-z])CUDA(?![a-z])|NVCC")
@@ -125,7 +127,14 @@ def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
             line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
         line = re.sub(r"\bLABELS\s+.*", "", line)
         if match := _NAMED.search(line):
-            yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60])
+            group = "sources" if re.search(r"\.cuh?$", match.group()) else "names"
+            yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60], group=group)
+
+
+_PACKAGE = re.compile(
+    r"(?i)cuda(?:toolkit|_?\w+)?|cu(?:dnn|blas|fft|rand|sparse|solver|tlass|tensor|quantum|pti|file|dss|opt)\w*|nccl|nv\w+|"
+    r"cub|cccl|libcudacxx|thrust|optix|tensorrt|nvidia\w*"
+)
 
 
 def _commands(f: TextFile) -> Iterator[Hit]:
@@ -139,15 +148,7 @@ def _commands(f: TextFile) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=f"list({text[:60]})")
         elif keyword == "enable_language" and "CUDA" in words_:
             yield entry_hit(f, entry, text=f"enable_language({text})")
-        elif keyword == "find_package" and first in (
-            "CUDA",
-            "CUDAToolkit",
-            "cuDNN",
-            "CUDNN",
-            "NCCL",
-            "CUB",
-            "Thrust",
-        ):
+        elif keyword == "find_package" and _PACKAGE.fullmatch(first):
             yield entry_hit(f, entry, text=f"find_package({text[:60]})")
         elif keyword in (
             "cuda_add_library",
@@ -200,5 +201,11 @@ def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
         if _AMD.search(line) or line.lstrip().startswith("#"):
             continue
         asked = re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line)
-        if asked or (_MAKE.search(line) and not re.search(r"\b(echo|printf|info|warning|error)\b", line)):
-            yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW)
+        named = _MAKE.search(line)
+        if asked or (named and not re.search(r"\b(echo|printf|info|warning|error)\b", line)):
+            group = "sources" if named and re.search(r"\.cuh?$", named.group()) else ""
+            yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW, group=group)
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -40,3 +42,19 @@ RULE = Rule(
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDA_ARCH_LIST__", ctx.project.macros):
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    """``#ifdef __CUDA_ARCH__`` tells device from host code: HIP's name for that is added."""
+    line = f.line_text(hit.line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+__CUDA_ARCH__|if\s+defined\s*\(?\s*__CUDA_ARCH__\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
+    )
+    if match is not None:
+        text = f"{match.group(1)}if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__){match.group(2)}"
+        return Edit(hit.line, 0, text, length=len(line), needs="the arm holds no PTX and no intrinsic that HIP lacks")
+    least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
+    if least is not None and int(least.group(3)) <= 700:
+        text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
+        return Edit(hit.line, 0, text, length=len(line), needs="the arm is what every AMD GPU can run, too")
+    return Refusal(hit.line, "a test of a version: which side AMD belongs to is a decision")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.rules._common import (
     hit,
     import_guard,
     imports_of,
+    optional_import,
 )
 
 RULE = Rule(
@@ -59,3 +62,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             continue
         severity = Severity.MEDIUM if f.at_import(node) else Severity.LOW
         yield hit(node, severity=severity, guarded_by=import_guard(f, node), name=name)
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    return optional_import(node, f)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -59,3 +61,7 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 check_cmake = check_make = check_shell = _scan
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

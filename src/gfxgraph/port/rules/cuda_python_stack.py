@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Hit, Rule, Severity, Text
@@ -43,4 +44,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     pattern = r"numba\.cuda|pycuda|nvmath|warp|cuda\.(tile|core|cccl)|cuda\.bindings" + (
         "" if own else r"|cuda\.cuda|cuda\.cudart|cuda\.nvrtc"
     )
-    yield from import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM)
+    for h in import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM):
+        yield replace(h, group="imports")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
+from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
     entry_hit,
+    hit,
     is_cuda_group,
     line_hit,
+    once_a_line,
 )
 
 RULE = Rule(
@@ -57,6 +61,17 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
 def _lines(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry, match in f.matching(f"{_INDEX}|{_LOCAL}"):
         yield entry_hit(f, entry, re.escape(match.group()), text=match.group())
+
+
+def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    """Installers written in Python, and what a setup script requires."""
+    hits = []
+    for node in f.nodes(ast.Constant):
+        if isinstance(node.value, str) and len(node.value) < 1000 and not f.is_docstring(node):
+            match = re.search(f"{_INDEX}|{_LOCAL}", node.value)
+            if match and not isinstance(f.parent(node), ast.Compare) and not re.search(r"rocm|\bhip\b", node.value):
+                hits.append(hit(node, text=match.group()))
+    yield from once_a_line(hits)
 
 
 check_docker = check_shell = check_yaml = check_make = check_ini = _lines

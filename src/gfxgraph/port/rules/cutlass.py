@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
@@ -43,7 +44,7 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    found = list(include_hits(f, r"(cutlass|cute)(/|\.h)"))
+    found = list(include_hits(f, r"(cutlass|cute)(/|\.h)", group="includes"))
     yield from found
     if not found:
         hits = [
@@ -55,4 +56,5 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from import_hits(f, r"cutlass|cute", Severity.HIGH, Severity.MEDIUM)
+    for h in import_hits(f, r"cutlass|cute", Severity.HIGH, Severity.MEDIUM):
+        yield replace(h, group="imports")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import line_hit, once_a_line
@@ -67,7 +68,7 @@ def _all(f: CppFile) -> Iterator[Hit]:
         if body is None:
             continue
         head = f.source(n)[: max(0, body.start_byte - n.start_byte)]
-        device = re.search(r"__device__|(?i:\w*(device|HD|inline_hd)\w*\s)", head)
+        device = re.search(r"__device__|(?i:(?<!\w)\w*(device|HD|inline_hd)\w*\s)", head)
         found = _OPERATOR.search(head) or (_FUNCTION.search(head) if "__device__" in head else None)
         if found and device and "::" not in head[: found.start()].split("(")[0]:
             up = f.enclosing(n, "namespace_definition", "class_specifier", "struct_specifier")
@@ -76,3 +77,17 @@ def _all(f: CppFile) -> Iterator[Hit]:
             yield line_hit(
                 f.line(n), f.column(n), name=found.group(1), end_line=f.line(n) + n.end_point[0] - n.start_point[0]
             )
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+    """The whole definition goes under a condition."""
+    if not hit.end_line:
+        return Refusal(hit.line, "a type: which of its members are used decides")
+    first = hit.line
+    while first > 1 and f.line_text(first - 1).lstrip().startswith("template"):
+        first -= 1
+    lines = [f.line_text(n) for n in range(first, hit.end_line + 1)]
+    if any(line.rstrip().endswith("\\") for line in lines):
+        return Refusal(hit.line, "inside a macro")
+    text = "\n".join(["#if !defined(__HIP_PLATFORM_AMD__)", *lines, "#endif"])
+    return Edit(first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types")

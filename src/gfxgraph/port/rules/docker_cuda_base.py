@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.rules._common import (
@@ -36,17 +38,47 @@ RULE = Rule(
     needs=("cuda", "nvcr.io"),
 )
 _IMAGE = re.compile(
-    r"(?:docker\.io/)?nvidia/cuda\S*|nvcr\.io/nvidia/\S+|\S*pytorch/pytorch:\S*cuda\S*|\S+[:-]cu1\d\d\S*"
+    r"(?:docker\.io/)?nvidia/cuda\S*|nvcr\.io/nvidia/\S+|(?<!\S)\S*pytorch/pytorch:\S*cuda\S*|(?<!\S)\S+[:-]cu1\d\d\S*"
 )
 
 
 def check_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    cuda = False
     for entry in f.commands("FROM", "ARG"):
         match = _IMAGE.search(entry.text)
         if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
             yield entry_hit(f, entry, image=match.group())
+            cuda = entry.keyword == "FROM" or cuda
+    if cuda:
+        for entry in f.entries:
+            if entry.keyword not in ("FROM", "ARG"):
+                for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+                    line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
+                    if (found := _REST.search(line)) and not re.search(r"(?i)rocm|\bhip|\bamd\b", line):
+                        made = entry_hit(f, entry, image=found.group(), severity=Severity.LOW, group="image")
+                        yield replace(made, line=number, end_line=number)
+
+
+# What else in such a file is NVIDIA's: packages, paths, variables, keys of its repository.
+_REST = re.compile(
+    r"(?i)/usr/local/cuda\S*|\b(?:cuda|cudnn|nccl|nvidia|libcu|libnv|tensorrt)[\w-]*|\bLD_LIBRARY_PATH\S*cuda|TORCH_CUDA\w*|NVIDIA_\w+|\bcu1\d\d\b|sm_\d\d"
+)
 
 
 def check_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry, match in f.matching(rf"\b(?:image|container)\s*:\s*[\"']?(?:{_IMAGE.pattern})"):
         yield entry_hit(f, entry, image=match.group().partition(":")[2].strip())
+
+
+def fix_docker(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    """The base image becomes a build argument whose default is the old one."""
+    line = f.lines[hit.line - 1] if 0 < hit.line <= len(f.lines) else ""
+    match = re.fullmatch(r"FROM\s+(\S+)(.*)", line.strip())
+    if match is None or "$" in line:
+        return None if hit.group else Refusal(hit.line, "the image is computed")
+    number = sum(row.upper().startswith("FROM") for row in f.lines[: hit.line - 1])
+    if number:
+        return Refusal(hit.line, "an argument of a later stage must stand before the first FROM")
+    text = f"ARG BASE_IMAGE={match[1]}\nFROM ${{BASE_IMAGE}}{match[2]}"
+    needs = "docker build --build-arg BASE_IMAGE=rocm/dev-ubuntu-22.04 (or rocm/pytorch) for AMD"
+    return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)

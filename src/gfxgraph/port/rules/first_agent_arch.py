@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
@@ -40,7 +40,7 @@ RULE = Rule(
     good="ARCHS=$(rocminfo | grep -o 'gfx[0-9a-f]*' | sort -u)\n",
     needs=("rocminfo", "rocm_agent_enumerator"),
 )
-_FIRST = r"rocminfo\b.*\|.*(head\s+-n?\s*1\b|-m\s*1\b|awk.*exit|sed.*1q)"
+_FIRST = r"rocminfo\b[^|]*\|.{0,60}(head\s+-n?\s*1\b|-m\s*1\b|awk.{0,60}exit|sed.{0,40}1q)"
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:

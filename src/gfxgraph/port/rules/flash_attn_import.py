@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
 )
 from gfxgraph.port.rules._common import (
     import_hits,
+    optional_import,
 )
 
 RULE = Rule(
@@ -47,3 +50,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield Hit(h.line, h.column, h.node, h.values, Severity.HIGH, guarded_by=h.guarded_by)
         else:
             yield h
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    return optional_import(node, f)

@@ -40,7 +40,7 @@ RULE = Rule(
     ),
     bad="import torch\n\n\ndef quantize(x, scale):\n    return (x * scale).to(torch.float8_e4m3fn)\n",
     good="from gfxgraph.rocm import fp8_dtype\n\n\ndef quantize(x, scale):\n    return (x * scale).to(fp8_dtype())\n",
-    needs=("float8_e4m3fn", "float8_e5m2"),
+    needs=("e4m3", "float8_e5m2"),
 )
 
 
@@ -52,7 +52,13 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if _is_harmless(f, node):
             continue
         found.append(hit(node, expr=f.source(f.parent(node) or node)[:100] or node.attr))
+    for constant in f.nodes(ast.Constant):
+        if constant.value in _BY_NAME and not f.is_docstring(constant) and not _is_harmless(f, constant):
+            found.append(hit(constant, severity=Severity.MEDIUM, expr=f.source(f.parent(constant) or constant)[:100]))
     yield from once_a_line(found)
+
+
+_BY_NAME = ("float8_e4m3fn", "fp8_e4m3fn", "fp8_e4m3", "e4m3fn", "torch.float8_e4m3fn")
 
 
 def _is_harmless(f: PyFile, node: ast.AST) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import (
     WAVE64,
 )
@@ -13,6 +13,7 @@ from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
     cpp_hit,
+    exchanges,
     is_thread_index,
     once_a_line,
 )
@@ -37,8 +38,8 @@ RULE = Rule(
         "使用 warpSize - 1 与 warpSize，或按架构的编译期宏。",
     ),
     path="k.cu",
-    bad="__global__ void k(float* o) { int lane = threadIdx.x & 31; o[lane] = 0; }\n",
-    good="__global__ void k(float* o) { int lane = threadIdx.x % warpSize; o[lane] = 0; }\n",
+    bad="__global__ void k(float* o) { int lane = threadIdx.x & 31; o[lane] = __shfl_down(o[lane], 1); }\n",
+    good="__global__ void k(float* o) { int tx = threadIdx.x % 32, ty = threadIdx.x / 32; o[ty * 32 + tx] = 0; }\n",
     needs=("threadidx", "lane", "tid", "thread"),
 )
 
@@ -48,6 +49,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: CppFile) -> Iterator[Hit]:
+    """A 32 that divides a tile or a bank is no warp: only code whose lanes exchange values is looked at."""
     for n in f.nodes("binary_expression"):
         operator = f.source(n.child_by_field_name("operator"))
         right = f.source(n.child_by_field_name("right")).strip("()")
@@ -55,6 +57,8 @@ def _all(f: CppFile) -> Iterator[Hit]:
         number = re.sub(r"(?i)(?<=[0-9a-f])u?l*$", "", f.expand(right)) if re.fullmatch(r"\w+", right) else right
         if operator in ("<", "<=", ">", ">=", "==") and number in ("16", "24", "28", "31", "32"):
             if left is not None and re.fullmatch(r"(?i)(my_?)?lane(_?(id|idx|index))?", f.source(left).strip("()")):
+                if not exchanges(f, n):
+                    continue
                 yield cpp_hit(f, n, expr=f.source(n)[:80])
             continue
         wanted = {"&": ("31", "0x1f", "0x1F"), "%": ("32",), "/": ("32",), ">>": ("5",)}.get(operator, ())
@@ -64,6 +68,8 @@ def _all(f: CppFile) -> Iterator[Hit]:
             continue
         if right != number and re.search(r"(?i)warp.*size|warp_threads", right):
             continue  # the constant itself is reported where it is defined
+        if not exchanges(f, n):
+            continue
         if f.qualifiers(n) or f.path.endswith((".cu", ".cuh")):
             yield cpp_hit(f, n, expr=f.source(n)[:80])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import (
     WAVE64,
 )

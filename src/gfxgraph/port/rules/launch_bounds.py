@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
@@ -41,7 +41,7 @@ RULE = Rule(
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for match in re.finditer(r"__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)", f.code):
-        parts = re.split(r",(?![^(<]*[)>])", match.group(1))
+        parts = re.split(r",(?![^(<]{0,80}[)>])", match.group(1))
         if (
             len(parts) == 2
             and parts[1].strip() != "1"

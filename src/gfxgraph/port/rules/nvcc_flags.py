@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_import
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -111,11 +114,55 @@ def _is_build(f: PyFile) -> bool:
     return f.path.endswith("setup.py") or "nvcc" in f.text or "cpp_extension" in f.text
 
 
+# What no other compiler has, so that the line need not name nvcc.
+_SURE = re.compile(r"-Xcompiler|--?expt-|--?extended-lambda|use_fast_math|-Xptxas|--ptxas-options|-Xcudafe|-Xfatbin|-lineinfo|--generate-line-info")
+_CUDA = re.compile(r"(?i)nvcc|cuda")
+_DEBUG = re.compile(r"(?:^|[\s\"'])(-G)(?=[\"'\s]|$)")
+
+
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(FLAG.pattern):
-        if re.search(r"nvcc|cuda|NVCC|CUDA", entry.keyword + entry.text) or f.kind == "make":
-            if not re.search(r"hip|rocm", entry.text, re.I):
-                yield entry_hit(f, entry, re.escape(match.group(1)), flag=match.group(1))
+    for entry in f.entries:
+        if entry.keyword == "if" or re.search(r"hip|rocm", entry.text, re.I):
+            continue
+        named = f.kind == "make" or bool(_CUDA.search(entry.keyword + entry.text))
+        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+            line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
+            match = FLAG.search(line) or (_DEBUG.search(line) if named and f.kind in ("cmake", "make") else None)
+            if match and (named or _SURE.search(line)) and not re.search(r"\bmessage\b|\becho\b|^cmake\b.* -G", line.strip()):
+                yield replace(entry_hit(f, entry, flag=match.group(1)), line=number, end_line=number)
 
 
 check_cmake = check_make = check_shell = _scan
+
+
+_FOR_CLANG = {
+    "--use_fast_math": "-ffast-math", "-use_fast_math": "-ffast-math", "-rdc=true": "-fgpu-rdc", "--rdc=true": "-fgpu-rdc",
+    "--relocatable-device-code=true": "-fgpu-rdc", "-lineinfo": "-gline-tables-only",
+    "--generate-line-info": "-gline-tables-only",
+}  # fmt: skip
+
+
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+    """A flag that clang has under another name is chosen; a list of those it lacks is left out as a whole."""
+    define = torch_import(f.tree, node)
+    if not isinstance(node, ast.Constant) or define is None:
+        return Refusal(node.lineno, "torch is not imported before this line")
+    needs = "the build runs with the torch that the extension is for"
+    up = f.parent(node)
+    if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
+        return Edit(node.lineno, node.col_offset, f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})', needs=needs, define=define)
+    if isinstance(up, ast.List) and not isinstance(f.parent(up), ast.Starred):
+        elements = [e.value for e in up.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        if len(elements) != len(up.elts):
+            return Refusal(node.lineno, "the list is computed in part")
+        kept = [_FOR_CLANG.get(e, e) for e in elements if e in _FOR_CLANG or not (FLAG.search(e) or _ARCH.search(e))]
+        shown = ", ".join(f'"{e}"' for e in dict.fromkeys(kept))
+        return Edit(up.lineno, up.col_offset, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
+    return Refusal(node.lineno, "not an element of a list of flags")
+
+
+_ARCH = re.compile(r"-gencode|arch=compute|code=sm_|-arch=sm_")
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
 )
 from gfxgraph.port.rules._common import (
     import_hits,
+    optional_import,
 )
 
 RULE = Rule(
@@ -65,3 +68,7 @@ _TABLE = (
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for pattern, instead in _TABLE:
         yield from import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM, instead=instead)
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    return optional_import(node, f)

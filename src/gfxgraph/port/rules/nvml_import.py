@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -15,6 +17,7 @@ from gfxgraph.port.rules._common import (
     hit,
     import_hits,
     once_a_line,
+    optional_import,
 )
 
 RULE = Rule(
@@ -60,8 +63,13 @@ def _all(f: PyFile) -> Iterator[Hit]:
             "nvmlInit"
         ):
             tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
-            guarded = f"line {tried.lineno}: try" if tried else ""
-            yield hit(named or used, severity=Severity.LOW, guarded_by=guarded, name=name)
+            # Caught it does not stop the program, but what it asked is then unknown on AMD.
+            expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
+            handled = expected or bool(re.search(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b", f.text))
+            guarded = f"line {tried.lineno}: try" if tried is not None and handled else ""
+            where = named or used
+            made = hit(where, severity=Severity.LOW, guarded_by=guarded, name=name)
+            yield replace(made, group="calls" if isinstance(used, ast.Call) else "")
     for node in f.nodes(ast.If, ast.IfExp):
         text = f.source(node.test)
         if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):
@@ -70,3 +78,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else "",
             ):
                 yield hit(node.test, severity=Severity.LOW, name=text[:80])  # what AMD gets then is the else
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    return optional_import(node, f)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.text import TextFile
@@ -40,6 +40,8 @@ _INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    if ctx.project.requires == frozenset({"other"}):
+        return  # nothing of what it installs comes from a CUDA index
     cuda_image = any(e.keyword == "FROM" and re.search(r"nvidia/cuda|nvcr\.io|-cuda", e.text) for e in f.entries)
     for entry in f.entries:
         match = _INSTALL.search(entry.text)

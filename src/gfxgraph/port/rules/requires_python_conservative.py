@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Hit, Rule, Severity, Text
 from gfxgraph.port.readers.requirements import RequirementFile
@@ -15,7 +15,7 @@ from gfxgraph.port.rules._common import (
 RULE = Rule(
     id="GFX008",
     code="requires-python-conservative",
-    severity=Severity.INFO,
+    severity=Severity.LOW,
     phase=0,
     tier="extended",
     confidence="seed-only",
@@ -40,6 +40,6 @@ RULE = Rule(
 
 def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
     match = re.search(r"(?:>=|\^|~=)\s*3\.(\d+)", f.requires_python)
-    if match and int(match.group(1)) > 12:
+    if match and int(match.group(1)) > 10:
         line = next((n for n, t in enumerate(f.lines, 1) if f.requires_python in t), 1)
         yield line_hit(line, spec=f.requires_python)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
@@ -77,11 +80,34 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(write, text=key)
 
 
+_LINE = re.compile(
+    rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b|"
+    r"arch=compute_\$\S*|code=sm_\$\S*|\bCUDA_ARCH(?:_FLAGS|ITECTURES)?\s*[:?]?=\s*-?\S*\d\d"
+)
+
+
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(
-        rf"{FLAG.pattern}|\bTORCH_CUDA_ARCH_LIST\s*[= ]\s*[\"']?\d+\.\d[^\s]*|\bcuda_select_nvcc_arch_flags\b"
-    ):
-        yield entry_hit(f, entry, re.escape(match.group().split()[0]), text=match.group()[:60])
+    for entry in f.entries:
+        if entry.keyword == "if":
+            continue
+        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
+            line = re.sub(r"(^|\s)#.*", "", f.lines[number - 1]) if number <= len(f.lines) else ""
+            if match := _LINE.search(line):
+                yield replace(entry_hit(f, entry, text=match.group()[:60]), line=number, end_line=number)
 
 
 check_docker = check_shell = check_make = check_cmake = check_yaml = _scan
+
+
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+    """A list that names NVIDIA's architectures is not given to AMD's compiler; torch adds AMD's own."""
+    # lazily: every file here is a rule, and a rule found in two files would be there twice
+    from gfxgraph.port.rules.nvcc_flags import fix_python as of_flags
+
+    if isinstance(node, ast.Constant):
+        return of_flags(node, f, ctx)
+    return Refusal(getattr(node, "lineno", 1), "the environment variable is read by torch on NVIDIA only: harmless")
+
+
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+    return fix_entry(f, hit.line)

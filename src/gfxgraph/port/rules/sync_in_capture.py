@@ -38,6 +38,13 @@ RULE = Rule(
     good="import gfxgraph\nimport torch\n\ng = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g):\n    n = x.sum()\n",
     needs=("cuda.graph", "graph("),
 )
+_RNG = tuple(
+    f"torch.{name}"
+    for name in (
+        "get_rng_state", "random.get_rng_state", "cuda.get_rng_state", "cuda.get_rng_state_all", "initial_seed",
+        "cuda.initial_seed", "cuda.random.get_rng_state", "random.fork_rng", "cuda.set_rng_state", "set_rng_state",
+    )
+)  # fmt: skip
 _METHODS = frozenset({"item", "cpu", "numpy", "tolist", "synchronize", "nonzero", "wait"})
 
 
@@ -47,7 +54,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if isinstance(node, ast.Call):
                 name = f.call_name(node)
                 attr = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-                if name in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "print") or (
+                if name in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "print", *_RNG) or (
                     attr in _METHODS and not name.startswith(("os.", "np."))
                 ):
                     yield hit(node, expr=f.source(node)[:80])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -63,6 +64,11 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
                     yield cpp_hit(f, call, expr=f.source(call.node)[:80])
             elif not mask.isupper() and not _wide(f, mask):
                 yield cpp_hit(f, call, expr=f.source(call.node)[:80], severity=Severity.LOW)
+    masks = {re.split(r"\.|->", c.texts[0])[-1] for c in f.calls_like(SYNC_INTRINSICS + r"|__syncwarp") if c.texts}
+    for n in f.nodes("init_declarator"):
+        name, value = f.source(n.child_by_field_name("declarator")), f.source(n.child_by_field_name("value"))
+        if name in masks and is_full_mask_32(f, value):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
     for name, takes, body, line in f.defines():
         if not takes and re.search(r"(?i)mask|lanes", name) and is_full_mask_32(f, body):
             yield line_hit(line, expr=f"#define {name} {body}")
@@ -82,3 +88,24 @@ def _wide(f: CppFile, name: str) -> bool:
     """Whether something in the file makes the mask 64 bits wide, or takes it from the device."""
     wide = r"64_t|long long|ull\b|lane_?mask_t|__ballot|__activemask|\bauto\b|template"
     return bool(re.search(rf"(?i)({wide})[^;{{}}]*\b{name}\b|\b{name}\b[^;{{}}]*({wide})", f.code))
+
+
+_MASK = (
+    "#if defined(USE_ROCM) || defined(__HIP_PLATFORM_AMD__)\n#define FULL_WARP_MASK (~0ull >> (64 - warpSize))\n"
+    "#else\n#define FULL_WARP_MASK {old}\n#endif\n"
+)
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
+    line = f.line_text(hit.line)
+    found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
+    if len(found) != 1 or "FULL_WARP_MASK" in f.code:
+        return Refusal(hit.line, "the mask is no literal, or several stand on the line")
+    old = found[0].group(1)
+    if any(m != old for m in re.findall(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", f.code)):
+        return Refusal(hit.line, "the file spells the mask in several ways")
+    return Edit(
+        hit.line, found[0].start(1), "FULL_WARP_MASK", length=len(old), define=_MASK.format(old=old),
+        needs="all lanes of the wavefront take part, as on NVIDIA",
+    )  # fmt: skip

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.python import (
     PyFile,
     int_of,
+    text_of,
 )
 from gfxgraph.port.rules._common import (
     hit,
+    import_guard,
+    imports_of,
 )
 
 RULE = Rule(
@@ -38,7 +41,7 @@ RULE = Rule(
     ),
     bad="def threads(num_warps):\n    return num_warps * 32\n",
     good="def threads(num_warps, target):\n    return num_warps * target.warp_size\n",
-    needs=("num_warps", "get_current_target", ".arch"),
+    needs=("num_warps", "get_current_target", ".arch", "triton"),
 )
 
 
@@ -51,6 +54,19 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 )
                 if named and int_of(b) == 32:
                     yield hit(node, expr=f.source(node))
+    for call in f.calls("*.GPUTarget", "GPUTarget"):
+        if call.args and text_of(call.args[0]) == "cuda":
+            yield hit(call, expr=f.source(call)[:80])
+    for taken in f.nodes(ast.Subscript):
+        if text_of(taken.slice) in ("ptx", "cubin", "sass") and re.search(r"\basm$", f.source(taken.value)):
+            yield hit(taken, expr=f.source(taken)[:80])
+    for site, name in imports_of(f, r"triton\.backends\.nvidia|triton\.runtime\.driver\.CudaDriver|triton\.common\.backend"):
+        yield hit(site, guarded_by=import_guard(f, site), expr=name)
+    for compare in f.nodes(ast.Compare):
+        if any(text_of(s) == "cuda" for s in compare.comparators) and re.search(
+            r"(?i)target\.backend|get_current_target\(\)\.backend|triton\w*backend", f.source(compare.left)
+        ):
+            yield hit(compare, expr=f.source(compare)[:80])
     for compare in f.nodes(ast.Compare):
         sides = [compare.left, *compare.comparators]
         for side in sides:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
@@ -45,7 +45,7 @@ _WEAK = r"__f(add|sub|mul|div|sqrt|rcp|maf)_rn|__d(add|sub|mul|div|sqrt|rcp)_rn|
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     own = set(re.findall(r"__device__[^;{}()]*?\b(__\w+)\s*\([^;]*?\)\s*\{", f.code))
     known = ctx.project.macros.known
-    for pattern, severity in ((_MISSING, None), (_WEAK, Severity.LOW)):
-        for h in ident_hits(f, pattern, severity=severity):
+    for pattern, severity, group in ((_MISSING, None, ""), (_WEAK, Severity.INFO, "nearest")):
+        for h in ident_hits(f, pattern, severity=severity, group=group):
             if h.values["name"] not in own and h.values["name"] not in known:
                 yield h

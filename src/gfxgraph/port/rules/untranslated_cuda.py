@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -54,16 +57,40 @@ _API = (
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    name = f.path.rpartition("/")[2]
-    translated = name in ctx.project.extension_sources or (
-        ctx.project.has_torch_extension and f.path.endswith((".cu", ".cuh"))
-    )
-    guarded = "torch's hipify translates this source during the build" if translated else ""
-    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded)
+    guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
+    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
     known = ctx.project.macros.known
     hits = [
-        line_hit(line, column, name=name, guarded_by=guarded)
+        line_hit(line, column, name=name, guarded_by=guarded, group="names")
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]
     yield from once_a_line(hits)
+
+
+_PLACE = {
+    "cublas": "hipblas/hipblas.h", "cufft": "hipfft/hipfft.h", "curand_kernel": "hiprand/hiprand_kernel.h",
+    "curand": "hiprand/hiprand.h", "cusparse": "hipsparse/hipsparse.h", "cusolver": "hipsolver/hipsolver.h",
+    "cuda_fp16": "hip/hip_fp16.h", "cuda_bf16": "hip/hip_bf16.h", "cuComplex": "hip/hip_complex.h",
+    "cub/": "hipcub/hipcub.hpp", "nvrtc": "hip/hiprtc.h",
+}  # fmt: skip
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+    """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
+    here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
+    if hit.line not in here or hit.line - 1 in here:
+        return None  # a name, or within a run: the first line is edited
+    last = hit.line
+    while last + 1 in here:
+        last += 1
+    old = [f.line_text(n) for n in range(hit.line, last + 1)]
+    wanted = [place for row in old for key, place in _PLACE.items() if key in row]
+    new = [f"#include <{name}>" for name in dict.fromkeys(wanted)]
+    if ctx.project.compat:
+        near = posixpath.relpath(ctx.project.compat, posixpath.dirname(f.path) or ".")
+        new = [f'#include "{near}"', *[n for n in new if "hipcub" in n or "_kernel" in n]]
+    else:
+        new = ["#include <hip/hip_runtime.h>", *new]
+    text = "\n".join(["#if defined(USE_HIP)", *new, "#else", *old, "#endif"])
+    return Edit(hit.line, 0, text, last_line=last, needs="the HIP build defines USE_HIP", absent="USE_HIP")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import (
     WAVE64,
 )
@@ -73,7 +73,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for n in f.nodes("template_function", "template_type"):
         text = f.source(n)
         if re.match(
-            r"(\w+::)*(WarpReduce|WarpScan|WarpExchange|WarpLoad|WarpStore|tiled_partition|thread_block_tile)<",
+            r"(\w+::)*(tiled_partition|thread_block_tile)<",
             text,
         ) and re.search(r"[<,]\s*32\s*[,>]", text):
             yield cpp_hit(f, n, expr=text[:80])
@@ -88,7 +88,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 def _bounded(value: str) -> bool:
     """``std::min(kNThreads, 32)``, ``n < 32 ? n : 32``: a warp size that never passes 32."""
-    return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\(.*\b32[uU]?\b|\?.*\b32[uU]?\b", value))
+    return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\([^;?]{0,60}\b32[uU]?\b|\?[^;?]{0,60}\b32[uU]?\b", value))
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

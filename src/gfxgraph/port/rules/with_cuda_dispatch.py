@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import line_hit, macro_tests, once_a_line
@@ -52,3 +54,15 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
         if (name not in own or ctx.project.asks_cuda_home) and name not in guards
     )
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    """The macro of the same name with HIP in place of CUDA is asked as well."""
+    line = f.line_text(hit.line)
+    match = re.fullmatch(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line)
+    if match is None:
+        return Refusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+    name = match.group(2) or match.group(3)
+    other = name.replace("CUDA", "HIP")
+    text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"
+    return Edit(hit.line, 0, text, length=len(line), needs=f"the HIP build defines {other}", absent=other)

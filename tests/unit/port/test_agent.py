@@ -1,0 +1,173 @@
+"""The strategy, the order of the edits, the document for porting agents and its gate; training in `verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+
+from gfxgraph.cli.port import command
+from gfxgraph.port import verify
+from gfxgraph.port.audit import audit
+from gfxgraph.port.facts import gather
+from gfxgraph.port.impact import Impact, impact_of
+from gfxgraph.port.project import discover
+from gfxgraph.port.registry import load
+from gfxgraph.port.strategy import Way, choose, stages
+from tests.unit.port.conftest import write
+
+CPP = "#include <cuda_runtime.h>\nvoid f() { cudaMalloc(&p, 3); }\n"
+KERNEL = "__global__ void k(float* o) { o[0] = __shfl_xor_sync(0xffffffff, o[0], 1); }\n"
+SETUP = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['k.cu'])\n"
+PTX = '__global__ void p() { asm volatile("cp.async.wait_all;"); }\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "way"),
+    [
+        ({"a.cpp": CPP, "k.cu": KERNEL, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n"}, Way.HEADER),
+        ({"setup.py": SETUP, "k.cu": KERNEL}, Way.HIPIFY),
+        ({"k.cu": KERNEL, "Makefile": "hip:\n\thipcc k.cu\n"}, Way.EXISTING),
+        ({"a.cu": PTX, "b.cu": PTX, "setup.py": SETUP}, Way.DUAL),
+        ({"m.py": "import triton\n\nif x.target.backend == 'cuda':\n    pass\n"}, Way.TRITON),
+        ({"m.py": "import torch\n"}, Way.NONE),
+    ],
+)
+def test_the_way_follows_from_the_repository(tmp_path: Path, files: dict[str, str], way: Way) -> None:
+    """What builds the sources, and how much has no counterpart, decides; the reasons say so in both languages."""
+    write(tmp_path, files)
+    project = discover(str(tmp_path))
+    gather(project)
+    chosen = choose(audit(str(tmp_path), jobs=1), project)
+    assert chosen.way is way
+    assert chosen.reasons and all(en and zh and en != zh for en, zh in chosen.reasons)
+
+
+def test_stages_hold_every_finding_once(tmp_path: Path) -> None:
+    """Packages, build, what stops, what is silently wrong, what is slow, names."""
+    text = "import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+    files = {"a.cpp": CPP, "k.cu": KERNEL + PTX, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n", "m.py": text}
+    write(tmp_path, files)
+    findings = audit(str(tmp_path), jobs=1).findings
+    made = stages(findings)
+    assert sum(s.count for s in made) == len(findings)
+    assert [s.codes[0] for s in made][0] == "cmake-cuda-language" and made[-1].codes == ("untranslated-cuda",)
+    plan = CliRunner().invoke(command, ["plan", str(tmp_path)]).output
+    assert plan.index("the build, until") < plan.index("what stops the compiler") < plan.index("names, which")
+
+
+def test_impacts_name_rules_that_exist() -> None:
+    """Every code with an impact of its own is a rule's."""
+    from gfxgraph.port import impact
+
+    known = {r.rule.code for r in load()}
+    listed = impact._SILENT | impact._SLOW | impact._NAME
+    assert listed <= known
+    assert impact_of("inline-ptx") is Impact.BREAKS and impact_of("lane-arithmetic") is Impact.SILENT
+
+
+def test_agent_document_and_gate(tmp_path: Path) -> None:
+    """The document ranks findings and holds diffs that apply; the gate passes when nothing that breaks is left."""
+    root = tmp_path / "repo"
+    gate = "import torch\n\ncap = torch.cuda.get_device_capability()\nassert cap >= (8, 0)\nbf16 = cap >= (8, 0)\n"
+    write(root, {"m.py": gate, "a.cpp": CPP})
+    cli, saved = CliRunner(), tmp_path / "port.json"
+    done = cli.invoke(command, ["agent", str(root), "--json"])
+    data = json.loads(done.output)
+    assert done.exit_code == 0
+    assert [w["impact"] for w in data["work"]] == ["silent", "silent", "name"]
+    assert [w["edit"]["in_patch"] for w in data["work"]] == [True, False, True]
+    assert "decision" in data["work"][1]["edit"]["refused"]
+    assert {p["path"] for p in data["patches"]} >= {"m.py", "a.cpp", "cuda_to_hip.h"}
+    saved.write_text(done.output)
+    assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
+    cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])
+    half = json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)
+    assert not half["passed"] and [f["line"] for f in half["left"]] == [5] and not half["new"]
+    data["gate"]["accepted"] = {half["left"][0]["fingerprint"]: "bf16 is there on every target"}
+    saved.write_text(json.dumps(data))
+    passed = cli.invoke(command, ["agent", str(root), "--gate", str(saved)])
+    assert passed.exit_code == 0 and json.loads(passed.output)["accepted"] == 1
+    (root / "new.cu").write_text("__device__ int lane = threadIdx.x & 31; // __shfl\n#include <mma.h>\n")
+    assert json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)["new"]
+    saved.write_text("{}")
+    assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 2
+
+
+MODEL = """import torch
+
+
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+
+class _Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 1.5
+
+
+class Broken(torch.nn.Sequential):
+    def forward(self, x):
+        return super().forward(x) if not torch.is_grad_enabled() else self[2](_Wrong.apply(self[1](self[0](x))))
+
+
+def broken():
+    return Broken(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+
+def loss(out):
+    return out.abs().mean()
+"""
+
+
+def test_verify_compares_losses_and_gradients(tmp_path: Path) -> None:
+    """A backward pass that is wrong fails a model whose outputs agree, and names the first gradient."""
+    pytest.importorskip("torch")
+    from gfxgraph.rocm import golden
+
+    (tmp_path / "t.py").write_text(MODEL)
+    made = golden.record(golden.load_target(f"{tmp_path}/t.py:build"), shapes=[(2, 8)])
+    same = golden.compare(golden.load_target(f"{tmp_path}/t.py:build"), made, iterations=1)
+    assert same["passed"] and same["cases"][0]["training"]["outcome"] == "passed"
+    assert same["loaded"]["model"].endswith("container.py") and same["cases"][0]["first_run_s"] >= 0
+    row = golden.compare(golden.load_target(f"{tmp_path}/t.py:broken"), made, iterations=1)["cases"][0]
+    assert row["max_abs_error"] == 0 and not row["passed"]
+    assert row["training"]["outcome"] == "failed" and row["training"]["first_gradient"] == "0.bias"
+    del made["cases"][0]["training"]
+    old = golden.compare(golden.load_target(f"{tmp_path}/t.py:build"), made, iterations=1)
+    assert old["passed"] and old["cases"][0]["training"]["outcome"] == "skipped"
+
+
+def test_verify_names_caches_and_log_levels() -> None:
+    """Where compiled kernels are kept is said, and a log level that serialises calls fails."""
+    quiet = verify.environment_checks({"TRITON_CACHE_DIR": "/t"})
+    assert [c.outcome for c in quiet] == ["passed", "passed"] and "TRITON_CACHE_DIR=/t" in quiet[0].detail
+    assert verify.environment_checks({"AMD_LOG_LEVEL": "4"})[1].outcome == "failed"
+
+
+def test_progress_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line on stderr that is cleared in the end; nothing where stderr is a file."""
+    import sys
+
+    from gfxgraph.cli.port import _Progress
+
+    quiet = _Progress()
+    quiet.update(1, 2)
+    quiet.close()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    shown = _Progress()
+    shown.update(1, 2)
+    shown.close()
+    assert "1 of 2 files audited (50%)" in capsys.readouterr().err

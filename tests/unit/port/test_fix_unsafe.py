@@ -1,0 +1,245 @@
+"""Suggested edits: what each writes, its precondition, and what it leaves to a person."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+
+from gfxgraph.cli.port import command
+from gfxgraph.port.fix import compat, gate, run
+from gfxgraph.port.model import Fix
+from gfxgraph.port.registry import load
+from tests.unit.port.conftest import write
+
+GATE = "import torch\n\ncap = torch.cuda.get_device_capability()\n"
+
+
+def fixed(root: Path, files: dict[str, str]) -> dict[str, run.FileFix]:
+    write(root, files)
+    return {f.path: f for f in run.fix(str(root), unsafe=True)}
+
+
+def only(root: Path, name: str, text: str) -> run.FileFix:
+    return fixed(root, {name: text})[name]
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("assert cap >= (8, 0)", "assert (torch.version.hip is not None or cap >= (8, 0))"),
+        ("assert cap >= (9, 0)", "assert (torch.version.hip is not None or cap >= (9, 0))"),
+        ("if not cap >= (8, 0):\n    raise ValueError", "if not (torch.version.hip is not None or cap >= (8, 0)):"),
+        ("if cap < (8, 0):\n    raise ValueError", "if (torch.version.hip is None and cap < (8, 0)):"),
+        ("tma = cap >= (9, 0)", "tma = (torch.version.hip is None and cap >= (9, 0))"),
+        ("bf16 = cap >= (8, 0)", ""),
+    ],
+)
+def test_capability_gates_never_shut_amd_out(tmp_path: Path, line: str, becomes: str) -> None:
+    """A demand stays met on AMD, Hopper's features stay NVIDIA's, and what AMD has too is a decision."""
+    made = only(tmp_path, "m.py", f"{GATE}{line}\n")
+    if becomes:
+        assert becomes in made.new and gate.check("m.py", made.old, made.new).passes
+        for hip in (None, "6.4"):  # what runs: on AMD the program passes, on NVIDIA it is as it was
+            scope = {"torch": _Torch(hip), "ValueError": _StoppedError}
+            code = made.new.replace("import torch\n", "")
+            if hip:
+                exec(compile(code, "m.py", "exec"), scope)  # noqa: S102
+    else:
+        assert made.new == made.old and "decision" in made.refused[0].reason
+
+
+class _StoppedError(Exception):
+    pass
+
+
+class _Torch:
+    """torch on an AMD GPU that answers (9, 4), or none."""
+
+    class cuda:  # noqa: N801
+        @staticmethod
+        def get_device_capability() -> tuple[int, int]:
+            return (9, 4)
+
+    def __init__(self, hip: str | None) -> None:
+        self.version = type("version", (), {"hip": hip, "cuda": None if hip else "12.4"})
+
+
+TAIL = """__global__ void k(float* s) {
+  for (int o = blockDim.x >> 1; o > 32; o >>= 1) {
+    if (threadIdx.x < o) { s[threadIdx.x] += s[threadIdx.x + o]; }
+    __syncthreads();
+  }
+
+  for (int o = 32; o > 0; o >>= 1) {
+    if (threadIdx.x < o) { s[threadIdx.x] += s[threadIdx.x + o]; }
+    __syncwarp();
+  }
+  s[0] = 1;
+}
+"""
+
+
+def test_tails_become_one_loop(tmp_path: Path) -> None:
+    """The loop with barriers goes down to 0 and the tail goes, where both do the same; else it is left."""
+    made = only(tmp_path, "k.cu", TAIL)
+    assert made.new == TAIL.replace("> 32", "> 0").replace(TAIL[TAIL.index("\n\n  for") : TAIL.index("  s[0]")], "\n")
+    assert all(e.needs for e in made.applied)
+    other = TAIL.replace("+= s[threadIdx.x + o]; }\n    __syncwarp", "-= s[threadIdx.x + o]; }\n    __syncwarp")
+    made = only(tmp_path, "k.cu", other)
+    assert made.new == made.old and "different things" in made.refused[0].reason
+
+
+def test_imports_become_optional(tmp_path: Path) -> None:
+    """An import is wrapped only where nothing uses it while the module is imported."""
+    made = only(tmp_path, "m.py", "import pynvml\n\n\ndef f():\n    return pynvml.nvmlDeviceGetCount()\n")
+    assert made.new.startswith("try:\n    import pynvml\nexcept ImportError:\n    pynvml = None\n")
+    assert gate.check("m.py", made.old, made.new).passes
+    made = only(tmp_path, "m.py", "import pynvml\n\npynvml.nvmlInit()\n")
+    assert made.new == made.old and "while this module is imported" in made.refused[0].reason
+
+
+def test_optional_imports_are_told_from_other_handlers() -> None:
+    """The gate takes a handler that sets exactly the imported names to None, and no other."""
+    old = "import a\n"
+    assert gate.check("m.py", old, "try:\n    import a\nexcept ImportError:\n    a = None\n").passes
+    for handler in ("a = 1", "b = None", "a = None; f()", "pass", "raise"):
+        assert not gate.check("m.py", old, f"try:\n    import a\nexcept ImportError:\n    {handler}\n").passes
+    assert not gate.check("m.py", old, "try:\n    import a\nexcept Exception:\n    a = None\n").passes
+
+
+SETUP = """from setuptools import setup
+from torch.utils.cpp_extension import CUDAExtension
+
+flags = ["-O3", "--use_fast_math"]
+flags.extend(["-gencode=arch=compute_80,code=sm_80", "-DX"])
+"""
+
+
+def test_flags_are_chosen_by_platform(tmp_path: Path) -> None:
+    """Flags with a name of clang's are renamed, lists of architectures are left to torch, torch is imported."""
+    made = only(tmp_path, "setup.py", SETUP)
+    assert "import torch\nfrom torch.utils" in made.new
+    assert '["-O3", ("-ffast-math" if torch.version.hip else "--use_fast_math")]' in made.new
+    assert 'extend((["-DX"] if torch.version.hip else ["-gencode' in made.new
+    assert gate.check("setup.py", made.old, made.new).passes
+
+
+def test_masks_become_a_macro(tmp_path: Path) -> None:
+    """A literal mask is a macro of 64 bits on HIP; NVIDIA's tokens are the same once it is expanded."""
+    text = '#include "a.h"\n__device__ float f(float v) { return __shfl_xor_sync(0xffffffff, v, 1); }\n'
+    made = only(tmp_path, "k.cu", text)
+    assert "__shfl_xor_sync(FULL_WARP_MASK, v, 1)" in made.new and "#define FULL_WARP_MASK 0xffffffff" in made.new
+    assert gate.check("k.cu", made.old, made.new).passes
+    assert not gate.check("k.cu", made.old, made.new.replace("MASK 0xffffffff", "MASK 0xffff")).passes
+
+
+def test_guards_of_cpp(tmp_path: Path) -> None:
+    """Conditions gain HIP's name; a version stays a decision; what HIP defines goes under a condition."""
+    files = {
+        "a.cuh": "#ifdef __CUDA_ARCH__\nint d;\n#endif\n#if __CUDA_ARCH__ < 700\nint e;\n#endif\n",
+        "b.cpp": "#ifdef MY_WITH_CUDA\nint run();\n#endif\n",
+        "c.cu": "__device__ inline float3 operator+(float3 a, float3 b) {\n  return a;\n}\n",
+    }
+    made = fixed(tmp_path, files)
+    assert "#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)" in made["a.cuh"].new
+    assert "#if __CUDA_ARCH__ < 700" in made["a.cuh"].new and made["a.cuh"].refused
+    assert made["b.cpp"].new.startswith("#if defined(MY_WITH_CUDA) || defined(MY_WITH_HIP)\n")
+    assert made["c.cu"].new == "#if !defined(__HIP_PLATFORM_AMD__)\n" + files["c.cu"].rstrip() + "\n#endif\n"
+
+
+CMAKE = """cmake_minimum_required(VERSION 3.18)
+project(demo LANGUAGES CXX CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(CMAKE_CUDA_FLAGS "-Xptxas -v")
+add_library(demo demo.cu)
+target_link_libraries(demo PRIVATE CUDA::cublas fmt)
+"""
+
+
+def test_cmake_gets_an_option(tmp_path: Path) -> None:
+    """Every CUDA command keeps its text under NOT USE_HIP; HIP's stand beside; off, nothing changes."""
+    made = only(tmp_path, "CMakeLists.txt", CMAKE)
+    assert gate.project_cmake(made.new) == gate.project_cmake(CMAKE)
+    assert made.new.count("option(USE_HIP") == 1
+    for text in (
+        "  project(demo LANGUAGES CXX HIP)",
+        "  enable_language(HIP)",
+        "roc::hipblas fmt)",
+        "if(NOT USE_HIP)\n  set(CMAKE",
+    ):
+        assert text in made.new
+    assert not gate.check("CMakeLists.txt", CMAKE, CMAKE.replace("-v", "-w")).passes
+    assert not gate.check(
+        "CMakeLists.txt", CMAKE, CMAKE + "if(USE_HIP)\nelse()\nadd_library(x y.cu)\nendif()\n"
+    ).passes
+
+
+def test_the_header_of_aliases(tmp_path: Path) -> None:
+    """Sources include it where they included CUDA's; it holds the names they use and no others."""
+    source = "#include <cuda_runtime.h>\nvoid f() { cudaMallocHost(&p, 3); cudaMemcpyToSymbol(s, p, 3); }\n"
+    made = fixed(tmp_path, {"src/a.cpp": source, "CMakeLists.txt": CMAKE})
+    header = made["cuda_to_hip.h"].new
+    assert "#define cudaMallocHost hipHostMalloc\n" in header and "cudaFree" not in header
+    assert "hipMemcpyToSymbol(HIP_SYMBOL(symbol), __VA_ARGS__)" in header
+    assert (
+        '#if defined(USE_HIP)\n#include "../cuda_to_hip.h"\n#else\n#include <cuda_runtime.h>\n#endif'
+        in made["src/a.cpp"].new
+    )
+    assert "add_compile_definitions(USE_HIP)" in made["CMakeLists.txt"].new
+
+
+@pytest.mark.parametrize(
+    ("name", "hip"),
+    [
+        ("cudaMalloc", "hipMalloc"), ("cublasLtMatmul", "hipblasLtMatmul"), ("CUBLAS_OP_N", "HIPBLAS_OP_N"),
+        ("cudaDeviceProp", "hipDeviceProp_t"), ("curandState_t", "hiprandState_t"),
+    ],
+)  # fmt: skip
+def test_names_of_hip(name: str, hip: str) -> None:
+    """The naming rules of HIP, and its exceptions."""
+    assert compat.target(name) == hip
+
+
+def test_images_become_arguments(tmp_path: Path) -> None:
+    """The base image is a build argument whose default is the old one."""
+    made = only(tmp_path, "Dockerfile", "FROM nvidia/cuda:12.4.1-devel AS base\nRUN ls\n")
+    assert made.new.startswith("ARG BASE_IMAGE=nvidia/cuda:12.4.1-devel\nFROM ${BASE_IMAGE} AS base\n")
+    assert not gate.check("Dockerfile", made.old, made.new.replace("12.4.1", "12.4.2")).passes
+
+
+def test_suggested_means_that_a_diff_can_be_had() -> None:
+    """A rule says that its fix is suggested only where its module can propose one."""
+    import importlib
+
+    for loaded in load():
+        module = importlib.import_module(f"gfxgraph.port.rules.{loaded.rule.code.replace('-', '_')}")
+        if loaded.rule.fix is Fix.SUGGEST:
+            assert any(name.startswith("fix_") for name in vars(module)), loaded.rule.code
+
+
+def test_edits_are_undone_where_the_tests_fail(tmp_path: Path) -> None:
+    """--test runs the project's tests on the edited tree; a failure brings the old texts back."""
+    text = f"{GATE}tma = cap >= (9, 0)\n"
+    write(tmp_path, {"m.py": text})
+    options = ["fix", str(tmp_path), "--unsafe", "--apply", "--test"]
+    failed = CliRunner().invoke(command, [*options, "grep -c never m.py"])
+    assert failed.exit_code == 1 and (tmp_path / "m.py").read_text() == text and "undone" in failed.output
+    passed = CliRunner().invoke(command, [*options, "grep -q version.hip m.py"])
+    assert passed.exit_code == 0 and "version.hip" in (tmp_path / "m.py").read_text()
+
+
+def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
+    """Every finding without an edit is named with its reason, every precondition with its rule."""
+    files = {"k.cu": TAIL, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "w.cu": "#define WARP_SIZE 32\n"}
+    write(tmp_path, files)
+    output = (
+        CliRunner().invoke(command, ["fix", str(tmp_path), "--unsafe", "--output", str(tmp_path / "p.patch")]).output
+    )
+    assert re.search(r"check GFX330 \(1\): the loop is reached by every thread", output)
+    assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
+    assert re.search(r"left GFX301 warp-size-32 \(1\): no diff for this: ", output)

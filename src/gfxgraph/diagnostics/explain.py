@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from gfxgraph import config
-from gfxgraph.diagnostics import statuses
+from gfxgraph.diagnostics import gates, statuses
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import load
 from gfxgraph.diagnostics.scan import Hit, Scanner
@@ -63,6 +63,10 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     scanner.finish()
+    hits = list(scanner.hits.values())
+    if hits:
+        is_of_others = gates.is_of_others([*scanner.context.values(), *(hit.text for hit in hits)])
+        hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
     matches = tuple(
         Match(
             hit.code,
@@ -71,7 +75,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
             hit.count,
             tuple(sorted(number for code, number in scanner.hints if code == hit.code)),
         )
-        for hit in order(scanner.hits.values())
+        for hit in order(hits)
     )
     return Explanation(
         matches,

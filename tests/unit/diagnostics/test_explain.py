@@ -169,8 +169,9 @@ def test_memory_stays_fixed_on_lines_that_never_repeat():
     words = [f"{a}{b}{c}" for a in "ghijklmnop" for b in "qrstuvwxyz" for c in "ghijklmnopqrstuvwxyz"]
     for first in words[:300]:
         scanner.feed("".join(f"{first} {second} zzz failed to xyz\n" for second in words).encode())
-    assert len(scanner._boring) <= scan._MOST_FORMS + len(words)
-    assert len(scanner._live) <= scan._MOST_LIVE + len(words)
+    assert len(scanner._forms) <= scan._MOST_FORMS + len(words)
+    assert len(scanner._leads) <= scan._MOST_FORMS + 1
+    assert len(scanner.context) <= scan._HEAD + scan._END + 200 * 2 * scan._NEAR
 
 
 def test_a_line_without_end_does_not_grow():

@@ -35,7 +35,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Advice that is given only where the log also holds ``when``."""
+    """Advice that is given only where the log also holds ``when``, if that is not empty."""
 
     when: str
     words: Mapping[str, str]
@@ -94,7 +94,7 @@ def parse(table: Mapping[str, Any]) -> Entry:
         aliases=tuple(table.get("aliases", ())),
         patterns=tuple(table.get("patterns", ())),
         texts={lang: _text(table[lang]) for lang in LANGUAGES},
-        hints=tuple(Hint(hint["when"], {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
+        hints=tuple(Hint(hint.get("when", ""), {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
         sources=tuple(table.get("sources", ())),
     )
 

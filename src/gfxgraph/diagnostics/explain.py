@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from gfxgraph import config
-from gfxgraph.diagnostics import gates, statuses
+from gfxgraph.diagnostics import gates, lastresort, situation, statuses
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import load
 from gfxgraph.diagnostics.scan import Hit, Scanner
@@ -64,8 +64,10 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     """Finish a scan and order what it found, the root cause first."""
     scanner.finish()
     hits = list(scanner.hits.values())
-    if hits:
-        is_of_others = gates.is_of_others([*scanner.context.values(), *(hit.text for hit in hits)])
+    found = None if any(hit.strength > 0 for hit in hits) else lastresort.find(scanner.context)
+    if hits or found:
+        lines = [*scanner.context.values(), *(hit.text for hit in hits)]
+        is_of_others = gates.is_of_others(lines)
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
     matches = tuple(
         Match(
@@ -77,11 +79,19 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         )
         for hit in order(hits)
     )
+    if found and not matches:
+        component, line, text = found
+        matches = (Match(lastresort.CODE, text, line, 1, component=component),)
+    if not matches:
+        return Explanation(lang=lang or config.language_of())
+    archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
+    here = situation.read(lines, archs)
     return Explanation(
         matches,
-        _families(scanner.archs, family, family_of),
+        _families([*archs, here.arch], family, family_of),
         lang or config.language_of(),
-        _named(scanner.archs, family_of) if matches else (),
+        _named(archs or [here.arch], family_of),
+        here,
     )
 
 
@@ -119,17 +129,17 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     return conclude(scanner, lang=lang, family=families[0] if families else "", family_of=family_of)
 
 
-def _named(archs: dict[str, int], family_of: FamilyOf | None) -> tuple[str, ...]:
+def _named(archs: list[str], family_of: FamilyOf | None) -> tuple[str, ...]:
     """The gfx targets that the text names most, each with its family."""
-    most = sorted(archs, key=lambda arch: -archs[arch])[:2]
+    most = [arch for arch in archs[:2] if arch]
     families = [family_of(arch) if family_of else "" for arch in most]
     return tuple(f"{arch} ({family})" if family else arch for arch, family in zip(most, families))
 
 
-def _families(archs: dict[str, int], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
+def _families(archs: list[str], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
     """Families named by the text, the most frequent first; this machine's where the text names none."""
     if family_of:
-        named = [family_of(arch) for arch in sorted(archs, key=lambda arch: -archs[arch])]
+        named = [family_of(arch) for arch in archs if arch]
         seen = tuple(dict.fromkeys(name for name in named if name))
         if seen:
             return seen[:2]

@@ -164,5 +164,5 @@ def _common(branches: list[tuple[Texts | None, list[Texts]]]) -> list[Texts]:
         sets = [texts for texts in (*inside, *([exact] if exact else [])) if min(map(len, texts)) >= LEAST]
         if not sets:
             return []
-        best += max(sets, key=rarity)
+        best += max(sets, key=lambda texts: rarity(tuple(texts)))
     return [tuple(dict.fromkeys(best))]

@@ -6,9 +6,11 @@ only looked up when something was recognised, and never through torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 from gfxgraph import config
@@ -16,6 +18,7 @@ from gfxgraph.diagnostics import explain as words
 from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.scan import Scanner
+from gfxgraph.diagnostics.situation import APUS, Situation
 from gfxgraph.hardware.architectures import architecture
 from gfxgraph.hardware.device import device_info, torch_rocm_status
 
@@ -45,10 +48,40 @@ def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
 
 
 def _with_device(found: Explanation) -> Explanation:
-    if not found or found.families:
+    """Fill in what the text left open from this machine: the GPU, the system, and what its target is like."""
+    if not found:
         return found
-    family = device_info().family
-    return replace(found, families=(family,)) if family else found
+    said = found.situation
+    arch = said.arch
+    families = found.families
+    if not arch:
+        device = device_info()
+        arch = device.physical_arch or device.arch
+        families = families or ((device.family,) if device.family else ())
+    known = architecture(arch) if arch else None
+    conditions = set(said.conditions)
+    if not conditions & {"windows", "wsl", "linux"}:
+        conditions |= _this_system()
+    conditions |= {"wsl", "linux"} if "wsl" in conditions else set()
+    if arch in APUS:
+        conditions.add("apu")
+    if known:
+        conditions.add("cdna" if known.is_cdna else "rdna" if known.family.startswith("RDNA") else "gcn")
+    override = known.override if known else ""
+    if override:
+        conditions.add("override")
+    return replace(found, families=families, situation=Situation(arch, override, frozenset(conditions)))
+
+
+def _this_system() -> set[str]:
+    if sys.platform == "win32":
+        return {"windows"}
+    conditions = {"linux"}
+    if Path("/dev/dxg").exists():
+        conditions.add("wsl")
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        conditions.add("container")
+    return conditions
 
 
 def install_diagnostics() -> Callable[[], None]:

@@ -1,0 +1,99 @@
+"""An honest answer to what the catalogue does not know: which component failed, and where to look next.
+
+Only asked where nothing was recognised. A line counts when it is an error by its form, names a part of ROCm or
+an AMD device, and is not something that merely speaks of failures.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from gfxgraph.diagnostics import gates
+
+CODE = "not_in_catalogue"
+_FILE = Path(__file__).parent / "components.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A part of ROCm or something above it: its name, by what it is recognised, what to do next by language."""
+
+    name: str
+    words: re.Pattern[str]
+    do: Mapping[str, Sequence[str]]
+
+
+@lru_cache(maxsize=1)
+def components() -> dict[str, Component]:
+    """Every component, the most particular first."""
+    table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {
+        row["name"]: Component(row["name"], re.compile(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]})
+        for row in table["component"]
+    }
+
+
+# How sure the form of a line makes it that something failed, the surest first.
+_FAILURES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exceeded|Fault)\b(?:: |$)|terminate called|\bwhat\(\):|\bFATAL\b|^F\d{4,8} "
+        r"|Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed|\bSIG(?:SEGV|ABRT|BUS|ILL)\b"
+        r"|[Ss]egmentation fault|Check failed|CHECK failed|\*ERROR\*|\bpanic(?:ked)?\b|LLVM ERROR",
+        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4} |^E(?:RROR|rror)\b|\[E:|level=ERROR|\bABORT|Aborted\b",
+        r"\b(?:[Ff]ailed|[Ff]ailure|FAILED|FAILURE)\b|\b(?:[Cc]annot|[Cc]ould not|[Uu]nable to|not supported|unsupported)\b"
+        r"|\b(?:[Tt]imed out|[Tt]imeout|hung|hang|corrupt\w*|crash\w*|abort\w*|refused|rejected)\b|\bundefined (?:symbol"
+        r"|reference)|No such file|[Ii]nvalid|not found|returned (?:non-zero|[1-9-])",
+    )
+)
+_QUIET = re.compile(
+    r"\b(?:INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b|level=(?:info|INFO|debug|DEBUG|warn|WARN)|\b[Ww]arn(?:ing)?\b|WARN\b"
+    r"|\b0 (?:errors|failed|failures)\b|\berrors?[:=] ?(?:0|none|None|nil|null|false)\b|no errors?\b|without errors?"
+    r"|[Ff]all(?:ing|s)? ?back|\boptional\b|\b[Ii]gnor\w+|\bskip\w*|\bretry\w*|\bexpected\b|--\w+|\?$|deprecat"
+    r"|\b(?:added|fixed|fixes|resolved|improved)\b|^\s*(?:#|>|[*•-] )|\bsuccess",
+)
+_INSTALLER = re.compile(r"Could not find a version that satisfies|No matching distribution")
+_GPU_AT_WORK = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b|\b(?:AMD|Radeon|Instinct)\b|\bamdgpu\b", re.IGNORECASE)
+
+
+def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
+    """Return component, number and text of the line that says best what failed, or None."""
+    best: tuple[int, int] | None = None
+    found = None
+    prose_until = 0
+    for number, line in sorted(lines.items()):
+        prose_until = max(prose_until, gates.section_end(line.encode(), number))
+        surety = None if number < prose_until and not gates.is_printed(line) else _surety(line)
+        if surety is None:
+            continue
+        name = component_of(line)
+        # Among equals the first: what follows from a failure comes later.
+        if name and (best is None or (surety, number) < best):
+            best, found = (surety, number), (name, number, line.strip())
+    return found
+
+
+def component_of(line: str) -> str:
+    """The component that ``line`` names, '' where it names none."""
+    if not gates.names_amd(line):
+        return ""
+    return next((part.name for part in components().values() if part.words.search(line)), "")
+
+
+def _surety(line: str) -> int | None:
+    if not _GPU_AT_WORK.search(line) and not gates.names_amd(line):
+        return None
+    for surety, pattern in enumerate(_FAILURES):
+        if pattern.search(line):
+            if (surety and _QUIET.search(line)) or gates.is_said(line) or _INSTALLER.search(line):
+                return None
+            # A sentence with a full stop and nothing before a colon is prose.
+            if surety == 2 and (line.rstrip().endswith(".") or not re.search(r"[:\[=]", line)):
+                return None
+            return surety
+    return None

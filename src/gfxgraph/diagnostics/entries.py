@@ -94,7 +94,9 @@ def parse(table: Mapping[str, Any]) -> Entry:
         aliases=tuple(table.get("aliases", ())),
         patterns=tuple(table.get("patterns", ())),
         texts={lang: _text(table[lang]) for lang in LANGUAGES},
-        hints=tuple(Hint(hint.get("when", ""), {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
+        hints=tuple(
+            Hint(hint.get("when", ""), {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())
+        ),
         sources=tuple(table.get("sources", ())),
     )
 

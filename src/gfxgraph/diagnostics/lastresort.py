@@ -33,7 +33,9 @@ def components() -> dict[str, Component]:
     """Every component, the most particular first."""
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
-        row["name"]: Component(row["name"], re.compile(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]})
+        row["name"]: Component(
+            row["name"], re.compile(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]}
+        )
         for row in table["component"]
     }
 
@@ -42,13 +44,16 @@ def components() -> dict[str, Component]:
 _FAILURES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exceeded|Fault)\b(?:: |$)|terminate called|\bwhat\(\):|\bFATAL\b|^F\d{4,8} "
-        r"|Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed|\bSIG(?:SEGV|ABRT|BUS|ILL)\b"
+        r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exceeded|Fault)\b(?:: |$)|terminate called|\bwhat\(\):"
+        r"|\bFATAL\b|^F\d{4,8} |Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed"
+        r"|\bSIG(?:SEGV|ABRT|BUS|ILL)\b"
         r"|[Ss]egmentation fault|Check failed|CHECK failed|\*ERROR\*|\bpanic(?:ked)?\b|LLVM ERROR",
-        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4} |^E(?:RROR|rror)\b|\[E:|level=ERROR|\bABORT|Aborted\b",
-        r"\b(?:[Ff]ailed|[Ff]ailure|FAILED|FAILURE)\b|\b(?:[Cc]annot|[Cc]ould not|[Uu]nable to|not supported|unsupported)\b"
-        r"|\b(?:[Tt]imed out|[Tt]imeout|hung|hang|corrupt\w*|crash\w*|abort\w*|refused|rejected)\b|\bundefined (?:symbol"
-        r"|reference)|No such file|[Ii]nvalid|not found|returned (?:non-zero|[1-9-])",
+        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4} |^E(?:RROR|rror)\b"
+        r"|\[E:|level=ERROR|\bABORT|Aborted\b",
+        r"\b(?:[Ff]ailed|[Ff]ailure|FAILED|FAILURE)\b"
+        r"|\b(?:[Cc]annot|[Cc]ould not|[Uu]nable to|not supported|unsupported)\b"
+        r"|\b(?:[Tt]imed out|[Tt]imeout|hung|hang|corrupt\w*|crash\w*|abort\w*|refused|rejected)\b"
+        r"|\bundefined (?:symbol|reference)|No such file|[Ii]nvalid|not found|returned (?:non-zero|[1-9-])",
     )
 )
 _QUIET = re.compile(

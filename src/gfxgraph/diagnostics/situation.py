@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-CONDITIONS = frozenset({"windows", "linux", "wsl", "container", "apu", "override", "cdna", "rdna"})
+CONDITIONS = frozenset({"windows", "linux", "wsl", "container", "apu", "arch", "override", "cdna", "rdna"})
 ANY_ARCH = "gfxNNNN"
 """Stands for the target where none is known."""
 
@@ -67,8 +67,9 @@ class Situation:
 
     def advice(self, step: str) -> str:
         """``step`` filled in for this situation; '' where it is for another."""
+        conditions = self.conditions | ({"arch"} if self.arch else set())
         while match := _CONDITION.match(step):
-            if (match[2] in self.conditions) == bool(match[1]):
+            if (match[2] in conditions) == bool(match[1]):
                 return ""
             step = step[match.end() :]
         if "{override}" in step and not self.override:

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from gfxgraph.diagnostics import entries, pages, patterns, statuses
+from gfxgraph.diagnostics import entries, pages, patterns, situation, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 from gfxgraph.diagnostics.index import load
 
@@ -46,9 +46,13 @@ def test_an_entry_is_whole(path):
     assert set(en.get("notes", {})) == set(zh.get("notes", {}))
     assert "{" not in en["title"] + zh["title"], "the first line never varies"
     for key in ("what", "why", "do"):
-        assert fields_in(en[key]) == fields_in(zh[key]) <= set(data.get("fields", []))
+        assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override"}
     for hint in data.get("hint", []):
-        assert set(hint) == {"when", "en", "zh"}
+        assert {"en", "zh"} <= set(hint) <= {"when", "en", "zh"}
+    for left, right in zip(en["do"], zh["do"]):
+        conditions, _ = situation.general(left)
+        assert conditions == situation.general(right)[0]
+        assert {name.removeprefix("!") for name in conditions} <= situation.CONDITIONS
 
 
 def fields_in(value):

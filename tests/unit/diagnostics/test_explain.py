@@ -224,14 +224,21 @@ def test_the_explanation_reads_as_it_should():
         "  why:  this user may not open /dev/kfd and /dev/dri/renderD* (render group), the container was not given "
         "them, the amdgpu driver is not loaded, a *_VISIBLE_DEVICES variable hides the GPU, or a device number is "
         "too high",
-        "  do:   gfxgraph doctor finds out which",
+        "  do:   gfxgraph doctor finds out which; check without the program: rocminfo | grep gfx (if that lists the "
+        "GPU, the program brings an older HIP of its own)",
         "        driver: lsmod | grep amdgpu ; sudo modprobe amdgpu",
         "        rights: sudo usermod -aG render,video $USER, then log in again",
-        "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
+        "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g /dev/kfd) "
+        "--group-add "
+        "$(stat -c %g /dev/dri/renderD128) ... (numeric group ids of the host: the render group inside may "
+        "have another "
+        "number; LXC: pass both devices with that gid)",
         "        variables: unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL",
-        "        WSL2: no /dev/kfd there; install the WSL build of the ROCm runtime: amdgpu-install "
-        "--usecase=wsl,rocm --no-dkms ; check with rocminfo; in a virtual environment delete the wheel's own "
-        "libhsa-runtime64.so",
+        "        WSL2: no /dev/kfd there: the Adrenalin driver for WSL on Windows, inside ROCm with librocdxg "
+        "(7.2 and "
+        "newer: export HSA_ENABLE_DXG_DETECTION=1) or, before that, amdgpu-install --usecase=wsl,rocm "
+        "--no-dkms ; check "
+        "with rocminfo; in a virtual environment delete the wheel's own libhsa-runtime64.so",
         "        works in one program and not in another: two copies of the HIP runtime; import torch first (the "
         "import order matters)",
         "  more: gfxgraph explain no_device",

@@ -17,6 +17,8 @@ FamilyOf = Callable[[str], str]
 
 _NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _MOST_TEXT = 4 << 20
+_ENDS = 90
+"""Rank of the ways in which a process ends, which follow from something else."""
 
 
 def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
@@ -64,7 +66,9 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     """Finish a scan and order what it found, the root cause first."""
     scanner.finish()
     hits = list(scanner.hits.values())
-    found = None if any(hit.strength > 0 for hit in hits) else lastresort.find(scanner.context)
+    ranks = scanner.index.ranks
+    only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
+    found = lastresort.find(scanner.context) if only_ends else None
     if hits or found:
         lines = [*scanner.context.values(), *(hit.text for hit in hits)]
         is_of_others = gates.is_of_others(lines)
@@ -79,9 +83,9 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         )
         for hit in order(hits)
     )
-    if found and not matches:
+    if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
-        matches = (Match(lastresort.CODE, text, line, 1, component=component),)
+        matches = (Match(lastresort.CODE, text, line, 1, component=component), *matches)
     if not matches:
         return Explanation(lang=lang or config.language_of())
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
@@ -104,7 +108,8 @@ def order(hits: Iterable[Hit]) -> list[Hit]:
     """
     ranks = load().ranks
     found = list(hits)
-    best = max((hit.strength for hit in found), default=0)
+    # That a process died says nothing against a weak sign of why.
+    best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
     # Our own errors already name the cause, whatever they quote. A bare status says less than a

@@ -52,6 +52,21 @@ class Match:
     component: str = ""
 
 
+class Code(str):
+    """A slug that equals what it was called before: programs compare it with the older ones."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True or (isinstance(other, str) and other in entry(self).aliases)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    # Kept: dictionaries and sets know the present slug alone.
+    __hash__ = str.__hash__
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """What was recognised, the root cause first. False where there is nothing to explain.
@@ -68,9 +83,9 @@ class Explanation:
     situation: Situation = Situation()
 
     @property
-    def code(self) -> str | None:
-        """The root cause's slug, or None."""
-        return self.matches[0].code if self.matches else None
+    def code(self) -> Code | None:
+        """The root cause's slug, or None. It equals the entry's older slugs too."""
+        return Code(self.matches[0].code) if self.matches else None
 
     def __bool__(self) -> bool:
         return bool(self.matches)
@@ -92,7 +107,7 @@ class Explanation:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
         lang = lang or self.lang
         return {
-            "code": self.code,
+            "code": self.matches[0].code if self.matches else None,
             "matches": [
                 {
                     "code": match.code,

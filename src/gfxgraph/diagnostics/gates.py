@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-AROUND = 3  # lines between which a bullet belongs to the same list
+AROUND = 4  # lines between which an item belongs to the same list
 LONGEST_SECTION = 60  # lines
 
 # A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
@@ -33,6 +33,7 @@ _NARRATION = re.compile(
     r"|\bINFO\b.{0,60}Unable to initialize backend|^I\d{4} \d\d:\d\d.{0,60}Unable to initialize backend"
     r"|\b(?:PASSED|SKIPPED|XFAIL|XPASS)\b|\.\.\. (?:ok|skipped|Passed)\b|\bok \d+ - |\[ +(?:OK|PASSED|SKIPPED) +\]"
     r"|\bis deprecated\b|\bhas been deprecated\b|DeprecationWarning|FutureWarning"
+    r"|\b(?:[Ww]hat|[Ww]hy|[Hh]ow|[Ww]hen) (?:does|do|is|are|to|can|should)\b.{0,160}\?"
     r"|JavaScript heap|java\.lang\.OutOfMemoryError|OutOfMemoryError: Java"
 )
 # Of source code: statements, comments, directives, and strings that would be raised or printed.
@@ -53,6 +54,7 @@ _PRINTED_ANYHOW = re.compile(
     r"|\*ERROR\*|Assertion|Callback: |HSA_STATUS_ERROR\w*:|^\$ |^# ?\w+ |^\w+@|failed with|---> |\berror\("
     r"|^(?:Error|error|Fatal|FATAL)\b"
 )
+_COMMIT = re.compile(r"commit [0-9a-f]{7,40}$|(?:Author|Date|Merge): ")
 _BULLET = re.compile(r"^\s*[-*+\u2022] ")
 # Under such a heading stands prose, until something that programs print.
 _HEADING = re.compile(
@@ -81,8 +83,10 @@ def is_said(line: str) -> bool:
 
 
 def in_list(line: str, around: list[str]) -> bool:
-    """Whether ``line`` is an item of a list of changes."""
-    return bool(_BULLET.match(line)) and any(_CHANGELOG.search(other) for other in around)
+    """Whether ``line`` is an item of a list of changes, or the message of a commit."""
+    if _BULLET.match(line):
+        return any(_CHANGELOG.search(other) for other in around)
+    return line.startswith("    ") and any(_COMMIT.match(other) for other in around)
 
 
 def section_end(line: bytes, number: int) -> int:
@@ -99,7 +103,7 @@ _AMD = re.compile(
     r"rocm|roc(?:blas|fft|rand|sparse|solver|prof|tracer|minfo|thrust|alution)|\bhip(?![a-z]*(?:ster|po|s\b))[A-Za-z_]*\b"
     r"|hip(?:blas|fft|rand|sparse|solver|rtc|ify)|gfx\d|amdgpu|\bAMD\b(?! (?:ryzen|epyc|threadripper|athlon))|radeon"
     r"|instinct|\bMI[23]\d\d[AXP]?\b|\bhsa[_k]|\bkfd\b|miopen|migraphx|\brccl|\baiter\b|composable.kernel|therock"
-    r"|amdhip|\bvega\b|\bnavi ?\d|strix (?:halo|point)|\b8[0-9]{2}[05]S\b|\bRX ?\d{3,4}\b|\bRDNA|\bCDNA|\bROCk\b"
+    r"|amdhip|amd-?smi|\bvega\b|\bnavi ?\d|strix (?:halo|point)|\b8[0-9]{2}[05]S\b|\bRX ?\d{3,4}\b|\bRDNA|\bCDNA|\bROCk\b"
     r"|comgr|tensile|/dev/kfd|\bckernel|\bAMDKFD|libhsa|thunk_proxy|dxgkio",
     re.IGNORECASE,
 )

@@ -56,6 +56,15 @@ _FAILURES = tuple(
         r"|\bundefined (?:symbol|reference)|No such file|[Ii]nvalid|not found|returned (?:non-zero|[1-9-])",
     )
 )
+_FAR = 25  # lines
+_END_OF_ALL = 9
+_FATAL = re.compile(
+    r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError|NotImplementedError"
+    r"|torch\.[\w.]*Error|[\w.]*(?:InductorError|LoweringException|XlaRuntimeError|JaxRuntimeError|CompilationError)"
+    r"|triton\.[\w.]*Error|BackendCompilerFailed|GGML_ASSERT)\b|GGML_ASSERT\(|terminate called after"
+)
+_DIED = re.compile(r"[Ss]eg(?:mentation )?fault|SIG(?:SEGV|ABRT|BUS|ILL)|[Aa]borted|runner (?:process has )?terminated|crashed")
+_NOT_OURS = re.compile(r"Expected all tensors|size mismatch|shape|state_dict|dtype|asyncio|event loop|Address already")
 _QUIET = re.compile(
     r"\b(?:INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b|level=(?:info|INFO|debug|DEBUG|warn|WARN)|\b[Ww]arn(?:ing)?\b|WARN\b"
     r"|\b0 (?:errors|failed|failures)\b|\berrors?[:=] ?(?:0|none|None|nil|null|false)\b|no errors?\b|without errors?"
@@ -63,20 +72,30 @@ _QUIET = re.compile(
     r"|\b(?:added|fixed|fixes|resolved|improved)\b|^\s*(?:#|>|[*•-] )|\bsuccess",
 )
 _INSTALLER = re.compile(r"Could not find a version that satisfies|No matching distribution")
-_GPU_AT_WORK = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b|\b(?:AMD|Radeon|Instinct)\b|\bamdgpu\b", re.IGNORECASE)
 
 
 def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     """Return component, number and text of the line that says best what failed, or None."""
     best: tuple[int, int] | None = None
     found = None
+    nearest = ""
+    seen = -_FAR
     prose_until = 0
     for number, line in sorted(lines.items()):
         prose_until = max(prose_until, gates.section_end(line.encode(), number))
-        surety = None if number < prose_until and not gates.is_printed(line) else _surety(line)
-        if surety is None:
-            continue
         name = component_of(line)
+        if name and not gates.is_said(line):
+            nearest, seen = name, number
+        is_prose = number < prose_until and not gates.is_printed(line)
+        surety = None if is_prose else _surety(line) if name else _END_OF_ALL
+        if surety == _END_OF_ALL:
+            # An exception of the kind that runtimes raise, a few lines after something of AMD's.
+            if number - seen > _FAR or not _FATAL.search(line) or _NOT_OURS.search(line) or gates.is_said(line):
+                continue
+            name = nearest
+        # That the process died is known by other entries.
+        if surety is None or _DIED.search(line):
+            continue
         # Among equals the first: what follows from a failure comes later.
         if name and (best is None or (surety, number) < best):
             best, found = (surety, number), (name, number, line.strip())
@@ -91,8 +110,6 @@ def component_of(line: str) -> str:
 
 
 def _surety(line: str) -> int | None:
-    if not _GPU_AT_WORK.search(line) and not gates.names_amd(line):
-        return None
     for surety, pattern in enumerate(_FAILURES):
         if pattern.search(line):
             if (surety and _QUIET.search(line)) or gates.is_said(line) or _INSTALLER.search(line):

@@ -39,6 +39,24 @@ def test_a_subject_is_recognised(subject, code):
     assert explain(subject).code == code
 
 
+@pytest.mark.parametrize(
+    "text, code, older",
+    [
+        ("No available kernel", "no_kernel_image", None),
+        ("illegal memory access", "illegal_address", None),
+        ("missing fdot2.bf16.bf16", "bf16_unsupported", None),
+        ("please set HSA_OVERRIDE_GFX_VERSION", "wrong_arch_override", "wrong_arch"),
+        ("wave64_ignored", "wavefront_mismatch", "wave64_ignored"),
+        ("aiter_on_rdna", "aiter_unsupported", "aiter_on_rdna"),
+    ],
+)
+def test_what_older_releases_explained(text, code, older):
+    """The examples that were shown for version 1, and its codes, which programs compare with."""
+    found = explain(text).code
+    assert found == code and found != "oom" and {found: 1}[code] == 1
+    assert older is None or found == older
+
+
 def test_every_hip_error_is_known_by_name_and_number():
     """hipError_t whole: the status is shown with name, number and meaning."""
     from gfxgraph.diagnostics import statuses

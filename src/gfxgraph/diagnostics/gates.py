@@ -47,11 +47,16 @@ _SOURCE = re.compile(
     r"|^\s*[+-]\s{2,}\S.*[;{(]\s*$"
     r"|^\s*[\w.\[\]]+ = .*[({\[,]\s*$|^\s*f?[\"'].*[\"']\s*[,)]+\s*$|<<\s*\"|\?\s*\".*\"\s*:|R\"\("
 )
+_SOURCE_TOO = re.compile(
+    r"^\s+# |^# [A-Z].*[.,]$|^\s{2,}[rfb]*[\"'].*[\"'][\s,)\\]*$|\bis (?:not )?None\b|\\\s*$|^\s*\"\"\"|[\"']{3}\s*$"
+    r"|^\s*\w+ = \w+(?:\.\w+)+$|^\s*\w+,$|^\s*\(?[\"'].*[\"'],|^\s*\w+\(.*\bconst \w+|^\s*\w+_t \w+\("
+)
 # What looks like code and is output: a time, a level, an exception, a compiler's finding.
 _PRINTED_ANYHOW = re.compile(
     r"^\s*[\[(]?\d{2,4}[-:/.]\d\d|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b\w*(?:Error|Exception)\b: "
     r"|:\d+(?::\d+)?: (?:fatal )?(?:error|warning|note)\b|^\s*(?:E  |\[|:\d:|\{\")|kernel:|\bwhat\(\):|^\s*error:"
-    r"|\*ERROR\*|Assertion|Callback: |HSA_STATUS_ERROR\w*:|^\$ |^# ?\w+ |^\w+@|failed with|---> |\berror\("
+    r"|\*ERROR\*|Assertion `|Assertion failed|Callback: |HSA_STATUS_ERROR\w*:|^\$ |^# ?\w+ |^\w+@"
+    r"|failed with|---> |\berror\("
     r"|^(?:Error|error|Fatal|FATAL)\b"
 )
 _COMMIT = re.compile(r"commit [0-9a-f]{7,40}$|(?:Author|Date|Merge): ")
@@ -74,7 +79,8 @@ TEST_FAILED = "[  failed  ]"
 
 def is_source(line: str) -> bool:
     """Whether ``line`` is a line of a program's text, not of its output."""
-    return bool(_SOURCE.search(line)) and not _PRINTED_ANYHOW.search(line)
+    found = _SOURCE.search(line) or _SOURCE_TOO.search(line)
+    return bool(found) and not _PRINTED_ANYHOW.search(line)
 
 
 def is_said(line: str) -> bool:
@@ -100,10 +106,12 @@ def is_printed(line: str) -> bool:
 
 
 _AMD = re.compile(
-    r"rocm|roc(?:blas|fft|rand|sparse|solver|prof|tracer|minfo|thrust|alution)|\bhip(?![a-z]*(?:ster|po|s\b))[A-Za-z_]*\b"
+    r"rocm|roc(?:blas|fft|rand|sparse|solver|prof|tracer|minfo|thrust|alution)|\bhip(?![a-z]*(?:ster|po"
+    r"|s\b))[A-Za-z_]*\b"
     r"|hip(?:blas|fft|rand|sparse|solver|rtc|ify)|gfx\d|amdgpu|\bAMD\b(?! (?:ryzen|epyc|threadripper|athlon))|radeon"
     r"|instinct|\bMI[23]\d\d[AXP]?\b|\bhsa[_k]|\bkfd\b|miopen|migraphx|\brccl|\baiter\b|composable.kernel|therock"
-    r"|amdhip|amd-?smi|\bvega\b|\bnavi ?\d|strix (?:halo|point)|\b8[0-9]{2}[05]S\b|\bRX ?\d{3,4}\b|\bRDNA|\bCDNA|\bROCk\b"
+    r"|amdhip|amd-?smi|\bvega\b|\bnavi ?\d|strix (?:halo|point)|\b8[0-9]{2}[05]S\b|\bRX ?\d{3,4}\b|\bRDNA"
+    r"|\bCDNA|\bROCk\b"
     r"|comgr|tensile|/dev/kfd|\bckernel|\bAMDKFD|libhsa|thunk_proxy|dxgkio",
     re.IGNORECASE,
 )

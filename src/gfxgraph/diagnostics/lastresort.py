@@ -59,12 +59,19 @@ _FAILURES = tuple(
 _FAR = 25  # lines
 _END_OF_ALL = 9
 _FATAL = re.compile(
-    r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError|NotImplementedError"
+    r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError"
+    r"|NotImplementedError"
     r"|torch\.[\w.]*Error|[\w.]*(?:InductorError|LoweringException|XlaRuntimeError|JaxRuntimeError|CompilationError)"
     r"|triton\.[\w.]*Error|BackendCompilerFailed|GGML_ASSERT)\b|GGML_ASSERT\(|terminate called after"
 )
-_DIED = re.compile(r"[Ss]eg(?:mentation )?fault|SIG(?:SEGV|ABRT|BUS|ILL)|[Aa]borted|runner (?:process has )?terminated|crashed")
-_NOT_OURS = re.compile(r"Expected all tensors|size mismatch|shape|state_dict|dtype|asyncio|event loop|Address already")
+_DIED = re.compile(
+    r"[Ss]eg(?:mentation )?fault|SIG(?:SEGV|ABRT|BUS|ILL)|[Aa]borted"
+    r"|runner (?:process has )?terminated|crashed"
+)
+_NOT_OURS = re.compile(
+    r"Expected all tensors|size mismatch|shape|state_dict|dtype|asyncio|event loop"
+    r"|Address already"
+)
 _QUIET = re.compile(
     r"\b(?:INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b|level=(?:info|INFO|debug|DEBUG|warn|WARN)|\b[Ww]arn(?:ing)?\b|WARN\b"
     r"|\b0 (?:errors|failed|failures)\b|\berrors?[:=] ?(?:0|none|None|nil|null|false)\b|no errors?\b|without errors?"

@@ -10,15 +10,17 @@ from gfxgraph.diagnostics.lastresort import components
 
 FILES = sorted(FOLDER.glob("*.toml"))
 COMMAND = re.compile(
-    r"(?:(?<=^)|(?<=[:;(,&|：；（，。、] )|(?<=[:;(,&|：；（，。、])|(?<=^@windows: )|(?<= or ))"
-    r"(?:sudo )?((?:pip|apt|dnf|docker|podman|rm|conda|modprobe|usermod|sysctl|amdgpu-install|amdgpu-uninstall|systemctl"
+    r"(?:(?<=^)|(?<=[:;(,&|：；（，。、] )|(?<=[:;(,&|：；（，。、])|(?<= or ))"
+    r"(?:sudo )?((?:pip|apt|dnf|docker|podman|rm|conda|modprobe|usermod|sysctl|amdgpu-install"
+    r"|amdgpu-uninstall|systemctl"
     r"|setsebool|update-grub|update-initramfs|mokutil|lxc|tee|dd|mkfs|chmod|chown|kill|curl|wget)\b"
     r" (?:\[[^\]]*\]|[^;,()，。；：（）\[])*)"
 )
 # Packages of AMD's repositories and of Ubuntu and Debian, by the names that they have there.
 APT = set(
     """hip-runtime-amd rocblas hipblaslt miopen-hip rccl comgr rocm-dev hip-dev rocm-llvm rocm-device-libs rocm-cmake
-    rocm-hip-runtime composablekernel-dev miopen-hip-gfx1030kdb linux-firmware amdgpu-dkms-firmware amdgpu-dkms rocm-core
+    rocm-hip-runtime composablekernel-dev miopen-hip-gfx1030kdb
+    linux-firmware amdgpu-dkms-firmware amdgpu-dkms rocm-core
     linux-generic libtinfo5 libstdc++-12-dev libstdc++-13-dev rocm hipsparselt""".split()
 )
 PIP = set(

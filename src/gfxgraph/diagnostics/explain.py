@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from gfxgraph import config
-from gfxgraph.diagnostics import gates, lastresort, situation, statuses
+from gfxgraph.diagnostics import statuses
 from gfxgraph.diagnostics.explanation import Explanation, Match
-from gfxgraph.diagnostics.index import load
-from gfxgraph.diagnostics.scan import Hit, Scanner
+from gfxgraph.diagnostics.index import names
+
+if TYPE_CHECKING:  # a code or a number is explained without searching anything
+    from gfxgraph.diagnostics.scan import Hit, Scanner
 
 FamilyOf = Callable[[str], str]
 """Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
@@ -50,6 +52,8 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
     number = _NUMBER.fullmatch(text)
     if number:
         return Explanation(_number(int(number[1], 0)), families, lang)
+    from gfxgraph.diagnostics.scan import Scanner
+
     scanner = Scanner()
     scanner.feed(text[:_MOST_TEXT].encode("utf-8", "replace"))
     return conclude(scanner, lang=lang, family=family, family_of=family_of)
@@ -57,16 +61,18 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
 
 def code_of(word: str) -> str:
     """Return the code that ``word`` is, or is an alias of; '' where it is neither."""
-    index = load()
+    known = names()
     slug = word.strip().lower().replace("-", "_")
-    return slug if slug in index.ranks else index.aliases.get(slug, "")
+    return slug if slug in known.ranks else known.aliases.get(slug, "")
 
 
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
+    from gfxgraph.diagnostics import gates, lastresort, situation
+
     scanner.finish()
     hits = list(scanner.hits.values())
-    ranks = scanner.index.ranks
+    ranks = names().ranks
     only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
     found = lastresort.find(scanner.context) if only_ends else None
     if hits or found:
@@ -106,7 +112,7 @@ def order(hits: Iterable[Hit]) -> list[Hit]:
     device files explains "no device", which explains a failed collective. Among equals the
     earliest line wins.
     """
-    ranks = load().ranks
+    ranks = names().ranks
     found = list(hits)
     # That a process died says nothing against a weak sign of why.
     best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
@@ -127,6 +133,10 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     code = code_of(str(getattr(error, "code", "")))
     if code:
         return Explanation((Match(code),), families, lang)
+    import traceback
+
+    from gfxgraph.diagnostics.scan import Scanner
+
     # The whole chain: engines wrap the error that says why.
     text = "".join(traceback.format_exception(error))
     scanner = Scanner()

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gfxgraph.diagnostics.entries import Entry, entry
-from gfxgraph.diagnostics.lastresort import components
 from gfxgraph.diagnostics.render import LABELS, fill
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
@@ -139,7 +138,7 @@ class Explanation:
             "why": fill(general.why, found, names, lang),
             "do": self._fitting(
                 [
-                    *(components()[match.component].do[lang] if match.component else ()),
+                    *_next_steps(match.component, lang),
                     *(fill(step, found, names, lang) for step in general.do),
                 ]
             ),
@@ -184,6 +183,14 @@ class Explanation:
             name = family if family in notes else family.rstrip("0123456789.")
             if name in notes:
                 yield family, notes[name]
+
+
+def _next_steps(component: str, lang: str) -> Iterable[str]:
+    if not component:
+        return ()
+    from gfxgraph.diagnostics.lastresort import components  # seldom needed
+
+    return components()[component].do[lang]
 
 
 def _texts(value: object) -> list[str]:

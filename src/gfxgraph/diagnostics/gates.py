@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from gfxgraph.diagnostics.lazy import Expression
+
 AROUND = 4  # lines between which an item belongs to the same list
 LONGEST_SECTION = 60  # lines
 
 # A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
 # A list of options speaks of failures that may be: "  --flash-attn  (not supported on all GPUs)".
-_CHANGELOG = re.compile(
+_CHANGELOG = Expression(
     r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
     r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow|change|deprecate|resolve|enable|avoid"
     r"|handle|make|use|prevent|introduce|bump|revert|correct|skip|clarify|disable|implement|return|raise)"
@@ -28,7 +30,7 @@ _CHANGELOG = re.compile(
     re.IGNORECASE,
 )
 # A program's own narration of its search, below its level of warnings; what passed; what was skipped.
-_NARRATION = re.compile(
+_NARRATION = Expression(
     r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b"
     r"|\bINFO\b.{0,60}Unable to initialize backend|^I\d{4} \d\d:\d\d.{0,60}Unable to initialize backend"
     r"|\b(?:PASSED|SKIPPED|XFAIL|XPASS)\b|\.\.\. (?:ok|skipped|Passed)\b|\bok \d+ - |\[ +(?:OK|PASSED|SKIPPED) +\]"
@@ -37,7 +39,7 @@ _NARRATION = re.compile(
     r"|JavaScript heap|java\.lang\.OutOfMemoryError|OutOfMemoryError: Java"
 )
 # Of source code: statements, comments, directives, and strings that would be raised or printed.
-_SOURCE = re.compile(
+_SOURCE = Expression(
     r"[;{]\s*(?://.*|\\n.*)?$"
     r"|^\s*(?:#\s*(?:include|define|if|elif|else|endif|pragma)\b|//|/\*|\* |\*/|\}|template\b"
     r"|static (?!assert)|const\b|def |class |import |from \w[\w.]* import|raise\b|return\b|assert\b|except\b"
@@ -47,27 +49,27 @@ _SOURCE = re.compile(
     r"|^\s*[+-]\s{2,}\S.*[;{(]\s*$"
     r"|^\s*[\w.\[\]]+ = .*[({\[,]\s*$|^\s*f?[\"'].*[\"']\s*[,)]+\s*$|<<\s*\"|\?\s*\".*\"\s*:|R\"\("
 )
-_SOURCE_TOO = re.compile(
+_SOURCE_TOO = Expression(
     r"^\s+# |^# [A-Z].*[.,]$|^\s{2,}[rfb]*[\"'].*[\"'][\s,)\\]*$|\bis (?:not )?None\b|\\\s*$|^\s*\"\"\"|[\"']{3}\s*$"
     r"|^\s*\w+ = \w+(?:\.\w+)+$|^\s*\w+,$|^\s*\(?[\"'].*[\"'],|^\s*\w+\(.*\bconst \w+|^\s*\w+_t \w+\("
 )
 # What looks like code and is output: a time, a level, an exception, a compiler's finding.
-_PRINTED_ANYHOW = re.compile(
+_PRINTED_ANYHOW = Expression(
     r"^\s*[\[(]?\d{2,4}[-:/.]\d\d|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b\w*(?:Error|Exception)\b: "
     r"|:\d+(?::\d+)?: (?:fatal )?(?:error|warning|note)\b|^\s*(?:E  |\[|:\d:|\{\")|kernel:|\bwhat\(\):|^\s*error:"
     r"|\*ERROR\*|Assertion `|Assertion failed|Callback: |HSA_STATUS_ERROR\w*:|^\$ |^# ?\w+ |^\w+@"
     r"|failed with|---> |\berror\("
     r"|^(?:Error|error|Fatal|FATAL)\b"
 )
-_COMMIT = re.compile(r"commit [0-9a-f]{7,40}$|(?:Author|Date|Merge): ")
-_BULLET = re.compile(r"^\s*[-*+\u2022] ")
+_COMMIT = Expression(r"commit [0-9a-f]{7,40}$|(?:Author|Date|Merge): ")
+_BULLET = Expression(r"^\s*[-*+\u2022] ")
 # Under such a heading stands prose, until something that programs print.
 _HEADING = re.compile(
     rb"^#{1,4} .{0,40}(?:changelog|release notes|known issues|resolved issues|what.s (?:new|changed)|bug fixes"
     rb"|compatibility|deprecat|limitations|added|fixed|changed|removed|optimi[sz]ed|upcoming|highlights)",
     re.IGNORECASE,
 )
-_PRINTED = re.compile(
+_PRINTED = Expression(
     r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE
 )
 
@@ -105,7 +107,7 @@ def is_printed(line: str) -> bool:
     return bool(_PRINTED.match(line))
 
 
-_AMD = re.compile(
+_AMD = Expression(
     r"rocm|roc(?:blas|fft|rand|sparse|solver|prof|tracer|minfo|thrust|alution)|\bhip(?![a-z]*(?:ster|po"
     r"|s\b))[A-Za-z_]*\b"
     r"|hip(?:blas|fft|rand|sparse|solver|rtc|ify)|gfx\d|amdgpu|\bAMD\b(?! (?:ryzen|epyc|threadripper|athlon))|radeon"
@@ -115,12 +117,12 @@ _AMD = re.compile(
     r"|comgr|tensile|/dev/kfd|\bckernel|\bAMDKFD|libhsa|thunk_proxy|dxgkio",
     re.IGNORECASE,
 )
-_NOT_AMD = re.compile(
+_NOT_AMD = Expression(
     r"\bN/A\b|Could not collect|Unable to initialize backend|is_rocm\W+False|hip\W{1,4}None|ROCm: (?:no|false)"
     r"|(?:rocm|hip|amd\w*).{0,20}(?:not found|not available|False)|\brelationship|AuthenticAMD",
     re.IGNORECASE,
 )
-_OTHER_DEVICE = re.compile(
+_OTHER_DEVICE = Expression(
     r"geforce|\bRTX ?(?:PRO|[A-Z]?\d{3,4})|\bGTX ?\d{3,4}|quadro|\bTesla[ -][A-Z]?\d|\bTITAN (?:V|X|RTX)"
     r"|nvidia jetson"
     r"|\b(?:A100|H100|H200|H20|H800|A800|B200|B300|GB200|GH200|V100|P100|A10G|A6000|L40S|DGX)\b"
@@ -133,7 +135,7 @@ _OTHER_DEVICE = re.compile(
     r"|\bze_|ZE_RESULT"
     r"|\bSYCL\b|\bMPS\b|\bMetal\b|\bApple M\d|\bMTL\w+|\bMoore Threads|\bAscend\b|\bNPU\b|\bCANN\b|TPU v\d",
 )
-_OTHER_PACKAGE = re.compile(
+_OTHER_PACKAGE = Expression(
     r"\+cu1\d\d\b|/usr/local/cuda|nvidia-(?:cublas|cudnn|cuda|nccl)-|CUDA (?:compiler|runtime|toolkit).{0,20}1[0-9]\."
     r"|torch\.version\.cuda\W+1\d|\bcu1[12]\d\b",
     re.IGNORECASE,

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from gfxgraph.diagnostics import derived, statuses
-from gfxgraph.diagnostics.entries import FOLDER
+from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 
-VERSION = 20
+VERSION = 40
 """Raised when the form of the derived file changes."""
 
 
@@ -67,14 +67,36 @@ class Index:
             for word in item.needs[0] if item.kind in _ADDING else ():
                 self.adding.setdefault(word, []).append(number)
         self.ranks: dict[str, int] = plain["ranks"]
-        self.aliases: dict[str, str] = plain["aliases"]
-        self.titles: dict[str, dict[str, str]] = plain["titles"]
         self.n_combos: dict[str, list[int]] = plain["n_combos"]
         self.numbers: dict[str, str] = plain["numbers"]
 
 
 _ADDING = ("hint", "combo")
 _RARE = 0.3
+
+
+class Names:
+    """What every entry is called: its rank, its older names, its title in each language."""
+
+    def __init__(self, plain: dict[str, Any]) -> None:
+        self.ranks: dict[str, int] = plain["ranks"]
+        self.aliases: dict[str, str] = plain["aliases"]
+        self.titles: dict[str, dict[str, str]] = plain["titles"]
+
+
+@lru_cache(maxsize=1)
+def names() -> Names:
+    """Return the names; much smaller than the index, and enough for codes and lists."""
+    return derived.load("names", VERSION, [FOLDER], _names, Names)
+
+
+def _names() -> dict[str, Any]:
+    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
+    return {
+        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
+        "aliases": {alias: table["code"] for table in tables for alias in table.get("aliases", ())},
+        "titles": {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables},
+    }
 
 
 @lru_cache(maxsize=1)
@@ -86,13 +108,11 @@ def load() -> Index:
 def build() -> dict[str, Any]:
     """Read the whole catalogue and return the index as plain data."""
     rows: list[list[Any]] = []
-    plain: dict[str, Any] = {"ranks": {}, "aliases": {}, "titles": {}, "n_combos": {}}
+    plain: dict[str, Any] = {"ranks": {}, "n_combos": {}}
     for path in sorted(FOLDER.glob("*.toml")):
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
         code = table["code"]
         plain["ranks"][code] = table.get("rank", 50)
-        plain["aliases"] |= dict.fromkeys(table.get("aliases", ()), code)
-        plain["titles"][code] = {"en": table["en"]["title"], "zh": table["zh"]["title"]}
         if table.get("combos"):
             plain["n_combos"][code] = [len(combo) for combo in table["combos"]]
         rows += _rows_of(code, table)

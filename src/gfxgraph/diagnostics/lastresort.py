@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import gates
+from gfxgraph.diagnostics.lazy import Expression
 
 CODE = "not_in_catalogue"
 _FILE = Path(__file__).parent / "components.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
+class Component(NamedTuple):
     """A part of ROCm or something above it: its name, by what it is recognised, what to do next by language."""
 
     name: str
-    words: re.Pattern[str]
+    words: Expression
     do: Mapping[str, Sequence[str]]
 
 
@@ -34,7 +34,7 @@ def components() -> dict[str, Component]:
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
         row["name"]: Component(
-            row["name"], re.compile(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]}
+            row["name"], Expression(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]}
         )
         for row in table["component"]
     }
@@ -42,7 +42,7 @@ def components() -> dict[str, Component]:
 
 # How sure the form of a line makes it that something failed, the surest first.
 _FAILURES = tuple(
-    re.compile(pattern)
+    Expression(pattern)
     for pattern in (
         r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exceeded|Fault)\b(?:: |$)|terminate called|\bwhat\(\):"
         r"|\bFATAL\b|^F\d{4,8} |Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed"
@@ -58,27 +58,27 @@ _FAILURES = tuple(
 )
 _FAR = 25  # lines
 _END_OF_ALL = 9
-_FATAL = re.compile(
+_FATAL = Expression(
     r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError"
     r"|NotImplementedError"
     r"|torch\.[\w.]*Error|[\w.]*(?:InductorError|LoweringException|XlaRuntimeError|JaxRuntimeError|CompilationError)"
     r"|triton\.[\w.]*Error|BackendCompilerFailed|GGML_ASSERT)\b|GGML_ASSERT\(|terminate called after"
 )
-_DIED = re.compile(
+_DIED = Expression(
     r"[Ss]eg(?:mentation )?fault|SIG(?:SEGV|ABRT|BUS|ILL)|[Aa]borted"
     r"|runner (?:process has )?terminated|crashed"
 )
-_NOT_OURS = re.compile(
+_NOT_OURS = Expression(
     r"Expected all tensors|size mismatch|shape|state_dict|dtype|asyncio|event loop"
     r"|Address already"
 )
-_QUIET = re.compile(
+_QUIET = Expression(
     r"\b(?:INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b|level=(?:info|INFO|debug|DEBUG|warn|WARN)|\b[Ww]arn(?:ing)?\b|WARN\b"
     r"|\b0 (?:errors|failed|failures)\b|\berrors?[:=] ?(?:0|none|None|nil|null|false)\b|no errors?\b|without errors?"
     r"|[Ff]all(?:ing|s)? ?back|\boptional\b|\b[Ii]gnor\w+|\bskip\w*|\bretry\w*|\bexpected\b|--\w+|\?$|deprecat"
     r"|\b(?:added|fixed|fixes|resolved|improved)\b|^\s*(?:#|>|[*•-] )|\bsuccess",
 )
-_INSTALLER = re.compile(r"Could not find a version that satisfies|No matching distribution")
+_INSTALLER = Expression(r"Could not find a version that satisfies|No matching distribution")
 
 
 def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from gfxgraph.diagnostics.lazy import Expression
 
 CONDITIONS = frozenset({"windows", "linux", "wsl", "container", "apu", "arch", "override", "cdna", "rdna"})
 ANY_ARCH = "gfxNNNN"
 """Stands for the target where none is known."""
 
-_CONDITION = re.compile(r"@(!?)([a-z]+): ")
+_CONDITION = Expression(r"@(!?)([a-z]+): ")
 _SYSTEMS = {
-    "wsl": re.compile(r"\bWSL|/dev/dxg|dxgkio|microsoft-standard|thunk_proxy|librocdxg|WDDM adapter", re.IGNORECASE),
-    "windows": re.compile(
+    "wsl": Expression(r"\bWSL|/dev/dxg|dxgkio|microsoft-standard|thunk_proxy|librocdxg|WDDM adapter", re.IGNORECASE),
+    "windows": Expression(
         r"\b[A-Z]:\\|\bWinError\b|\.dll\b|\.exe\b|Windows fatal|\bWindows 1[01]\b|win_amd64|0xC000\d{4}|\bMSVC\b"
     ),
-    "container": re.compile(
+    "container": Expression(
         r"\bdocker|\bpodman|kubernetes|kubelet|\bLX[CD]\b|apptainer|singularity|containerd|/\.dockerenv"
         r"|\w+@[0-9a-f]{6,12}:|distrobox|toolbx"
     ),
 }
 # Names under which GPUs are sold, where they say which target it is. In this order: "RX 6800M" is no RX 6800.
 _NAMES = tuple(
-    (re.compile(rf"\b(?:{names})\b", re.IGNORECASE), arch)
+    (Expression(rf"\b(?:{names})\b", re.IGNORECASE), arch)
     for names, arch in (
         ("MI35[05]X", "gfx950"),
         ("MI3(?:00[AX]|08X|25X)", "gfx942"),
@@ -57,8 +59,7 @@ _NAMES = tuple(
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """``arch`` is a gfx target or '', ``override`` the version under which it runs a relative's code."""
 
     arch: str = ""

@@ -26,7 +26,8 @@ APT = set(
 PIP = set(
     """torch torchvision torchaudio jax-rocm7-plugin jax-rocm7-pjrt bitsandbytes PACKAGE flash-attn amd-aiter aiter
     torch[device-{arch}] torchvision[device-{arch}] rocm[libraries] rocm[devel] rocm[libraries,device-{arch}]
-    /opt/rocm/share/amd_smi ./native ./gfxGRAPH gfxgraph gfxgraph[port] vllm . sglang transformers onnxruntime-migraphx
+    /opt/rocm/share/amd_smi ./native ./gfxGRAPH gfxgraph gfxgraph[port] vllm . sglang
+    transformers onnxruntime-migraphx
     """.split()
 )
 INDEXES = ("https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",
@@ -118,9 +119,15 @@ def pip_wanted(words):
 
 def test_the_check_would_notice():
     """What must not be advised is refused."""
-    for bad in ("pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm7.2", "rm -rf ~",
-                "pip install torch torchvision torchaudio", "apt install rocm-does-not-exist", "pip install jax[rocm]",
-                "docker run --group-add render IMAGE", "chmod 666 /dev/kfd"):  # fmt: skip
+    for bad in (
+        "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm7.2",
+        "pip install torch torchvision torchaudio",
+        "pip install jax[rocm]",
+        "apt install rocm-does-not-exist",
+        "docker run --group-add render IMAGE",
+        "chmod 666 /dev/kfd",
+        "rm -rf ~",
+    ):
         with pytest.raises(AssertionError):
             check(bad)
     found = list(commands(["a container: docker run --group-add render X ; sudo apt install nothing-like-it"]))

@@ -27,7 +27,7 @@ class Item:
     the rarest come first and lead to the item.
     """
 
-    __slots__ = ("code", "kind", "number", "regex", "needs", "found_by", "compiled")
+    __slots__ = ("code", "kind", "number", "regex", "needs", "found_by", "compiled", "_needed")
 
     def __init__(
         self, code: str, kind: str, number: int, regex: str, needs: list[list[str]], found_by: list[list[int]]
@@ -35,6 +35,19 @@ class Item:
         self.code, self.kind, self.number, self.regex = code, kind, number, regex
         self.needs, self.found_by = needs, found_by
         self.compiled: re.Pattern[str] | None = None
+        self._needed: list[list[bytes]] | None = None
+
+    def may_match(self, lower: bytes) -> bool:
+        """Whether ``lower``, a line in lower case, holds everything that a match needs."""
+        if self._needed is None:
+            self._needed = [[text.encode() for text in texts] for texts in self.needs]
+        for texts in self._needed:
+            for text in texts:
+                if text in lower:
+                    break
+            else:
+                return False
+        return True
 
     def search(self, line: str, lower: str) -> re.Match[str] | None:
         for texts in self.needs:

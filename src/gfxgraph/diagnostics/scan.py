@@ -47,8 +47,8 @@ _LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size
 _MOST_LINES_OF_A_FORM = 64
 _MOST_FORMS = 8192
 # Searches in vain in one piece, after which expressions rest that were tried this often there.
-_MOST_IN_VAIN = 3000
-_RESTS_AFTER = 50
+_MOST_IN_VAIN = 400
+_RESTS_AFTER = 30
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
 
@@ -97,8 +97,7 @@ class Scanner:
         self._parts: dict[tuple[str, int], tuple[str, int]] = {}
         self._forms: dict[bytes, _Form] = {}
         self._rest: set[int] = set()
-        self._leads: dict[frozenset[int], bool] = {}
-        self._asleep: set[int] = set()  # texts all of whose expressions rest
+        self._items_for: dict[frozenset[int], tuple[int, ...]] = {}
         self._in_vain: dict[int, int] = {}
         self._n_in_vain = 0
         self._tail = b""
@@ -152,11 +151,12 @@ class Scanner:
         if len(self._forms) > _MOST_FORMS:
             self._forms.clear()
         self._wake()
-        found = self._finder.find(block.lower())
+        lower = block.lower()
+        found = self._finder.find(lower)
         if len(found) > _FEW:
             leading = self._leading({hit[0] for hit in found})
             found = [hit for hit in found if hit[0] in leading]
-        self._search_lines(_Block(block, self._n_lines + 1), found)
+        self._search_lines(_Block(block, lower, self._n_lines + 1), found)
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
             self._head += [text[:_LONG] for text in block.split(b"\n", wanted)[:wanted]]
@@ -178,30 +178,36 @@ class Scanner:
                 while place < len(found) and found[place][1] < stop:
                     place += 1
             texts = frozenset([hit[0] for hit in found[first:place]])
-            if self._leads_somewhere(texts):
+            items = self._items(texts)
+            if items or not self._marks.isdisjoint(texts):
                 begin = raw.rfind(b"\n", begin, start) + 1 or begin
                 if stop - begin > _LONG:
                     self._windows(block, begin, stop, found[first:place])
                 else:
-                    self._text(block, begin, stop, texts)
+                    self._text(block, begin, stop, texts, items)
 
     def _leading(self, present: Set[int]) -> set[int]:
         """The texts in a block that lead to an expression of which all other rare texts are there as well."""
         leading = set(present & self._marks)
-        for text in present - self._asleep:
+        for text in present:
             for number in self._items_of[text]:
                 if all(not present.isdisjoint(texts) for texts in self.index.items[number].found_by):
                     leading.add(text)
                     break
         return leading
 
-    def _leads_somewhere(self, texts: frozenset[int]) -> bool:
-        """Whether these texts, being all that is found in a line, can lead to a match."""
-        known = self._leads.get(texts)
+    def _items(self, texts: frozenset[int]) -> tuple[int, ...]:
+        """The expressions that can match a line in which exactly these texts are found."""
+        known = self._items_for.get(texts)
         if known is None:
-            if len(self._leads) > _MOST_FORMS:
-                self._leads.clear()
-            known = self._leads[texts] = bool(self._leading(texts))
+            if len(self._items_for) > _MOST_FORMS:
+                self._items_for.clear()
+            numbers = {number for text in texts for number in self._items_of[text]}
+            known = self._items_for[texts] = tuple(
+                number
+                for number in sorted(numbers)
+                if all(not texts.isdisjoint(found_by) for found_by in self.index.items[number].found_by)
+            )
         return known
 
     def _windows(self, block: _Block, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
@@ -213,9 +219,10 @@ class Scanner:
             windows.setdefault(max(0, half - 1), set()).add(text)
         for half in sorted(windows):
             texts = frozenset(windows[half])
-            if self._leads_somewhere(texts):
+            items = self._items(texts)
+            if items:
                 start = begin + half * _OVERLAP
-                self._text(block, start, min(stop, start + 2 * _OVERLAP), texts)
+                self._text(block, start, min(stop, start + 2 * _OVERLAP), texts, items)
 
     def _wake(self) -> None:
         """Forget half of the searches in vain: an expression rests only as long as near misses go on."""
@@ -224,7 +231,6 @@ class Scanner:
         self._rest = {number for number, count in self._in_vain.items() if count > _RESTS_AFTER}
         if self._n_in_vain < _MOST_IN_VAIN:
             self._rest.clear()
-        self._asleep.clear()
 
     def _test(self, mark: int) -> None:
         """What a test provoked and expected is no failure: forget it where the test passed."""
@@ -235,10 +241,16 @@ class Scanner:
         else:
             self._before_test = None
 
-    def _text(self, block: _Block, begin: int, stop: int, texts: frozenset[int]) -> None:
-        """Take a line, or a window of one, that holds texts which expressions need."""
+    def _text(self, block: _Block, begin: int, stop: int, texts: frozenset[int], items: tuple[int, ...]) -> None:
+        """Take a line, or a window of one, that holds texts which these expressions need."""
         if not self._marks.isdisjoint(texts):
             self._test(min(self._marks & texts) - self._first_mark)
+            return
+        lower = block.lower[begin:stop]
+        may_match = [
+            number for number in items if number not in self._rest and self.index.items[number].may_match(lower)
+        ]
+        if not may_match:
             return
         raw = block.raw[begin:stop]
         key = raw.translate(None, _DIGITS)
@@ -247,7 +259,7 @@ class Scanner:
             form = self._forms[key] = _Form()
         seen = form.last if len(form.lines) >= _MOST_LINES_OF_A_FORM else form.lines.get(raw)
         if seen is None:
-            seen = self._search(raw, texts)
+            seen = self._search(raw, may_match)
             if seen and self._is_said(_Line(block, begin, stop)):
                 seen = ()
             form.lines[raw] = form.last = seen
@@ -261,19 +273,12 @@ class Scanner:
             # What stands round the first sight of a failure tells which program it is.
             self._note(line.around(_NEAR))
 
-    def _search(self, raw: bytes, texts: Set[int]) -> Seen:
+    def _search(self, raw: bytes, numbers: list[int]) -> Seen:
         """Return the codes that this text stands for, each with the strength of the match."""
         text = _text(raw)
         lower = text.lower()
         seen: dict[str, int] = {}
-        if self._rest:
-            texts = texts - self._asleep
-            for one in texts:
-                if self._rest.issuperset(self._items_of[one]):
-                    self._asleep.add(one)
-        numbers = {number for one in texts for number in self._items_of[one]}
-        self.n_rested += len(numbers & self._rest)
-        for number in sorted(numbers - self._rest):
+        for number in numbers:
             item = self.index.items[number]
             match = item.search(text, lower)
             if match is None:
@@ -281,6 +286,7 @@ class Scanner:
                 count = self._in_vain[number] = self._in_vain.get(number, 0) + 1
                 if count > _RESTS_AFTER and self._n_in_vain > _MOST_IN_VAIN:
                     self._rest.add(number)
+                    self.n_rested += 1
             elif item.kind == "number":
                 if code := self.index.numbers.get(match[1]):
                     seen.setdefault(code, _STRENGTH["weak"])
@@ -349,12 +355,12 @@ class Scanner:
 
 
 class _Block:
-    """Bytes that begin with the line of this number."""
+    """Bytes that begin with the line of this number, also in lower case."""
 
-    __slots__ = ("raw", "_place", "_number")
+    __slots__ = ("raw", "lower", "_place", "_number")
 
-    def __init__(self, raw: bytes, number: int) -> None:
-        self.raw, self._place, self._number = raw, 0, number
+    def __init__(self, raw: bytes, lower: bytes, number: int) -> None:
+        self.raw, self.lower, self._place, self._number = raw, lower, 0, number
 
     def number_at(self, place: int) -> int:
         """The number of the line that holds ``place``; later places are asked for later."""

@@ -188,7 +188,7 @@ def test_memory_stays_fixed_on_lines_that_never_repeat():
     for first in words[:300]:
         scanner.feed("".join(f"{first} {second} zzz failed to xyz\n" for second in words).encode())
     assert len(scanner._forms) <= scan._MOST_FORMS + len(words)
-    assert len(scanner._leads) <= scan._MOST_FORMS + 1
+    assert len(scanner._items_for) <= scan._MOST_FORMS + 1
     assert len(scanner.context) <= scan._HEAD + scan._END + 200 * 2 * scan._NEAR
 
 

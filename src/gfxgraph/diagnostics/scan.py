@@ -38,6 +38,7 @@ _HEAD = 200  # lines
 _NEAR = 40  # lines
 _END = 300  # lines
 _PIECE = 1 << 17  # bytes searched at once
+_FEW_ITEMS = 8  # so few are checked before a line is looked up
 _FEW = 100  # texts found in a piece, which are not worth a look at all of them together
 _LONGEST_NOTED = 600  # characters of a line
 _LONG = 2048  # a longer line is searched in windows
@@ -187,13 +188,12 @@ class Scanner:
                     self._text(block, begin, stop, texts, items)
 
     def _leading(self, present: Set[int]) -> set[int]:
-        """The texts in a block that lead to an expression of which all other rare texts are there as well."""
+        """The texts in a block that belong to expressions all of whose rare texts are there."""
         leading = set(present & self._marks)
-        for text in present:
-            for number in self._items_of[text]:
-                if all(not present.isdisjoint(texts) for texts in self.index.items[number].found_by):
-                    leading.add(text)
-                    break
+        for number in {number for text in present for number in self._items_of[text]}:
+            found_by = self.index.items[number].found_by
+            if number not in self._rest and all(not present.isdisjoint(texts) for texts in found_by):
+                leading.update(text for texts in found_by for text in texts)
         return leading
 
     def _items(self, texts: frozenset[int]) -> tuple[int, ...]:
@@ -246,11 +246,8 @@ class Scanner:
         if not self._marks.isdisjoint(texts):
             self._test(min(self._marks & texts) - self._first_mark)
             return
-        lower = block.lower[begin:stop]
-        may_match = [
-            number for number in items if number not in self._rest and self.index.items[number].may_match(lower)
-        ]
-        if not may_match:
+        may_match = None
+        if len(items) <= _FEW_ITEMS and not (may_match := self._may_match(block, begin, stop, items)):
             return
         raw = block.raw[begin:stop]
         key = raw.translate(None, _DIGITS)
@@ -259,6 +256,8 @@ class Scanner:
             form = self._forms[key] = _Form()
         seen = form.last if len(form.lines) >= _MOST_LINES_OF_A_FORM else form.lines.get(raw)
         if seen is None:
+            if may_match is None:
+                may_match = self._may_match(block, begin, stop, items)
             seen = self._search(raw, may_match)
             if seen and self._is_said(_Line(block, begin, stop)):
                 seen = ()
@@ -272,6 +271,12 @@ class Scanner:
         if is_news:
             # What stands round the first sight of a failure tells which program it is.
             self._note(line.around(_NEAR))
+
+    def _may_match(self, block: _Block, begin: int, stop: int, items: tuple[int, ...]) -> list[int]:
+        """Those of ``items`` of which everything that they need is in the line, and that do not rest."""
+        lower = block.lower[begin:stop]
+        found = self.index.items
+        return [number for number in items if number not in self._rest and found[number].may_match(lower)]
 
     def _search(self, raw: bytes, numbers: list[int]) -> Seen:
         """Return the codes that this text stands for, each with the strength of the match."""

@@ -15,15 +15,18 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gfxgraph import config
 from gfxgraph.diagnostics.explain import code_of
 from gfxgraph.diagnostics.explanation import Explanation, Match
-from gfxgraph.diagnostics.index import load
-from gfxgraph.diagnostics.scan import Hit, Scanner
+from gfxgraph.diagnostics.index import names
 from gfxgraph.hardware import advice
+
+if TYPE_CHECKING:  # a code is explained without them
+    from gfxgraph.diagnostics.scan import Hit
 
 _BLOCK = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
@@ -61,7 +64,7 @@ def command(
 
 
 def _list(as_json: bool, lang: str) -> None:
-    titles = {code: words[lang] for code, words in sorted(load().titles.items())}
+    titles = {code: words[lang] for code, words in sorted(names().titles.items())}
     if as_json:
         click.echo(json.dumps(titles, indent=2, ensure_ascii=False))
         return
@@ -88,6 +91,8 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
     paths = [Path(word) for word in subject]
     if all(len(word) < 4096 and path.is_file() for word, path in zip(subject, paths)):
+        from gfxgraph.diagnostics.scan import Scanner
+
         scanner = Scanner()
         for path in paths:
             try:
@@ -109,6 +114,8 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
         fcntl.fcntl(source, _SET_PIPE_SIZE, _BLOCK)
     except OSError:
         pass  # not a pipe, or a smaller limit: only speed is at stake
+    from gfxgraph.diagnostics.scan import Scanner
+
     scanner = Scanner()
     say = _sayer(lang) if live else None
     waiting: list[bytes] = []

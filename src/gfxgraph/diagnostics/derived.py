@@ -47,13 +47,14 @@ def load(
 
 def _fingerprint(version: int, folders: Sequence[Path]) -> str:
     """Names, sizes and times of all files: enough to notice an edit, without reading them."""
-    seen = [str(version)]
-    for folder in folders:
-        with os.scandir(folder) as found:
-            for file in found:
-                state = file.stat()
-                seen.append(f"{file.name}:{state.st_size}:{state.st_mtime_ns}")
-    return f"{zlib.crc32(' '.join(sorted(seen)).encode()):08x}{len(seen):04x}"
+    seen = " ".join([str(version), *map(_state, folders)])
+    return f"{zlib.crc32(seen.encode()):08x}{len(seen):06x}"
+
+
+def _state(folder: Path) -> str:
+    with os.scandir(folder) as found:
+        states = [(file.name, file.stat()) for file in found]
+    return " ".join(sorted(f"{name}:{state.st_size}:{state.st_mtime_ns}" for name, state in states))
 
 
 def _store(plain: Any, name: str, places: Sequence[Path]) -> None:

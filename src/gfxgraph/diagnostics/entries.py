@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent / "catalogue"
 LANGUAGES = ("en", "zh")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """An entry's words in one language.
 
     ``seen`` replaces what, why and do where the condition was recognised in somebody else's
@@ -29,20 +28,18 @@ class Text:
     what: str
     why: str
     do: tuple[str, ...]
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = MappingProxyType({})
     seen: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """Advice that is given only where the log also holds ``when``."""
+class Hint(NamedTuple):
+    """Advice that is given only where the log also holds ``when``, if that is not empty."""
 
     when: str
     words: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One condition: how it is recognised and what is said about it."""
 
     code: str
@@ -94,7 +91,9 @@ def parse(table: Mapping[str, Any]) -> Entry:
         aliases=tuple(table.get("aliases", ())),
         patterns=tuple(table.get("patterns", ())),
         texts={lang: _text(table[lang]) for lang in LANGUAGES},
-        hints=tuple(Hint(hint["when"], {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())),
+        hints=tuple(
+            Hint(hint.get("when", ""), {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())
+        ),
         sources=tuple(table.get("sources", ())),
     )
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from gfxgraph import config
 from gfxgraph.diagnostics import statuses
 from gfxgraph.diagnostics.explanation import Explanation, Match
-from gfxgraph.diagnostics.index import load
-from gfxgraph.diagnostics.scan import Hit, Scanner
+from gfxgraph.diagnostics.index import names
+
+if TYPE_CHECKING:  # a code or a number is explained without searching anything
+    from gfxgraph.diagnostics.scan import Hit, Scanner
 
 FamilyOf = Callable[[str], str]
 """Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
 
 _NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _MOST_TEXT = 4 << 20
+_ENDS = 90
+"""Rank of the ways in which a process ends, which follow from something else."""
 
 
 def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
@@ -48,6 +52,8 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
     number = _NUMBER.fullmatch(text)
     if number:
         return Explanation(_number(int(number[1], 0)), families, lang)
+    from gfxgraph.diagnostics.scan import Scanner
+
     scanner = Scanner()
     scanner.feed(text[:_MOST_TEXT].encode("utf-8", "replace"))
     return conclude(scanner, lang=lang, family=family, family_of=family_of)
@@ -55,14 +61,24 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
 
 def code_of(word: str) -> str:
     """Return the code that ``word`` is, or is an alias of; '' where it is neither."""
-    index = load()
+    known = names()
     slug = word.strip().lower().replace("-", "_")
-    return slug if slug in index.ranks else index.aliases.get(slug, "")
+    return slug if slug in known.ranks else known.aliases.get(slug, "")
 
 
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
+    from gfxgraph.diagnostics import gates, lastresort, situation
+
     scanner.finish()
+    hits = list(scanner.hits.values())
+    ranks = names().ranks
+    only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
+    found = lastresort.find(scanner.context) if only_ends else None
+    if hits or found:
+        lines = [*scanner.context.values(), *(hit.text for hit in hits)]
+        is_of_others = gates.is_of_others(lines)
+        hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
     matches = tuple(
         Match(
             hit.code,
@@ -71,13 +87,21 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
             hit.count,
             tuple(sorted(number for code, number in scanner.hints if code == hit.code)),
         )
-        for hit in order(scanner.hits.values())
+        for hit in order(hits)
     )
+    if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
+        component, line, text = found
+        matches = (Match(lastresort.CODE, text, line, 1, component=component), *matches)
+    if not matches:
+        return Explanation(lang=lang or config.language_of())
+    archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
+    here = situation.read(lines, archs)
     return Explanation(
         matches,
-        _families(scanner.archs, family, family_of),
+        _families([*archs, here.arch], family, family_of),
         lang or config.language_of(),
-        _named(scanner.archs, family_of) if matches else (),
+        _named(archs or [here.arch], family_of),
+        here,
     )
 
 
@@ -88,9 +112,10 @@ def order(hits: Iterable[Hit]) -> list[Hit]:
     device files explains "no device", which explains a failed collective. Among equals the
     earliest line wins.
     """
-    ranks = load().ranks
+    ranks = names().ranks
     found = list(hits)
-    best = max((hit.strength for hit in found), default=0)
+    # That a process died says nothing against a weak sign of why.
+    best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
     # Our own errors already name the cause, whatever they quote. A bare status says less than a
@@ -108,6 +133,10 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     code = code_of(str(getattr(error, "code", "")))
     if code:
         return Explanation((Match(code),), families, lang)
+    import traceback
+
+    from gfxgraph.diagnostics.scan import Scanner
+
     # The whole chain: engines wrap the error that says why.
     text = "".join(traceback.format_exception(error))
     scanner = Scanner()
@@ -115,17 +144,17 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     return conclude(scanner, lang=lang, family=families[0] if families else "", family_of=family_of)
 
 
-def _named(archs: dict[str, int], family_of: FamilyOf | None) -> tuple[str, ...]:
+def _named(archs: list[str], family_of: FamilyOf | None) -> tuple[str, ...]:
     """The gfx targets that the text names most, each with its family."""
-    most = sorted(archs, key=lambda arch: -archs[arch])[:2]
+    most = [arch for arch in archs[:2] if arch]
     families = [family_of(arch) if family_of else "" for arch in most]
     return tuple(f"{arch} ({family})" if family else arch for arch, family in zip(most, families))
 
 
-def _families(archs: dict[str, int], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
+def _families(archs: list[str], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
     """Families named by the text, the most frequent first; this machine's where the text names none."""
     if family_of:
-        named = [family_of(arch) for arch in sorted(archs, key=lambda arch: -archs[arch])]
+        named = [family_of(arch) for arch in archs if arch]
         seen = tuple(dict.fromkeys(name for name in named if name))
         if seen:
             return seen[:2]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gfxgraph.diagnostics.entries import Entry, entry
 from gfxgraph.diagnostics.render import LABELS, fill
+from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
 
 _MORE_WORDS = {
@@ -18,6 +19,7 @@ _MORE_WORDS = {
         "note": "note: ",
         "status": "code: ",
         "gpu": "gpu:  ",
+        "part": "part: ",
         "also": "also: ",
         "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
     },
@@ -29,6 +31,7 @@ _MORE_WORDS = {
         "note": "说明：",
         "status": "代码：",
         "gpu": "显卡：",
+        "part": "组件：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
     },
@@ -45,12 +48,29 @@ class Match:
     count: int = 0
     hints: tuple[int, ...] = ()
     status: Status | None = None
+    component: str = ""
+
+
+class Code(str):
+    """A slug that equals what it was called before: programs compare it with the older ones."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True or (isinstance(other, str) and other in entry(self).aliases)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    # Kept: dictionaries and sets know the present slug alone.
+    __hash__ = str.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """What was recognised, the root cause first. False where there is nothing to explain.
 
+    ``situation`` says for which GPU and system the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
     """
@@ -59,11 +79,12 @@ class Explanation:
     families: tuple[str, ...] = ()
     lang: str = "en"
     archs: tuple[str, ...] = ()
+    situation: Situation = Situation()
 
     @property
-    def code(self) -> str | None:
-        """The root cause's slug, or None."""
-        return self.matches[0].code if self.matches else None
+    def code(self) -> Code | None:
+        """The root cause's slug, or None. It equals the entry's older slugs too."""
+        return Code(self.matches[0].code) if self.matches else None
 
     def __bool__(self) -> bool:
         return bool(self.matches)
@@ -85,7 +106,7 @@ class Explanation:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
         lang = lang or self.lang
         return {
-            "code": self.code,
+            "code": self.matches[0].code if self.matches else None,
             "matches": [
                 {
                     "code": match.code,
@@ -94,6 +115,7 @@ class Explanation:
                     "count": match.count,
                     "text": match.text,
                     "status": match.status.name if match.status else None,
+                    "component": match.component or None,
                 }
                 for match in self.matches
             ],
@@ -114,11 +136,22 @@ class Explanation:
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": fill(general.why, found, names, lang),
-            "do": [fill(step, found, names, lang) for step in general.do],
-            "hints": [found.hints[number].words[lang] for number in match.hints],
-            "notes": [f"{name}: {note}" for name, note in self._notes(found, lang)],
+            "do": self._fitting(
+                [
+                    *_next_steps(match.component, lang),
+                    *(fill(step, found, names, lang) for step in general.do),
+                ]
+            ),
+            "hints": self._fitting(
+                hint.words[lang] for number, hint in enumerate(found.hints) if not hint.when or number in match.hints
+            ),
+            "notes": self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang)),
             "sources": list(found.sources),
         }
+
+    def _fitting(self, steps: Iterable[str]) -> list[str]:
+        """The steps for this situation, filled in."""
+        return [shown for step in steps if (shown := self.situation.advice(step))]
 
     def _full(self, match: Match, lang: str) -> str:
         parts = self._parts(match, lang)
@@ -127,6 +160,8 @@ class Explanation:
         lines = [f"{match.code}: {parts['title']}"]
         if match.text:
             lines.append(_indent(words["seen"], _seen(match, lang)))
+        if match.component:
+            lines.append(_indent(words["part"], match.component))
         if match.status:
             lines.append(_indent(words["status"], _status(match.status, lang)))
         if self.archs:
@@ -142,10 +177,20 @@ class Explanation:
     def _notes(self, found: Entry, lang: str) -> Iterable[tuple[str, str]]:
         """The notes of the families in play; a note for RDNA holds for RDNA2 unless that has its own."""
         notes = found.text(lang).notes
+        if self.situation.arch in notes:
+            yield self.situation.arch, notes[self.situation.arch]
         for family in self.families:
             name = family if family in notes else family.rstrip("0123456789.")
             if name in notes:
                 yield family, notes[name]
+
+
+def _next_steps(component: str, lang: str) -> Iterable[str]:
+    if not component:
+        return ()
+    from gfxgraph.diagnostics.lastresort import components  # seldom needed
+
+    return components()[component].do[lang]
 
 
 def _texts(value: object) -> list[str]:
@@ -158,11 +203,16 @@ def _indent(label: str, text: str) -> str:
 
 def _seen(match: Match, lang: str) -> str:
     words = _MORE_WORDS[lang]
-    text = match.text if len(match.text) <= 200 else match.text[:197] + "..."
+    text = visible(match.text if len(match.text) <= 200 else match.text[:197] + "...")
     places = [words["line"].format(line=match.line)] if match.line else []
     if match.count > 1:
         places.append(words["times"].format(count=match.count))
     return text + (f"  ({', '.join(places)})" if places else "")
+
+
+def visible(text: str) -> str:
+    """``text`` with control characters written out: a log must not steer the terminal that shows a line of it."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _status(status: Status, lang: str) -> str:

@@ -8,77 +8,124 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gfxgraph.diagnostics import derived, patterns, statuses
-from gfxgraph.diagnostics.entries import FOLDER
+from gfxgraph.diagnostics import derived, statuses
+from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 
-VERSION = 9
+VERSION = 40
 """Raised when the form of the derived file changes."""
 
 
-@dataclass(slots=True)
 class Item:
     """One expression and what its match says.
 
     ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint,
-    or which part of which combination (the combination times 100 plus the part). A match holds one of
-    ``literals`` and one of ``sharp``; the first are chosen for their form, the second for being rare.
+    or which part of which combination (the combination times 100 plus the part). A match holds one text of
+    each of ``needs``. Of the texts that are searched for, by number, it holds one of each of ``found_by``;
+    the rarest come first and lead to the item.
     """
 
-    code: str
-    kind: str
-    number: int
-    regex: str
-    literals: tuple[str, ...]
-    sharp: tuple[str, ...] = ()
-    compiled: re.Pattern[str] | None = None
+    __slots__ = ("code", "kind", "number", "regex", "needs", "found_by", "compiled", "_needed")
+
+    def __init__(
+        self, code: str, kind: str, number: int, regex: str, needs: list[list[str]], found_by: list[list[int]]
+    ) -> None:
+        self.code, self.kind, self.number, self.regex = code, kind, number, regex
+        self.needs, self.found_by = needs, found_by
+        self.compiled: re.Pattern[str] | None = None
+        self._needed: list[list[bytes]] | None = None
+
+    def may_match(self, lower: bytes) -> bool:
+        """Whether ``lower``, a line in lower case, holds everything that a match needs."""
+        if self._needed is None:
+            self._needed = [[text.encode() for text in texts] for texts in self.needs]
+        for texts in self._needed:
+            for text in texts:
+                if text in lower:
+                    break
+            else:
+                return False
+        return True
 
     def search(self, line: str, lower: str) -> re.Match[str] | None:
-        if self.sharp and not any(text in lower for text in self.sharp):
-            return None
+        for texts in self.needs:
+            for text in texts:
+                if text in lower:
+                    break
+            else:
+                return None
         if self.compiled is None:
             self.compiled = re.compile(self.regex, re.IGNORECASE)
         return self.compiled.search(line)
 
 
-@dataclass(slots=True)
 class Index:
     """All items, and what is needed to choose those to try and to order what they find.
 
-    ``by_form`` leads from the form of a literal to the items that need it, ``anchors`` from a word
-    to such forms; ``adding`` are the hints and combinations, by literal.
+    ``texts`` are searched for, and ``items_of`` leads from the number of one to the items to try; ``adding``
+    leads from a text to hints and parts of combinations, which add to what was found and do not find by
+    themselves.
     """
 
-    items: list[Item]
-    by_form: dict[bytes, list[int]]
-    anchors: dict[bytes, list[bytes]]
-    adding: dict[str, list[int]]
-    ranks: dict[str, int]
-    aliases: dict[str, str]
-    titles: dict[str, dict[str, str]]
-    n_combos: dict[str, list[int]]
-    numbers: dict[str, str]
+    def __init__(self, plain: dict[str, Any]) -> None:
+        self.items = [Item(*row) for row in plain["items"]]
+        self.texts: list[str] = plain["texts"]
+        self.items_of: list[list[int]] = [[] for _ in self.texts]
+        self.adding: dict[str, list[int]] = {}
+        for number, item in enumerate(self.items):
+            for text in item.found_by[0] if item.found_by else ():
+                self.items_of[text].append(number)
+            for word in item.needs[0] if item.kind in _ADDING else ():
+                self.adding.setdefault(word, []).append(number)
+        self.ranks: dict[str, int] = plain["ranks"]
+        self.n_combos: dict[str, list[int]] = plain["n_combos"]
+        self.numbers: dict[str, str] = plain["numbers"]
+
+
+_ADDING = ("hint", "combo")
+_RARE = 0.3
+
+
+class Names:
+    """What every entry is called: its rank, its older names, its title in each language."""
+
+    def __init__(self, plain: dict[str, Any]) -> None:
+        self.ranks: dict[str, int] = plain["ranks"]
+        self.aliases: dict[str, str] = plain["aliases"]
+        self.titles: dict[str, dict[str, str]] = plain["titles"]
+
+
+@lru_cache(maxsize=1)
+def names() -> Names:
+    """Return the names; much smaller than the index, and enough for codes and lists."""
+    return derived.load("names", VERSION, [FOLDER], _names, Names)
+
+
+def _names() -> dict[str, Any]:
+    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
+    return {
+        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
+        "aliases": {alias: table["code"] for table in tables for alias in table.get("aliases", ())},
+        "titles": {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables},
+    }
 
 
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file where that is current."""
-    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER], build, _from_plain)
+    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER], build, Index)
 
 
 def build() -> dict[str, Any]:
     """Read the whole catalogue and return the index as plain data."""
     rows: list[list[Any]] = []
-    plain: dict[str, Any] = {"ranks": {}, "aliases": {}, "titles": {}, "n_combos": {}}
+    plain: dict[str, Any] = {"ranks": {}, "n_combos": {}}
     for path in sorted(FOLDER.glob("*.toml")):
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
         code = table["code"]
         plain["ranks"][code] = table.get("rank", 50)
-        plain["aliases"] |= dict.fromkeys(table.get("aliases", ()), code)
-        plain["titles"][code] = {"en": table["en"]["title"], "zh": table["zh"]["title"]}
         if table.get("combos"):
             plain["n_combos"][code] = [len(combo) for combo in table["combos"]]
         rows += _rows_of(code, table)
@@ -88,27 +135,27 @@ def build() -> dict[str, Any]:
         # Names of statuses are recognised wherever they stand; texts only after "error".
         # "Not ready" is an answer, not a failure: traces of the runtime are full of it.
         if status.name != "hipErrorNotReady":
-            rows += _split(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b")
+            rows.append(_row(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b"))
             if status.name.startswith("hipError"):  # XLA's spelling
-                rows += _split(status.entry, "status", 0, rf"\bHIP_ERROR_{re.escape(status.name[8:])}\b")
+                rows.append(_row(status.entry, "status", 0, rf"\bHIP_ERROR_{re.escape(status.name[8:])}\b"))
         if status.text:
             text = re.escape(status.text).replace(r"\ ", " ")
-            rows += _split(
-                status.entry,
-                "status",
-                0,
-                rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}",
-            )
+            marked = rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}"
+            rows.append(_row(status.entry, "status", 0, marked))
     # Programs that print only the number of HIP's status, in the forms that they use.
-    for regex in _NUMBERED:
-        rows += _split("", "number", 0, regex)
+    rows += (_row("", "number", 0, regex) for regex in _NUMBERED)
     # Our own errors, printed by a program and piped back to us, end with this line.
-    rows += _split("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)")
+    rows.append(_row("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
     plain["items"] = rows
+    texts: dict[str, int] = {}
+    for row in rows:
+        row[5] = [[texts.setdefault(text, len(texts)) for text in found_by] for found_by in row[5]]
+    plain["texts"] = list(texts)
     plain["numbers"] = {
-        status.number: status.entry for status in reversed(statuses.every()) if status.api == "HIP" and status.number
+        str(status.number): status.entry
+        for status in reversed(statuses.every())
+        if status.api == "HIP" and status.number
     }
-    plain["anchors"] = patterns.anchors(text for row in rows if row[1] not in _ADDING for text in row[4])
     return plain
 
 
@@ -121,48 +168,26 @@ _NUMBERED = (
     r"\bhip(?!\w*(?:Get|Count|Version))[A-Z]\w{2,40}\(\): (\d{1,4})\b",
 )
 
-# Kinds that add to what was found and do not find by themselves.
-_ADDING = ("hint", "combo")
-
 
 def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
     for kind, regexes in (("strong", table.get("patterns", ())), ("weak", table.get("weak", ()))):
         for regex in regexes:
-            yield from _split(code, kind, 0, regex)
+            yield _row(code, kind, 0, regex)
     for number, hint in enumerate(table.get("hint", ())):
-        yield from _split(code, "hint", number, hint["when"])
+        if "when" in hint:
+            yield _row(code, "hint", number, hint["when"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
-            yield from _split(code, "combo", number * 100 + part, regex)
+            yield _row(code, "combo", number * 100 + part, regex)
 
 
-def _split(code: str, kind: str, number: int, regex: str) -> Iterator[list[Any]]:
-    for branch in patterns.alternatives(regex):
-        found = patterns.literals(branch, len if kind in _ADDING else patterns.form_length)
-        if not found:
-            raise ValueError(f"{code}: no literal text in pattern {branch!r}")
-        sharp = patterns.literals(branch)
-        yield [code, kind, number, branch, list(found), [] if sharp == found else list(sharp)]
+def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
+    from gfxgraph.diagnostics import patterns  # reads expressions; not needed where the derived file is current
 
-
-def _from_plain(plain: dict[str, Any]) -> Index:
-    items = [Item(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5])) for row in plain["items"]]
-    by_form: dict[bytes, list[int]] = {}
-    adding: dict[str, list[int]] = {}
-    for number, item in enumerate(items):
-        for text in item.literals:
-            if item.kind in _ADDING:
-                adding.setdefault(text, []).append(number)
-            else:
-                by_form.setdefault(patterns.form(text).encode(), []).append(number)
-    return Index(
-        items,
-        by_form,
-        {word.encode(): [text.encode() for text in texts] for word, texts in plain["anchors"].items()},
-        adding,
-        plain["ranks"],
-        plain["aliases"],
-        plain["titles"],
-        plain["n_combos"],
-        {str(number): code for number, code in plain["numbers"].items()},
-    )
+    needs = patterns.requirements(regex)
+    if not needs:
+        raise ValueError(f"{code}: no literal text in pattern {regex!r}")
+    # The rarest texts lead here; where other rare ones are missing in a whole block, nobody need come.
+    rare = [texts for place, texts in enumerate(needs) if place == 0 or patterns.rarity(texts) >= _RARE]
+    found_by = [] if kind in _ADDING else [sorted(set(map(patterns.sharpest, texts))) for texts in rare]
+    return [code, kind, number, regex, [list(texts) for texts in needs], found_by]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gfxgraph.diagnostics import statuses
+from gfxgraph.diagnostics import situation, statuses
 from gfxgraph.diagnostics.entries import Entry, codes, entry
 from gfxgraph.diagnostics.render import LABELS, fill
 
@@ -34,6 +34,12 @@ _WORDS = {
         "others": "ROCm、框架与引擎的错误",
     },
 }
+
+_CONDITIONS = {
+    "en": {"windows": "Windows", "linux": "Linux", "wsl": "WSL", "apu": "APU", "cdna": "CDNA", "rdna": "RDNA"},
+    "zh": {"windows": "Windows", "linux": "Linux", "wsl": "WSL", "apu": "APU", "cdna": "CDNA", "rdna": "RDNA",
+           "container": "容器", "override": "需要覆盖版本"},
+}  # fmt: skip
 
 
 def page(code: str, lang: str) -> str:
@@ -94,18 +100,25 @@ def _sections(found: Entry, lang: str, labels: tuple[str, str, str]) -> Iterator
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
     yield labels[1], fill(text.why, found, names, lang)
-    yield labels[2], "\n".join(fill(step, found, names, lang) for step in text.do)
+    yield labels[2], "\n".join(_general(fill(step, found, names, lang), lang) for step in text.do)
+
+
+def _general(step: str, lang: str) -> str:
+    """A step for everybody: its conditions in brackets before it."""
+    conditions, text = situation.general(step)
+    shown = ", ".join(_CONDITIONS[lang].get(name, name) for name in conditions if not name.startswith("!"))
+    return f"[{shown}] {text}" if shown else text
 
 
 def _extras(found: Entry, lang: str) -> Iterator[tuple[str, str]]:
     words = _WORDS[lang]
     for hint in found.hints:
-        yield words["here"].format(when=f"`{hint.when}`"), hint.words[lang]
+        yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang], lang)
     notes = found.text(lang).notes
     if notes:
         yield (
             "GPU",
-            "\n".join(f"{words['note'].format(family=family)}: {note}" for family, note in notes.items()),
+            "\n".join(f"{words['note'].format(family=name)}: {_general(note, lang)}" for name, note in notes.items()),
         )
     members = [status for status in statuses.every() if status.entry == found.code]
     if members:

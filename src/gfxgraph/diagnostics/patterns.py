@@ -1,171 +1,168 @@
 """What a regular expression cannot match without: the literal text inside it.
 
-Trying six hundred expressions on every line of a log is far too slow, and looking for a fixed
-text is very fast. So each expression is stored with literals of which any match must contain one,
-and is compiled only when a line has it.
+Trying a thousand expressions on every line of a log is far too slow, and looking for fixed texts is
+very fast (``literals.Finder``). So each expression is stored with sets of texts: any match holds one text
+of each set. The set that is rarest in ordinary text is searched for; the others are checked
+on the line found before the expression is compiled and tried.
 
-Only the syntax that catalogue patterns use is understood; anything else merely ends a literal,
-which makes the search less sharp and never wrong.
+The expressions are read by Python's own parser. What is not understood here merely ends a literal, which
+makes the search less sharp and never wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import importlib
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+# The parser of the standard library, which has no public name.
+ops: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
 
 LEAST = 3
-"""Shorter literals are in every line and tell nothing."""
+"""Shorter texts are in every line and tell nothing."""
 
-HEX = "0123456789abcdefABCDEF"
-"""Characters of numbers and addresses: what is left without them is the form of a line."""
+_LONGEST = 24
+"""Longer texts are looked for by a part."""
+_MOST_TEXTS = 24
+"""A set of more texts than this is not spelled out."""
 
-_NO_HEX = str.maketrans("", "", HEX)
-
-_CLASSES = "bBdDwWsSAZ"
-
-
-def alternatives(pattern: str) -> list[str]:
-    """Split at ``|`` outside groups and classes."""
-    parts, depth, start, index = [], 0, 0, 0
-    while index < len(pattern):
-        char = pattern[index]
-        if char == "\\":
-            index += 1
-        elif char == "[":
-            index = _class_end(pattern, index)
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char == "|" and depth == 0:
-            parts.append(pattern[start:index])
-            start = index + 1
-        index += 1
-    return [*parts, pattern[start:]]
+Texts = tuple[str, ...]
 
 
-def form(text: str) -> str:
-    """``text`` without hexadecimal digits: lines that differ in numbers only have one form."""
-    return text.translate(_NO_HEX)
+def requirements(pattern: str) -> tuple[Texts, ...]:
+    """Return sets of lower-case texts: every match of ``pattern`` holds at least one text of each set.
 
-
-def form_length(text: str) -> int:
-    """How sharp the form of ``text`` is: the length of its longest word."""
-    return max(map(len, form(text).split()), default=0)
-
-
-def literals(pattern: str, length: Callable[[str], int] = len) -> tuple[str, ...]:
-    """Return lower-case texts of which every match of ``pattern`` contains at least one.
-
-    Args:
-        pattern: a regular expression.
-        length: how sharp a text is; ``form_length`` where forms of lines are searched.
-
-    Returns:
-        The sharpest such set, or () where there is none of at least ``LEAST`` characters.
+    The rarest set comes first; () where nothing of at least ``LEAST`` characters is certain.
     """
-    branches = alternatives(pattern)
-    if len(branches) > 1:
-        found = [literals(branch, length) for branch in branches]
-        return tuple(dict.fromkeys(text for one in found for text in one)) if all(found) else ()
-    candidates: list[tuple[str, ...]] = []
-    run = ""
-    index = 0
+    exact, found = _walk(parser.parse(pattern))
+    sets = [_reduced(texts) for texts in (*found, *([exact] if exact else [])) if min(map(len, texts)) >= LEAST]
+    return tuple(sorted(dict.fromkeys(sets), key=rarity, reverse=True))
 
-    def end_run() -> None:
-        nonlocal run
-        if length(run) >= LEAST:
-            candidates.append((run.lower(),))
-        run = ""
 
-    while index < len(pattern):
-        char = pattern[index]
-        if char == "\\":
-            escaped = pattern[index + 1]
-            if escaped == "x":
-                run += chr(int(pattern[index + 2 : index + 4], 16))
-                index += 4
-                continue
-            index += 2
-            if escaped in _CLASSES or escaped.isdigit():
-                end_run()
+def weight(text: str) -> float:
+    """How rare ``text`` is, roughly: its words, of which the common ones count little, and that they meet."""
+    words = [*re.finditer(r"[^\W_]+", text)]
+    return sum(_weight(word[0], word.start() == 0) for word in words) + 0.7 * (len(words) - 1)
+
+
+def _weight(word: str, open_before: bool) -> float:
+    """``word`` may be part of a longer one where it is open."""
+    rare = max(0.5, len(word) - 2 + (not word.isalpha()))
+    begins, ends = _common_words()
+    # A word that is closed on both sides is looked up among beginnings too: the difference is small.
+    return min(begins.get(word, rare), ends.get(word, rare) if open_before else rare)
+
+
+@lru_cache(maxsize=1)
+def _common_words() -> tuple[dict[str, float], dict[str, float]]:
+    """The weights of common words and of their beginnings, and those of their ends."""
+    text = (Path(__file__).parent / "common_words.txt").read_text(encoding="utf-8")
+    tiers = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    begins: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    for value, words in zip((1.2, 0.6, 0.2), reversed(tiers)):
+        for word in words:
+            begins |= {word[:stop]: value for stop in range(2, len(word) + 1)}
+            ends |= {word[start:]: value for start in range(len(word) - 1)}
+    return begins, ends
+
+
+def sharpest(text: str) -> str:
+    """The part of ``text`` to look for: whole words, few of them so that the automaton stays small, and rare."""
+    if len(text) <= _LONGEST:
+        return text
+    stops = [0, *(place for place, char in enumerate(text) if char == " "), len(text)]
+    parts = [text[begin:stop] for begin in stops for stop in stops if LEAST <= stop - begin <= _LONGEST]
+    parts += (word[:_LONGEST] for word in text.split(" ") if len(word) >= LEAST)
+    return max(parts, key=weight)
+
+
+def rarity(texts: Collection[str]) -> float:
+    """How rare it is to find one of ``texts``."""
+    # A set is as sharp as its commonest text, and many texts cost more than few.
+    return min(map(weight, texts)) - len(texts) / 20
+
+
+def _reduced(texts: Iterable[str]) -> Texts:
+    """Without the texts that hold another of the set."""
+    unique = sorted(set(texts), key=len)
+    kept: list[str] = []
+    for text in unique:
+        if not any(short in text for short in kept):
+            kept.append(text)
+    return tuple(sorted(kept))
+
+
+def _walk(tree: Any) -> tuple[Texts | None, list[Texts]]:
+    """Return all texts that ``tree`` can match, where they are few, and the sets that any match holds."""
+    runs: Texts = ("",)
+    whole = True
+    found: list[Texts] = []
+
+    def cut() -> None:
+        nonlocal runs, whole
+        whole = False
+        if min(map(len, runs)) >= LEAST:
+            found.append(runs)
+        runs = ("",)
+
+    def extend(choices: Texts | None, inside: Iterable[Texts] = ()) -> None:
+        """Go on with one of ``choices``; where they are not known or many, with what is certain inside."""
+        nonlocal runs
+        if choices is None or len(choices) * len(runs) > _MOST_TEXTS:
+            cut()
+            found.extend(inside)
+        if choices is not None and len(choices) * len(runs) <= _MOST_TEXTS:
+            runs = tuple(run + choice for run in runs for choice in choices)
+
+    for op, value in tree:
+        if op is ops.LITERAL:
+            extend((chr(value).lower(),))
+        elif op is ops.IN:
+            extend(_members(value))
+        elif op is ops.SUBPATTERN:
+            exact, inside = _walk(value[-1])
+            extend(exact, inside)
+        elif op is ops.BRANCH:
+            branches = [_walk(branch) for branch in value[1]]
+            extend(_united([exact for exact, _ in branches]), _common(branches))
+        elif op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
+            least, most, body = value
+            exact, inside = _walk(body)
+            if most == 1 and exact is not None:
+                extend((*exact, "") if least == 0 else exact)
             else:
-                run += escaped
-            continue
-        if char in "?*{":
-            run = run[:-1]  # the character before may be absent
-            end_run()
-            index = pattern.index("}", index) + 1 if char == "{" else index + 1
-            continue
-        if char == "(":
-            end_run()
-            close = _group_end(pattern, index)
-            following = pattern[close + 1 : close + 2]
-            inner = pattern[index + 1 : close]
-            if not inner.startswith("?") and (following == "" or following not in "?*{"):
-                inside = literals(inner, length)
-                if inside:
-                    candidates.append(inside)
-            index = close + 1
-            continue
-        if char == "[":
-            end_run()
-            index = _class_end(pattern, index) + 1
-            continue
-        if char in ".^$+":
-            end_run()
-        else:
-            run += char
-        index += 1
-    end_run()
-    # One long literal beats many; of many, the shortest decides how sharp the set is.
-    return max(candidates, key=lambda texts: min(map(length, texts)) - len(texts) / 4, default=())
+                certain = [*inside, *([exact] if exact and min(map(len, exact)) >= LEAST else [])]
+                extend(None, certain if least else ())
+        elif op not in (ops.AT, ops.ASSERT, ops.ASSERT_NOT):
+            cut()
+    if whole:
+        return runs, []
+    cut()
+    return None, found
 
 
-def anchors(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return, for one word of each text's form, the forms it stands for.
-
-    Any line that holds a text has, in its form, a word that contains the text's anchor.
-    """
-    found: dict[str, list[str]] = {}
-    for text in dict.fromkeys(form(text) for text in texts):
-        # The longest word is the rarest, nearly always; everyday words go last.
-        anchor = max(text.split(), key=lambda word: (word not in _EVERYDAY, len(word)))
-        found.setdefault(anchor, []).append(text)
-    return found
+def _members(value: Any) -> Texts | None:
+    if len(value) <= 4 and all(op is ops.LITERAL for op, _ in value):
+        return tuple(dict.fromkeys(chr(code).lower() for _, code in value))
+    return None
 
 
-_EVERYDAY = frozenset(
-    form(word)
-    for word in (
-        "supported", "unsupported", "available", "requires", "operation", "required", "support", "during",
-        "memory", "device", "loading", "running", "process", "system", "version", "runtime", "torch", "model",
-        "request", "worker", "engine", "timeout", "failed", "error", "invalid", "unable", "cannot", "could",
-        "found", "missing", "without", "returned", "library", "warning", "exception", "installed", "stream",
-    )
-)  # fmt: skip
+def _united(exact: list[Texts | None]) -> Texts | None:
+    texts = [text for one in exact if one is not None for text in one]
+    return tuple(dict.fromkeys(texts)) if all(one is not None for one in exact) else None
 
 
-def _class_end(pattern: str, start: int) -> int:
-    index = start + 1
-    if pattern[index] == "^":
-        index += 1
-    if pattern[index] == "]":
-        index += 1
-    while pattern[index] != "]":
-        index += 2 if pattern[index] == "\\" else 1
-    return index
-
-
-def _group_end(pattern: str, start: int) -> int:
-    depth, index = 0, start
-    while True:
-        char = pattern[index]
-        if char == "\\":
-            index += 1
-        elif char == "[":
-            index = _class_end(pattern, index)
-        elif char == "(":
-            depth += 1
-        elif char == ")":
-            depth -= 1
-            if depth == 0:
-                return index
-        index += 1
+def _common(branches: list[tuple[Texts | None, list[Texts]]]) -> list[Texts]:
+    """The set that holds whichever branch matches: the rarest of each, together."""
+    best: list[str] = []
+    for exact, inside in branches:
+        sets = [texts for texts in (*inside, *([exact] if exact else [])) if min(map(len, texts)) >= LEAST]
+        if not sets:
+            return []
+        best += max(sets, key=lambda texts: rarity(tuple(texts)))
+    return [tuple(dict.fromkeys(best))]

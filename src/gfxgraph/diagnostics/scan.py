@@ -1,97 +1,82 @@
 """Find catalogued conditions in a stream of log lines, at the speed of the pipe and in fixed memory.
 
-Problem: nine hundred expressions, a hundred megabytes a second, one core, no extension module.
+Problem: more than a thousand expressions, fifty megabytes a second whatever the text, one core.
 
-Idea: a log of a gigabyte holds few different lines and few different words; most repeat with other
-numbers and addresses. So hexadecimal digits are taken out of a whole block at once, and
+Idea: no expression matches without some fixed text, so
 
-1. only forms of lines not met before are looked at;
-2. of those, only forms with a word that contains an anchor (a word of some expression's literal
-   text); words are judged once each, by block;
-3. of those, only forms that hold the literal's own form. These are live.
+1. all fixed texts are looked for at once, in whole blocks (``literals``); most lines hold none;
+2. a line that holds one is looked up by its form, the line without digits: logs repeat, with other numbers;
+3. on the lines of a form not settled yet, the expressions that need the text are tried, after a look
+   whether everything else that they need is there too.
 
-What differs only in numbers may differ in meaning (a status), so the lines of a live form are
-searched whole, up to a limit a form, and counted after that. Hints about the program and the GPU are
-looked for in the head of the stream and round the first sight of each failure.
+A long line is searched in overlapping windows, so that its length costs no more than its size. What differs
+only in numbers may differ in meaning (a status), so the lines of a form are searched whole, up to a limit a
+form, and counted after that. What surrounds a failure (which GPU, which program, hints) is read from the head
+of the stream, its end, and round the first sight of each failure.
 
-Invariant: taking out characters keeps "contains", so a line with a literal always gets through.
+Invariant: no line that an expression matches is passed over, except in a block full of near misses: there an
+expression that was tried often in vain rests until the block's end (``n_rested`` counts that), and except
+after many lines of one form.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Set
 
-from gfxgraph.diagnostics import patterns
+from gfxgraph.diagnostics import gates
 from gfxgraph.diagnostics.index import Index, load
+from gfxgraph.diagnostics.literals import Finder
 
-_HEX = patterns.HEX.encode()
+_DIGITS = b"0123456789"
+# Colours and cursor movements stand between the words of a message.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
-# A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
-# A list of options speaks of failures that may be: "  --flash-attn  (not supported on all GPUs)".
-_CHANGELOG = re.compile(
-    r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
-    r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow|change|deprecate|resolve|enable)(?:e?d|e?s|)\b"
-    r"|^\s*[-*+\u2022]\s.*\(#\d+\)\s*$"
-    r"|^\s+(?:-\w,? +)?--[a-z][\w-]+(?: [A-Z<\[]\S*)?  +\S",
-    re.IGNORECASE,
-)
-# A program's own narration of its search, below its level of warnings.
-_NARRATION = re.compile(
-    r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b"
-    r"|\bINFO\b.{0,60}Unable to initialize backend"
-)
-_BULLET = re.compile(r"^\s*[-*+\u2022] ")
-_AROUND = 3  # lines between which a bullet belongs to the same list
-# Under such a heading stands prose, until something that programs print.
-_HEADING = re.compile(
-    rb"^#{1,4} .{0,40}(?:changelog|release notes|known issues|resolved issues|what.s (?:new|changed)|bug fixes"
-    rb"|compatibility|deprecat|limitations|added|fixed|changed|removed)\b",
-    re.IGNORECASE,
-)
-_PRINTED = re.compile(
-    r"^\s*(?:\[|\(?\w+Core|\d|\S*(?:error|exception|abort)\w*\b|traceback|:\d|E  |kernel:|file \")", re.IGNORECASE
-)
-_LONGEST_SECTION = 60  # lines
+_END = 300  # lines
+_PIECE = 1 << 17  # bytes searched at once
+_FEW_ITEMS = 8  # so few are checked before a line is looked up
+_FEW = 100  # texts found in a piece, which are not worth a look at all of them together
+_LONGEST_NOTED = 600  # characters of a line
+_LONG = 2048  # a longer line is searched in windows
+_OVERLAP = 600  # bytes from window to window, and half the length of each
+_LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size, which overlap as windows do
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
-_MOST_FORMS = 200_000
-_MOST_WORDS = 200_000
 _MOST_LINES_OF_A_FORM = 64
-_MOST_LIVE = 4096
-_LONGEST_LINE = 8192
-
-
-@dataclass(slots=True)
-class Hit:
-    """What was found for one code."""
-
-    code: str
-    text: str
-    line: int
-    count: int = 0
-    strength: int = 0  # 3 own, 2 strong or complete combination, 1 status, 0 weak
-
-
-@dataclass(slots=True)
-class _Form:
-    """One live form: the items that may match it, the lines of it seen so far and what they mean."""
-
-    items: tuple[int, ...]
-    lines: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
-    codes: tuple[str, ...] = ()
-
-    def is_full(self) -> bool:
-        return len(self.lines) >= _MOST_LINES_OF_A_FORM
-
-
-def _text(raw: bytes) -> str:
-    return raw[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
-
+_MOST_FORMS = 8192
+# Searches in vain in one piece, after which expressions rest that were tried this often there.
+_MOST_IN_VAIN = 400
+_RESTS_AFTER = 30
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
+
+Seen = tuple[tuple[str, int], ...]
+
+
+class Hit:
+    """What was found for one code. ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak."""
+
+    __slots__ = ("code", "text", "line", "count", "strength")
+
+    def __init__(self, code: str, text: str, line: int, count: int = 0, strength: int = 0) -> None:
+        self.code, self.text, self.line, self.count, self.strength = code, text, line, count, strength
+
+    def copy(self) -> Hit:
+        """Return an equal one."""
+        return Hit(self.code, self.text, self.line, self.count, self.strength)
+
+
+class _Form:
+    """The lines seen of one form, and what each means."""
+
+    __slots__ = ("lines", "last")
+
+    def __init__(self) -> None:
+        self.lines: dict[bytes, Seen] = {}
+        self.last: Seen = ()
 
 
 class Scanner:
@@ -102,175 +87,266 @@ class Scanner:
         self.hits: dict[str, Hit] = {}
         self.hints: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
+        self.n_rested = 0
+        self._head: list[bytes] = []
+        self._end: deque[bytes] = deque(maxlen=_END)
+        marks = (gates.TEST_BEGINS, gates.TEST_PASSED, gates.TEST_FAILED)
+        self._first_mark = len(self.index.texts)
+        self._marks = frozenset(range(self._first_mark, self._first_mark + len(marks)))
+        self._finder = Finder([text.encode() for text in (*self.index.texts, *marks)])
+        self._items_of = [*self.index.items_of, [], [], []]
         self._parts: dict[tuple[str, int], tuple[str, int]] = {}
-        self._boring: set[int] = set()
-        self._live: dict[bytes, _Form] = {}
-        self._words: set[bytes] = set()
-        self._hot: dict[bytes, list[bytes]] = {}
+        self._forms: dict[bytes, _Form] = {}
+        self._rest: set[int] = set()
+        self._items_for: dict[frozenset[int], tuple[int, ...]] = {}
+        self._in_vain: dict[int, int] = {}
+        self._n_in_vain = 0
         self._tail = b""
         self._n_lines = 0
+        self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
         self._prose_until = 0
-        self._last: list[bytes] = []
+        self._before_test: dict[str, Hit] | None = None
+        self._new: list[str] = []
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take the next piece of the stream; return what was found for the first time."""
-        before = len(self.hits)
-        block, newline, tail = (self._tail + data).rpartition(b"\n")
-        # A line without end (a binary, a progress bar) must not grow without end.
-        self._tail = tail[-_LONGEST_LINE:] if len(tail) > _LONGEST_LINE else tail
-        if newline:
-            self._block(block)
-        return list(self.hits.values())[before:]
+        for begin in range(0, len(data), _PIECE):
+            block, newline, tail = (self._tail + data[begin : begin + _PIECE]).rpartition(b"\n")
+            if newline:
+                self._block(block)
+                self._n_lines += block.count(b"\n") + 1
+            # A line without end (a binary, a progress bar) must not grow without end.
+            if len(tail) > _LONGEST_TAIL:
+                self._block(tail)
+                tail = tail[-_OVERLAP:]
+            self._tail = tail
+        return self._news()
 
     def finish(self) -> list[Hit]:
-        """Take what came after the last newline, and complete combinations."""
-        before = len(self.hits)
+        """Take what came after the last newline, read what surrounds failures, and complete combinations."""
         if self._tail:
             self._block(self._tail)
+            self._n_lines += 1
             self._tail = b""
+        self._note(self.surroundings())
         self._combine()
-        return list(self.hits.values())[before:]
+        return self._news()
+
+    def surroundings(self) -> list[tuple[int, bytes]]:
+        """The first and the last lines of the stream with their numbers, each once."""
+        first = self._n_lines - len(self._end) + 1
+        return [
+            *enumerate(self._head, 1),
+            *((number, line) for number, line in enumerate(self._end, first) if number > len(self._head)),
+        ]
+
+    def _news(self) -> list[Hit]:
+        found = [self.hits[code] for code in self._new if code in self.hits]
+        self._new.clear()
+        return found
 
     def _block(self, block: bytes) -> None:
-        stripped = block.translate(None, _HEX).split(b"\n")
-        forms = set(stripped)
-        if len(self._live) > _MOST_LIVE:
-            self._live.clear()
-        if len(self._boring) > _MOST_FORMS:
-            self._boring.clear()
-        live = forms & self._live.keys()
-        boring = self._boring
-        new = [form for form in forms - live if hash(form) not in boring]
-        if new:
-            for form, items in self._judge_forms(new):
-                self._live[form] = _Form(items)
-                live.add(form)
-            if self._n_lines < _HEAD:
-                for number, line in enumerate(block.split(b"\n", _HEAD)[:_HEAD], self._n_lines + 1):
-                    self._add(line, number)
-            boring.update(map(hash, new))
-        # Of a form seen often enough, lines are only counted.
-        for form in [form for form in live if self._live[form].is_full()]:
-            live.remove(form)
-            if codes := self._live[form].codes:
-                n_seen = stripped.count(form)
-                for code in codes:
-                    self.hits[code].count += n_seen
-        headed = block.startswith(b"#") or b"\n#" in block
-        if live or headed:
-            lines = block.split(b"\n")
-            for number, form in enumerate(stripped):
-                if headed and lines[number].startswith(b"#") and _HEADING.match(lines[number]):
-                    self._prose_until = self._n_lines + number + _LONGEST_SECTION
-                if form in live and self._line(lines, number, self._live[form]):
-                    # What stands round the first sight of a failure tells which program it is.
-                    for place in range(max(0, number - _NEAR), min(len(lines), number + _NEAR)):
-                        self._add(lines[place], self._n_lines + place + 1)
-        self._n_lines += len(stripped)
-        self._last = block.rsplit(b"\n", _AROUND)[-_AROUND:]
+        """Search whole lines, or a part of one that is too long to wait for its end."""
+        if b"\x1b[" in block or b"\x1b]" in block:
+            block = _ESCAPES.sub(b"", block)
+        if len(self._forms) > _MOST_FORMS:
+            self._forms.clear()
+        self._wake()
+        lower = block.lower()
+        found = self._finder.find(lower)
+        if len(found) > _FEW:
+            leading = self._leading({hit[0] for hit in found})
+            found = [hit for hit in found if hit[0] in leading]
+        self._search_lines(_Block(block, lower, self._n_lines + 1), found)
+        if len(self._head) < _HEAD:
+            wanted = _HEAD - len(self._head)
+            self._head += [text[:_LONG] for text in block.split(b"\n", wanted)[:wanted]]
+        self._end.extend(text[:_LONG] for text in block.rsplit(b"\n", _END)[-_END:])
 
-    def _is_prose(self, lines: list[bytes], number: int) -> bool:
-        """Whether this line tells of failures without being one: release notes, lists of changes and options."""
-        line = _text(lines[number])
-        if _CHANGELOG.search(line) or _NARRATION.search(line):
-            return True
-        if self._n_lines + number < self._prose_until and not _PRINTED.match(line):
-            return True
-        near = lines[max(0, number - _AROUND) : number + _AROUND + 1] + (self._last if number < _AROUND else [])
-        return bool(_BULLET.match(line)) and any(_CHANGELOG.search(_text(other)) for other in near)
-
-    def _judge_forms(self, forms: list[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-        """Yield the forms worth searching, each with the items whose literals' forms it holds."""
-        by_form = self.index.by_form
-        joined = b"\n".join(forms).lower()
-        words = set(joined.split())
-        self._judge_words(words - self._words)
-        # First for all forms together: most texts stand nowhere, though a word of theirs does.
-        every = {text for word in words & self._hot.keys() for text in self._hot[word]}
-        present = {text for text in every if text in joined}
-        hot = {word: kept for word in words & self._hot.keys() if (kept := present.intersection(self._hot[word]))}
-        for form, lower in zip(forms, joined.split(b"\n")):
-            here = hot.keys() & lower.split() if hot else ()
-            texts = {text for word in here for text in hot[word] if text in lower}
-            items = tuple(sorted({number for text in texts for number in by_form[text]}))
-            if items:
-                yield form, items
-
-    def _judge_words(self, words: set[bytes]) -> None:
-        """Note which of these new words contain an anchor."""
-        if len(self._words) > _MOST_WORDS:
-            self._words.clear()
-            self._hot.clear()
-        self._words |= words
-        joined = b"\n".join(words)
-        present = [anchor for anchor in self.index.anchors if anchor in joined]
-        if present:
-            for word in words:
-                texts = [t for anchor in present if anchor in word for t in self.index.anchors[anchor]]
-                if texts:
-                    self._hot[word] = texts
-
-    def _line(self, lines: list[bytes], number: int, form: _Form) -> bool:
-        """Take a line of a live form; return whether it says something that was not said before."""
-        raw, is_news = lines[number], False
-        codes = form.lines.get(raw)
-        if codes is None:
-            if form.is_full():
-                codes = form.codes
+    def _search_lines(self, block: _Block, found: list[tuple[int, int, int]]) -> None:
+        """Search the lines that hold the texts found."""
+        raw = block.raw
+        place = begin = 0
+        while place < len(found):
+            first = place
+            start = found[place][1]
+            stop = raw.find(b"\n", start)
+            if stop < 0:
+                stop = len(raw)
+            if stop - start > _LONG:
+                place = bisect_left(found, stop, place, key=_start_of)
             else:
-                seen = self._search(raw, form.items)
-                if seen and self._is_prose(lines, number):
-                    return False
-                before = len(self.hits)
-                for code, strength in seen.items():
-                    self._hit(code, _text(raw), self._n_lines + number + 1, strength)
-                codes = form.lines[raw] = form.codes = tuple(seen)
-                is_news = len(self.hits) > before
-        for code in codes:
-            self.hits[code].count += 1
-        return is_news
+                while place < len(found) and found[place][1] < stop:
+                    place += 1
+            texts = frozenset([hit[0] for hit in found[first:place]])
+            items = self._items(texts)
+            if items or not self._marks.isdisjoint(texts):
+                begin = raw.rfind(b"\n", begin, start) + 1 or begin
+                if stop - begin > _LONG:
+                    self._windows(block, begin, stop, found[first:place])
+                else:
+                    self._text(block, begin, stop, texts, items)
 
-    def _search(self, raw: bytes, items: tuple[int, ...]) -> dict[str, int]:
-        """Return the codes that this line stands for, each with the strength of the match."""
-        line = _text(raw)
-        lower = line.lower()
+    def _leading(self, present: Set[int]) -> set[int]:
+        """The texts in a block that belong to expressions all of whose rare texts are there."""
+        leading = set(present & self._marks)
+        for number in {number for text in present for number in self._items_of[text]}:
+            found_by = self.index.items[number].found_by
+            if number not in self._rest and all(not present.isdisjoint(texts) for texts in found_by):
+                leading.update(text for texts in found_by for text in texts)
+        return leading
+
+    def _items(self, texts: frozenset[int]) -> tuple[int, ...]:
+        """The expressions that can match a line in which exactly these texts are found."""
+        known = self._items_for.get(texts)
+        if known is None:
+            if len(self._items_for) > _MOST_FORMS:
+                self._items_for.clear()
+            numbers = {number for text in texts for number in self._items_of[text]}
+            known = self._items_for[texts] = tuple(
+                number
+                for number in sorted(numbers)
+                if all(not texts.isdisjoint(found_by) for found_by in self.index.items[number].found_by)
+            )
+        return known
+
+    def _windows(self, block: _Block, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
+        """Search a long line that holds these texts, in windows that overlap."""
+        windows: dict[int, set[int]] = {}
+        for text, half in {(text, (start - begin) // _OVERLAP) for text, start, _ in found}:
+            # A window is two halves long; what lies in the second half of one is in the first of the next.
+            windows.setdefault(half, set()).add(text)
+            windows.setdefault(max(0, half - 1), set()).add(text)
+        for half in sorted(windows):
+            texts = frozenset(windows[half])
+            items = self._items(texts)
+            if items:
+                start = begin + half * _OVERLAP
+                self._text(block, start, min(stop, start + 2 * _OVERLAP), texts, items)
+
+    def _wake(self) -> None:
+        """Forget half of the searches in vain: an expression rests only as long as near misses go on."""
+        self._in_vain = {number: count // 2 for number, count in self._in_vain.items() if count > 1}
+        self._n_in_vain //= 2
+        self._rest = {number for number, count in self._in_vain.items() if count > _RESTS_AFTER}
+        if self._n_in_vain < _MOST_IN_VAIN:
+            self._rest.clear()
+
+    def _test(self, mark: int) -> None:
+        """What a test provoked and expected is no failure: forget it where the test passed."""
+        if mark == 0:
+            self._before_test = {code: hit.copy() for code, hit in self.hits.items()}
+        elif mark == 1 and self._before_test is not None:
+            self.hits, self._before_test = self._before_test, None
+        else:
+            self._before_test = None
+
+    def _text(self, block: _Block, begin: int, stop: int, texts: frozenset[int], items: tuple[int, ...]) -> None:
+        """Take a line, or a window of one, that holds texts which these expressions need."""
+        if not self._marks.isdisjoint(texts):
+            self._test(min(self._marks & texts) - self._first_mark)
+            return
+        may_match = None
+        if len(items) <= _FEW_ITEMS and not (may_match := self._may_match(block, begin, stop, items)):
+            return
+        raw = block.raw[begin:stop]
+        key = raw.translate(None, _DIGITS)
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = _Form()
+        seen = form.last if len(form.lines) >= _MOST_LINES_OF_A_FORM else form.lines.get(raw)
+        if seen is None:
+            if may_match is None:
+                may_match = self._may_match(block, begin, stop, items)
+            seen = self._search(raw, may_match)
+            if seen and self._is_said(_Line(block, begin, stop)):
+                seen = ()
+            form.lines[raw] = form.last = seen
+        if not seen:
+            return
+        is_news = False
+        line = _Line(block, begin, stop)
+        for code, strength in seen:
+            is_news = self._hit(code, raw, line.number, strength) or is_news
+        if is_news:
+            # What stands round the first sight of a failure tells which program it is.
+            self._note(line.around(_NEAR))
+
+    def _may_match(self, block: _Block, begin: int, stop: int, items: tuple[int, ...]) -> list[int]:
+        """Those of ``items`` of which everything that they need is in the line, and that do not rest."""
+        lower = block.lower[begin:stop]
+        found = self.index.items
+        return [number for number in items if number not in self._rest and found[number].may_match(lower)]
+
+    def _search(self, raw: bytes, numbers: list[int]) -> Seen:
+        """Return the codes that this text stands for, each with the strength of the match."""
+        text = _text(raw)
+        lower = text.lower()
         seen: dict[str, int] = {}
-        for item in (self.index.items[place] for place in items):
-            match = item.search(line, lower)
+        for number in numbers:
+            item = self.index.items[number]
+            match = item.search(text, lower)
             if match is None:
-                continue
-            if item.kind == "number":
+                self._n_in_vain += 1
+                count = self._in_vain[number] = self._in_vain.get(number, 0) + 1
+                if count > _RESTS_AFTER and self._n_in_vain > _MOST_IN_VAIN:
+                    self._rest.add(number)
+                    self.n_rested += 1
+            elif item.kind == "number":
                 if code := self.index.numbers.get(match[1]):
                     seen.setdefault(code, _STRENGTH["weak"])
             elif item.kind != "own":
                 seen[item.code] = max(seen.get(item.code, -1), _STRENGTH[item.kind])
             elif match[1] in self.index.ranks:
                 seen[match[1]] = _STRENGTH["own"]
-        return seen
+        return tuple(seen.items())
 
-    def _add(self, raw: bytes, number: int) -> None:
-        """Look for what adds to a finding: hints, parts of combinations, names of GPUs."""
-        line = _text(raw)
-        lower = line.lower()
-        for text, places in self.index.adding.items():
-            if text not in lower:
-                continue
-            for item in (self.index.items[place] for place in places):
+    def _is_said(self, line: _Line) -> bool:
+        """Whether this line tells of failures without being one: release notes, lists of changes, source code."""
+        text = _text(line.raw)
+        if gates.is_said(text):
+            return True
+        for number, heading in line.headings():
+            self._prose_until = max(self._prose_until, gates.section_end(heading, number))
+        if line.number < self._prose_until and not gates.is_printed(text):
+            return True
+        near = [*list(self._end)[-gates.AROUND :], *(near for _, near in line.around(gates.AROUND))]
+        return gates.in_list(text, [_text(other) for other in near[-2 * gates.AROUND - 1 :]])
+
+    def _hit(self, code: str, raw: bytes, number: int, strength: int) -> bool:
+        """Count a hit; return whether it is the first of its code."""
+        known = self.hits.get(code)
+        if known is None:
+            self.hits[code] = Hit(code, _text(raw).strip(), number, 1, strength)
+            self._new.append(code)
+            return True
+        known.count += 1
+        if strength > known.strength:
+            # The line that says it best is the one shown.
+            known.text, known.line, known.strength = _text(raw).strip(), number, strength
+        return False
+
+    def _note(self, lines: list[tuple[int, bytes]]) -> None:
+        """Read what adds to a finding: hints, parts of combinations, names of GPUs."""
+        fresh = {number: _text(raw[:_LONGEST_NOTED]) for number, raw in lines if number not in self.context}
+        self.context |= fresh
+        everything = "\n".join(fresh.values()).lower()
+        adding = [(text, items) for text, items in self.index.adding.items() if text in everything]
+        for number, line in fresh.items():
+            lower = line.lower()
+            for item in (self.index.items[place] for text, places in adding if text in lower for place in places):
                 if item.search(line, lower) is None:
                     continue
                 if item.kind == "hint":
                     self.hints.add((item.code, item.number))
-                else:
+                elif not gates.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
-        self._note_archs(lower)
-
-    def _hit(self, code: str, line: str, number: int, strength: int) -> None:
-        known = self.hits.get(code)
-        if known is None:
-            self.hits[code] = Hit(code, line.strip(), number, 0, strength)
-        elif strength > known.strength:
-            # The line that says it best is the one shown.
-            known.text, known.line, known.strength = line.strip(), number, strength
+            if "gfx" in lower:
+                # A line that names many targets is a list of what is supported.
+                named = set(_ARCH.findall(lower))
+                if len(named) <= 2:
+                    for arch in named:
+                        self.archs[arch] = self.archs.get(arch, 0) + 1
 
     def _combine(self) -> None:
         for code, sizes in self.index.n_combos.items():
@@ -278,13 +354,54 @@ class Scanner:
                 parts = [self._parts.get((code, combo * 100 + part)) for part in range(size)]
                 if all(parts):
                     line, number = parts[0] or ("", 0)
-                    self._hit(code, line, number, _STRENGTH["strong"])
-                    self.hits[code].count = max(self.hits[code].count, 1)
+                    if code not in self.hits:
+                        self._hit(code, line.encode(), number, _STRENGTH["strong"])
+                    self.hits[code].strength = max(self.hits[code].strength, _STRENGTH["strong"])
 
-    def _note_archs(self, lower: str) -> None:
-        """Count the gfx targets that lines speak of; a line that lists many is a list of what is supported."""
-        if "gfx" in lower:
-            named = set(_ARCH.findall(lower))
-            if len(named) <= 2:
-                for arch in named:
-                    self.archs[arch] = self.archs.get(arch, 0) + 1
+
+class _Block:
+    """Bytes that begin with the line of this number, also in lower case."""
+
+    __slots__ = ("raw", "lower", "_place", "_number")
+
+    def __init__(self, raw: bytes, lower: bytes, number: int) -> None:
+        self.raw, self.lower, self._place, self._number = raw, lower, 0, number
+
+    def number_at(self, place: int) -> int:
+        """The number of the line that holds ``place``; later places are asked for later."""
+        self._number += self.raw.count(b"\n", self._place, place)
+        self._place = max(self._place, place)
+        return self._number
+
+
+class _Line:
+    """One line of a block, or a window of it."""
+
+    __slots__ = ("block", "begin", "stop", "number")
+
+    def __init__(self, block: _Block, begin: int, stop: int) -> None:
+        self.block, self.begin, self.stop, self.number = block.raw, begin, stop, block.number_at(begin)
+
+    @property
+    def raw(self) -> bytes:
+        return self.block[self.begin : self.stop]
+
+    def around(self, n_lines: int) -> list[tuple[int, bytes]]:
+        """This line and as many before and after it, as far as the block goes."""
+        reach = n_lines * 400
+        before = self.block[max(0, self.begin - reach) : self.begin].split(b"\n")[:-1][-n_lines:]
+        rest = self.block[self.stop + 1 : self.stop + reach]
+        after = rest.split(b"\n")[:n_lines] if rest else []
+        return list(enumerate([*before, self.raw, *after], self.number - len(before)))
+
+    def headings(self) -> list[tuple[int, bytes]]:
+        """The lines before this one that begin with #, as far as a section of prose may reach."""
+        return [(number, near) for number, near in self.around(gates.LONGEST_SECTION) if near.startswith(b"#")]
+
+
+def _start_of(hit: tuple[int, int, int]) -> int:
+    return hit[1]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").rstrip("\r")

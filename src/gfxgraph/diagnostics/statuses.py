@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from gfxgraph.diagnostics import derived
 
@@ -16,8 +16,7 @@ VERSION = 1
 """Raised when the form of the derived file changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """One status: which interface, its name and number, the entry that explains it.
 
     ``text`` is what the library's own error-string function says; ``aka`` are other names of the
@@ -33,7 +32,7 @@ class Status:
     zh: str
     text: str = ""
     aka: tuple[str, ...] = ()
-    do: Mapping[str, str] = field(default_factory=dict)
+    do: Mapping[str, str] = MappingProxyType({})
 
     def meaning(self, lang: str) -> str:
         return self.zh if lang == "zh" else self.en

@@ -6,22 +6,26 @@ only looked up when something was recognised, and never through torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
-from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.explanation import Explanation
-from gfxgraph.diagnostics.scan import Scanner
-from gfxgraph.hardware.architectures import architecture
-from gfxgraph.hardware.device import device_info, torch_rocm_status
+from gfxgraph.diagnostics.situation import APUS, Situation
+
+if TYPE_CHECKING:
+    from gfxgraph.diagnostics.scan import Scanner
 
 
 def family_of(arch: str) -> str:
     """Return ``RDNA2`` for ``gfx1031``; '' for an unknown target."""
+    from gfxgraph.hardware.architectures import architecture
+
     known = architecture(arch)
     return known.family if known else ""
 
@@ -45,24 +49,72 @@ def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
 
 
 def _with_device(found: Explanation) -> Explanation:
-    if not found or found.families:
+    """Fill in what the text left open from this machine: the GPU, the system, and what its target is like."""
+    if not found:
         return found
-    family = device_info().family
-    return replace(found, families=(family,)) if family else found
+    said = found.situation
+    arch = said.arch
+    families = found.families
+    known = None
+    if not arch and _may_have_gpu():
+        # Here, as below: explain must start fast.
+        from gfxgraph.hardware.device import device_info
+
+        device = device_info()
+        arch = device.physical_arch or device.arch
+        families = families or ((device.family,) if device.family else ())
+    if arch:
+        from gfxgraph.hardware.architectures import architecture
+
+        known = architecture(arch)
+    conditions = set(said.conditions)
+    if not conditions & {"windows", "wsl", "linux"}:
+        conditions |= _this_system()
+    conditions |= {"wsl", "linux"} if "wsl" in conditions else set()
+    if arch in APUS:
+        conditions.add("apu")
+    if known:
+        conditions.add("cdna" if known.is_cdna else "rdna" if known.family.startswith("RDNA") else "gcn")
+    override = known.override if known else ""
+    if override:
+        conditions.add("override")
+    return replace(found, families=families, situation=Situation(arch, override, frozenset(conditions)))
+
+
+def _may_have_gpu() -> bool:
+    """Whether a look for this machine's GPU can find one; looking takes a quarter of the whole command."""
+    return Path("/sys/class/kfd").exists() or bool(config.load().arch) or "torch" in sys.modules
+
+
+def _this_system() -> set[str]:
+    if sys.platform == "win32":
+        return {"windows"}
+    conditions = {"linux"}
+    if Path("/dev/dxg").exists():
+        conditions.add("wsl")
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        conditions.add("container")
+    return conditions
 
 
 def install_diagnostics() -> Callable[[], None]:
     """Explain uncaught ROCm errors from now on, in threads and asyncio too; returns the way back."""
+    from gfxgraph.diagnostics import hooks
+
     return hooks.install_diagnostics(explain)
 
 
 def report(error: BaseException, file: TextIO | None = None) -> Explanation:
     """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it."""
+    from gfxgraph.diagnostics import hooks
+
     return hooks.report(error, file, explain)
 
 
 def diagnose(label: str = "") -> AbstractContextManager[None]:
     """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note."""
+    from gfxgraph.diagnostics import hooks
+
     return hooks.diagnose(label, explain)
 
 
@@ -70,6 +122,7 @@ def environment_report() -> str:
     """Return a few lines about this machine, to paste into a bug report."""
     # lazily: explain does not need them, and it must start fast
     from gfxgraph import __version__
+    from gfxgraph.hardware.device import device_info, torch_rocm_status
     from gfxgraph.hardware.environment import detect
     from gfxgraph.hardware.versions import show
 

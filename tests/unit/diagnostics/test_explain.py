@@ -39,6 +39,24 @@ def test_a_subject_is_recognised(subject, code):
     assert explain(subject).code == code
 
 
+@pytest.mark.parametrize(
+    "text, code, older",
+    [
+        ("No available kernel", "no_kernel_image", None),
+        ("illegal memory access", "illegal_address", None),
+        ("missing fdot2.bf16.bf16", "bf16_unsupported", None),
+        ("please set HSA_OVERRIDE_GFX_VERSION", "wrong_arch_override", "wrong_arch"),
+        ("wave64_ignored", "wavefront_mismatch", "wave64_ignored"),
+        ("aiter_on_rdna", "aiter_unsupported", "aiter_on_rdna"),
+    ],
+)
+def test_what_older_releases_explained(text, code, older):
+    """The examples that were shown for version 1, and its codes, which programs compare with."""
+    found = explain(text).code
+    assert found == code and found != "oom" and {found: 1}[code] == 1
+    assert older is None or found == older
+
+
 def test_every_hip_error_is_known_by_name_and_number():
     """hipError_t whole: the status is shown with name, number and meaning."""
     from gfxgraph.diagnostics import statuses
@@ -169,8 +187,9 @@ def test_memory_stays_fixed_on_lines_that_never_repeat():
     words = [f"{a}{b}{c}" for a in "ghijklmnop" for b in "qrstuvwxyz" for c in "ghijklmnopqrstuvwxyz"]
     for first in words[:300]:
         scanner.feed("".join(f"{first} {second} zzz failed to xyz\n" for second in words).encode())
-    assert len(scanner._boring) <= scan._MOST_FORMS + len(words)
-    assert len(scanner._live) <= scan._MOST_LIVE + len(words)
+    assert len(scanner._forms) <= scan._MOST_FORMS + len(words)
+    assert len(scanner._items_for) <= scan._MOST_FORMS + 1
+    assert len(scanner.context) <= scan._HEAD + scan._END + 200 * 2 * scan._NEAR
 
 
 def test_a_line_without_end_does_not_grow():
@@ -223,14 +242,21 @@ def test_the_explanation_reads_as_it_should():
         "  why:  this user may not open /dev/kfd and /dev/dri/renderD* (render group), the container was not given "
         "them, the amdgpu driver is not loaded, a *_VISIBLE_DEVICES variable hides the GPU, or a device number is "
         "too high",
-        "  do:   gfxgraph doctor finds out which",
+        "  do:   gfxgraph doctor finds out which; check without the program: rocminfo | grep gfx (if that lists the "
+        "GPU, the program brings an older HIP of its own)",
         "        driver: lsmod | grep amdgpu ; sudo modprobe amdgpu",
         "        rights: sudo usermod -aG render,video $USER, then log in again",
-        "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
+        "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g /dev/kfd) "
+        "--group-add "
+        "$(stat -c %g /dev/dri/renderD128) ... (numeric group ids of the host: the render group inside may "
+        "have another "
+        "number; LXC: pass both devices with that gid)",
         "        variables: unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL",
-        "        WSL2: no /dev/kfd there; install the WSL build of the ROCm runtime: amdgpu-install "
-        "--usecase=wsl,rocm --no-dkms ; check with rocminfo; in a virtual environment delete the wheel's own "
-        "libhsa-runtime64.so",
+        "        WSL2: no /dev/kfd there: the Adrenalin driver for WSL on Windows, inside ROCm with librocdxg "
+        "(7.2 and "
+        "newer: export HSA_ENABLE_DXG_DETECTION=1) or, before that, amdgpu-install --usecase=wsl,rocm "
+        "--no-dkms ; check "
+        "with rocminfo; in a virtual environment delete the wheel's own libhsa-runtime64.so",
         "        works in one program and not in another: two copies of the HIP runtime; import torch first (the "
         "import order matters)",
         "  more: gfxgraph explain no_device",
@@ -287,3 +313,74 @@ def test_the_gpu_that_the_log_names_is_shown():
     text = "Device 0: gfx1101\nRuntimeError: HIP error: invalid device function\n"
     assert explain(text, lang="en", family_of=family_of).archs == ("gfx1101 (RDNA3)",)
     assert "  gpu:  gfx1101 (RDNA3)\n" in explain(text, lang="en", family_of=family_of).format()
+
+
+def test_text_far_into_a_line_is_seen():
+    """Neither column 8192 nor a megabyte without a newline hides a failure."""
+    for before in (9_000, 70_000, 1_200_000):
+        scanner = Scanner()
+        line = b"near to it: HIP erro " * (before // 21) + b" rocBLAS error: Cannot read /x/TensileLibrary.dat"
+        for begin in range(0, len(line), 40_000):
+            scanner.feed(line[begin : begin + 40_000])
+        assert conclude(scanner).code == "rocblas_missing_tensile", before
+
+
+def test_an_automaton_finds_what_a_plain_search_finds():
+    """The two ways of looking for fixed texts agree."""
+    from gfxgraph.diagnostics.literals import Finder
+
+    texts = [b"alpha", b"alphabet", b"beta", b"et"]
+    block = b"an alphabet of beta, alpha and alphalpha" * 3
+    small, large = Finder(texts), Finder(texts)
+    large.find(b"-" * 100_000)
+    assert sorted(small.find(block)) == sorted(large.find(block))
+
+
+def test_terminal_escapes_hide_nothing_and_are_not_passed_on():
+    """Colours between the words of a message; other control characters are written out where a line is shown."""
+    found = explain("\x1b[31mHIP\x1b[0m error: \x1b[1minvalid device function\x1b[0m\x07", lang="en")
+    assert found.code == "no_kernel_image"
+    assert "\x1b" not in found.format() and "\x07" not in found.format() and "\\x07" in found.format()
+
+
+OTHERS = {
+    "NVIDIA": "NVIDIA GeForce RTX 4090\nRuntimeError: CUDA error: an illegal memory access was encountered",
+    "Intel": "Intel(R) Arc(TM) A770 Graphics\nRuntimeError: out of memory: failed to allocate device memory",
+    "Apple": "Apple M2 Pro, Metal\nerror: failed to allocate buffer, GPU out of memory",
+    "a test that expects it": "[ RUN      ] A.B\nhipErrorOutOfMemory\n[       OK ] A.B (1 ms)",
+    "source": '    if (hipMalloc(&p, n) == hipErrorOutOfMemory) {\n        throw Error("HIP out of memory");\n    }',
+    "commits": "a1b2c3d fix: hipErrorOutOfMemory on gfx1151\nb2c3d4e rccl: raise unhandled system error earlier",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_failure_of_amd_stays_unexplained(text):
+    """Other vendors' devices, tests that passed, source code and lists of commits."""
+    assert explain(text).code is None
+
+
+def test_an_amd_gpu_beside_another_is_enough():
+    """Machines have GPUs of several vendors; and a failed test is a failure."""
+    assert explain(OTHERS["NVIDIA"] + "\namdgpu: AMD Radeon RX 7900 XTX").code == "illegal_address"
+    assert explain("[ RUN      ] A.B\nhipErrorOutOfMemory\n[  FAILED  ] A.B (1 ms)").code == "out_of_memory"
+
+
+def test_the_last_resort_is_honest():
+    """Component, line and next steps, said not to be in the catalogue; nothing for lines that are no errors."""
+    found = explain("INFO start\nmigraphx::exception: Error: frobnication of the third kind", lang="en")
+    assert (
+        found.code == "not_in_catalogue" and found.matches[0].component == "MIGraphX" and found.matches[0].line == 2
+    )
+    assert "not in the catalogue" in found.format() and "migraphx-driver" in found.format()
+    assert explain("INFO migraphx: 0 errors, compiled for gfx1100").code is None
+
+
+def test_advice_is_filled_in_for_the_gpu_and_system_of_the_log():
+    """By target, by the name the card is sold under, and by the system's paths."""
+    from gfxgraph.hardware import advice
+
+    failed = "\nRuntimeError: HIP error: invalid device function"
+    assert "torch[device-gfx1151]" in advice.explain("AMD Radeon 8060S" + failed, lang="en").format()
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in advice.explain("gfx1031 on /dev/kfd" + failed, lang="en").format()
+    windows = advice.explain("C:\\venv\\python.exe gfx1031" + failed, lang="en").format()
+    assert "export HSA_OVERRIDE_GFX_VERSION=10.3.0 (in" not in windows and "{arch}" not in windows

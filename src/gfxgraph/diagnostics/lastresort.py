@@ -1,0 +1,128 @@
+"""An honest answer to what the catalogue does not know: which component failed, and where to look next.
+
+Only asked where nothing was recognised. A line counts when it is an error by its form, names a part of ROCm or
+an AMD device, and is not something that merely speaks of failures.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gfxgraph.diagnostics import gates
+from gfxgraph.diagnostics.lazy import Expression
+
+CODE = "not_in_catalogue"
+_FILE = Path(__file__).parent / "components.toml"
+
+
+class Component(NamedTuple):
+    """A part of ROCm or something above it: its name, by what it is recognised, what to do next by language."""
+
+    name: str
+    words: Expression
+    do: Mapping[str, Sequence[str]]
+
+
+@lru_cache(maxsize=1)
+def components() -> dict[str, Component]:
+    """Every component, the most particular first."""
+    table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {
+        row["name"]: Component(
+            row["name"], Expression(row["words"], re.IGNORECASE), {"en": row["en"], "zh": row["zh"]}
+        )
+        for row in table["component"]
+    }
+
+
+# How sure the form of a line makes it that something failed, the surest first.
+_FAILURES = tuple(
+    Expression(pattern)
+    for pattern in (
+        r"\b[A-Za-z_][\w.]*(?:Error|Exception|Exceeded|Fault)\b(?:: |$)|terminate called|\bwhat\(\):"
+        r"|\bFATAL\b|^F\d{4,8} |Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed"
+        r"|\bSIG(?:SEGV|ABRT|BUS|ILL)\b"
+        r"|[Ss]egmentation fault|Check failed|CHECK failed|\*ERROR\*|\bpanic(?:ked)?\b|LLVM ERROR",
+        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4} |^E(?:RROR|rror)\b"
+        r"|\[E:|level=ERROR|\bABORT|Aborted\b",
+        r"\b(?:[Ff]ailed|[Ff]ailure|FAILED|FAILURE)\b"
+        r"|\b(?:[Cc]annot|[Cc]ould not|[Uu]nable to|not supported|unsupported)\b"
+        r"|\b(?:[Tt]imed out|[Tt]imeout|hung|hang|corrupt\w*|crash\w*|abort\w*|refused|rejected)\b"
+        r"|\bundefined (?:symbol|reference)|No such file|[Ii]nvalid|not found|returned (?:non-zero|[1-9-])",
+    )
+)
+_FAR = 25  # lines
+_END_OF_ALL = 9
+_FATAL = Expression(
+    r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError"
+    r"|NotImplementedError"
+    r"|torch\.[\w.]*Error|[\w.]*(?:InductorError|LoweringException|XlaRuntimeError|JaxRuntimeError|CompilationError)"
+    r"|triton\.[\w.]*Error|BackendCompilerFailed|GGML_ASSERT)\b|GGML_ASSERT\(|terminate called after"
+)
+_DIED = Expression(
+    r"[Ss]eg(?:mentation )?fault|SIG(?:SEGV|ABRT|BUS|ILL)|[Aa]borted"
+    r"|runner (?:process has )?terminated|crashed"
+)
+_NOT_OURS = Expression(
+    r"Expected all tensors|size mismatch|shape|state_dict|dtype|asyncio|event loop"
+    r"|Address already"
+)
+_QUIET = Expression(
+    r"\b(?:INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b|level=(?:info|INFO|debug|DEBUG|warn|WARN)|\b[Ww]arn(?:ing)?\b|WARN\b"
+    r"|\b0 (?:errors|failed|failures)\b|\berrors?[:=] ?(?:0|none|None|nil|null|false)\b|no errors?\b|without errors?"
+    r"|[Ff]all(?:ing|s)? ?back|\boptional\b|\b[Ii]gnor\w+|\bskip\w*|\bretry\w*|\bexpected\b|--\w+|\?$|deprecat"
+    r"|\b(?:added|fixed|fixes|resolved|improved)\b|^\s*(?:#|>|[*•-] )|\bsuccess",
+)
+_INSTALLER = Expression(r"Could not find a version that satisfies|No matching distribution")
+
+
+def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
+    """Return component, number and text of the line that says best what failed, or None."""
+    best: tuple[int, int] | None = None
+    found = None
+    nearest = ""
+    seen = -_FAR
+    prose_until = 0
+    for number, line in sorted(lines.items()):
+        prose_until = max(prose_until, gates.section_end(line.encode(), number))
+        name = component_of(line)
+        if name and not gates.is_said(line):
+            nearest, seen = name, number
+        is_prose = number < prose_until and not gates.is_printed(line)
+        surety = None if is_prose else _surety(line) if name else _END_OF_ALL
+        if surety == _END_OF_ALL:
+            # An exception of the kind that runtimes raise, a few lines after something of AMD's.
+            if number - seen > _FAR or not _FATAL.search(line) or _NOT_OURS.search(line) or gates.is_said(line):
+                continue
+            name = nearest
+        # That the process died is known by other entries.
+        if surety is None or _DIED.search(line):
+            continue
+        # Among equals the first: what follows from a failure comes later.
+        if name and (best is None or (surety, number) < best):
+            best, found = (surety, number), (name, number, line.strip())
+    return found
+
+
+def component_of(line: str) -> str:
+    """The component that ``line`` names, '' where it names none."""
+    if not gates.names_amd(line):
+        return ""
+    return next((part.name for part in components().values() if part.words.search(line)), "")
+
+
+def _surety(line: str) -> int | None:
+    for surety, pattern in enumerate(_FAILURES):
+        if pattern.search(line):
+            if (surety and _QUIET.search(line)) or gates.is_said(line) or _INSTALLER.search(line):
+                return None
+            # A sentence with a full stop and nothing before a colon is prose.
+            if surety == 2 and (line.rstrip().endswith(".") or not re.search(r"[:\[=]", line)):
+                return None
+            return surety
+    return None

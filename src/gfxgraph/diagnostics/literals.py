@@ -1,0 +1,53 @@
+"""Find thousands of fixed texts in a block of bytes at once.
+
+Aho-Corasick visits each byte once, whatever the number of texts. The automaton takes some 40 ms to build, so
+the first few kilobytes of a stream are searched text by text, which also is the way where no automaton can be
+had (a platform without a wheel of ``ahocorasick-rs``): same answers, a hundred times slower on large inputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+_LEAST_BYTES = 1 << 15
+"""An automaton is built when a stream has more than this."""
+
+
+class Finder:
+    """Finds ``texts``, which are in lower case, in blocks that are."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self.texts = texts
+        self._automaton: Any = None
+        self._seen = 0
+
+    def find(self, block: bytes) -> list[tuple[int, int, int]]:
+        """Return (number of the text, start, end) of every occurrence, ordered by end."""
+        self._seen += len(block)
+        if self._automaton is None and self._seen > _LEAST_BYTES:
+            self._automaton = _build(self.texts)
+        if self._automaton:
+            found: list[tuple[int, int, int]] = self._automaton.find_matches_as_indexes(block, overlapping=True)
+            return found
+        return self._one_by_one(block)
+
+    def _one_by_one(self, block: bytes) -> list[tuple[int, int, int]]:
+        found = []
+        for number, text in enumerate(self.texts):
+            start = block.find(text)
+            while start >= 0:
+                found.append((number, start, start + len(text)))
+                start = block.find(text, start + 1)
+        return sorted(found, key=lambda hit: hit[2])
+
+
+def _build(texts: Sequence[bytes]) -> Any:
+    """Return an automaton, or False where the library is not there."""
+    if importlib.util.find_spec("ahocorasick_rs") is None:
+        return False
+    library = importlib.import_module("ahocorasick_rs")
+    # A DFA: twice as fast as the smaller automata, and half a megabyte for each hundred texts.
+    return library.BytesAhoCorasick(texts, implementation=library.Implementation.DFA)

@@ -91,6 +91,7 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
     paths = [Path(word) for word in subject]
     if all(len(word) < 4096 and path.is_file() for word, path in zip(subject, paths)):
+        # lazily: explain must start fast
         from gfxgraph.diagnostics.scan import Scanner
 
         scanner = Scanner()
@@ -114,6 +115,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
         fcntl.fcntl(source, _SET_PIPE_SIZE, _BLOCK)
     except OSError:
         pass  # not a pipe, or a smaller limit: only speed is at stake
+    # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
     scanner = Scanner()

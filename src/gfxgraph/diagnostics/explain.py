@@ -52,6 +52,7 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
     number = _NUMBER.fullmatch(text)
     if number:
         return Explanation(_number(int(number[1], 0)), families, lang)
+    # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
     scanner = Scanner()
@@ -68,6 +69,7 @@ def code_of(word: str) -> str:
 
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
+    # lazily: explain must start fast
     from gfxgraph.diagnostics import gates, lastresort, situation
 
     scanner.finish()
@@ -135,6 +137,7 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
         return Explanation((Match(code),), families, lang)
     import traceback
 
+    # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
     # The whole chain: engines wrap the error that says why.

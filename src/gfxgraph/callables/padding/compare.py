@@ -1,119 +1,123 @@
-"""What two runs of a step must agree in: results, arguments, the world outside, random generators."""
+"""One call beside the same call another way: at its bucket's size, or in pieces.
+
+The call itself runs eagerly and its result is what the caller gets. The other run is the second line behind the
+verdict on the graph: it is compared by the tolerances of nearness.py, and everything that it did is undone.
+"""
+
+# ruff: noqa: TID253
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.padding.nearness import is_near
-from gfxgraph.callables.padding.proof import Problem, Run
-from gfxgraph.callables.padding.witness import (
-    Write,
-    front,
-)
-from gfxgraph.capture.memory import storage_address
+from gfxgraph.callables.signature import NotATree, flatten
 
-if TYPE_CHECKING:
-    from gfxgraph.callables.padding.prover import Prover
+Written = tuple[str, Tensor, Tensor]
+"""An argument that is written to: its name, the call's own, the other run's."""
+NO_MEMORY = "there is not enough memory to compare a padded run"
 
 
-class Comparing:
-    """What ``Attempt`` inherits; the attributes without a value are its own."""
+@dataclass
+class Compared:
+    """The call's own result, and what the other run differs in; "" where in nothing."""
 
-    prover: Prover
-    padded: Mapping[int, Mapping[int, str]]
-
-    def _difference(self, one: Run, other: Run, truth: Run, exact: bool) -> Problem | None:
-        against = "depends on what the padding holds" if exact else "is not what the function gives without padding"
-        if one.structure != other.structure or len(one.outputs) != len(other.outputs):
-            return Problem("the structure of the result, or a number in it, depends on the size", "the result")
-        for i, (a, b, real) in enumerate(zip(one.outputs, other.outputs, truth.outputs)):
-            name = f"result {i}" if len(one.outputs) > 1 else "the result"
-            if a.layout is not torch.strided or b.layout is not torch.strided:
-                return Problem(f"{name} is sparse", name)
-            mine, theirs = front(a.detach(), real.size()), front(b.detach(), real.size())
-            if mine is None or theirs is None or a.dtype != b.dtype:
-                return Problem(f"{name} is {_size(b)} in the bucket and {_size(real)} without padding", name)
-            if exact and a.size() != b.size():
-                return Problem(f"the size of {name} depends on what the padding holds", name)
-            if not is_near(mine, theirs, exact):
-                return Problem(f"{name} {against}", name)
-        for i, own in enumerate(truth.inputs):
-            if i in self.padded and own.layout is torch.strided:
-                mine, theirs = self._after(one, i, own), self._after(other, i, own)
-                if mine is None or theirs is None or not is_near(mine, theirs, exact):
-                    name = self.prover.names[i]
-                    return Problem(f"what is written to {name} {against}", name)
-        problem = self._effects(one, other, truth, exact, against) or self._reads(one, other, exact, against)
-        if problem is not None:
-            return problem
-        for a, b in zip(one.generators, other.generators):
-            if not torch.equal(a, b):
-                op = one.watch.first_draw or other.watch.first_draw
-                return Problem("it draws as many random numbers as its input has rows", "the random generator", op)
-        return None
-
-    def _after(self, run: Run, i: int, real: Tensor) -> Tensor | None:
-        """Argument ``i`` after the run, its real part."""
-        tensor = run.inputs[i]
-        for write in run.watch.writes.values():
-            if storage_address(write.tensor) == storage_address(tensor) and write.after is not None:
-                # Writes are undone by now: take the memory as it was, look, and put it back.
-                run.watch.redo()
-                try:
-                    after = tensor.detach().clone()
-                finally:
-                    run.watch.undo()
-                return front(after, real.size())
-        return front(tensor.detach(), real.size())
-
-    def _effects(self, one: Run, other: Run, truth: Run, exact: bool, against: str) -> Problem | None:
-        mine, theirs = self._outside(one), self._outside(other)
-        for key in [k for k in mine if k in theirs]:
-            a, b = mine.pop(key), theirs.pop(key)
-            if a.after is not None and b.after is not None and not is_near(a.after, b.after, exact):
-                return Problem(f"{_outside(a)} {against}", _outside(a), b.op)
-        # Written in one of the two only: there it must have changed nothing. What compiled code made and autograd
-        # keeps looks like that in both, at two addresses; those are compared with each other.
-        left, right = list(mine.values()), list(theirs.values())
-        real = [w for key, w in self._outside(truth).items() if w in left or key not in self._outside(other)]
-        names = [[write.op.name for write in writes] for writes in (left, right, real)]
-        if names[0] == names[1] == names[2]:
-            fronts = [(_front(a, r), _front(b, r)) for a, b, r in zip(left, right, real)]
-            if all(a is not None and b is not None and is_near(a, b, exact) for a, b in fronts):
-                return None
-        for write in (*left, *right):
-            if write.after is not None and not is_near(write.after, write.before, True):
-                return Problem(f"{_outside(write)} {against}", _outside(write), write.op)
-        return None
-
-    def _reads(self, one: Run, other: Run, exact: bool, against: str) -> Problem | None:
-        """A value that the host reads steers: where it is of other rows than the call's, it steers elsewhere soon."""
-        mine, theirs = one.watch.read, other.watch.read
-        for (_, a), (op, b) in zip(mine, theirs):
-            if type(a) is not type(b) or not is_near(torch.tensor(a), torch.tensor(b), exact):
-                return Problem(f"a value that the host reads {against}", "the value", op)
-        if len(mine) != len(theirs):
-            return Problem(f"how many values the host reads {against}", "the value", (mine or theirs)[-1][0])
-        return None
-
-    def _outside(self, run: Run) -> dict[tuple[Any, ...], Write]:
-        own = {storage_address(run.inputs[i]) for i in self.padded}
-        return {key: w for key, w in run.watch.writes.items() if storage_address(w.tensor) not in own}
+    result: Any = None
+    structure: Any = None
+    outputs: list[Tensor] = field(default_factory=list)
+    problem: str = ""
 
 
-def _front(write: Write, real: Write) -> Tensor | None:
-    """The part of what was written that a run without padding writes too."""
-    return front(write.after, real.tensor.size()) if write.after is not None else None
+def compare(
+    found: Compared,
+    call: Callable[[], Any],
+    other: Callable[[], Any],
+    outside: Sequence[Tensor],
+    written: Sequence[Written],
+    device: int,
+) -> None:
+    """Run ``call``, then ``other``, and leave everything as after ``call`` alone.
+
+    Args:
+        found: filled in: the result before ``other`` runs.
+        outside: tensors from outside that either writes to.
+        written: arguments that are written to.
+
+    Raises whatever ``call`` raises.
+    """
+    try:
+        before = [t.detach().clone() for t in outside]
+    except torch.OutOfMemoryError:
+        found.result, found.problem = call(), NO_MEMORY
+        return
+    random = _random(device)
+    found.result = call()
+    try:
+        found.structure = flatten(found.result, found.outputs)
+    except NotATree as error:
+        found.problem = f"its result cannot be taken apart: {error}"
+        return
+    after_random = _random(device)
+    after: list[Tensor] = []
+    try:
+        after = [t.detach().clone() for t in outside]
+        # A later write to what a result shares memory with would be seen in it.
+        kept = [t.detach().clone() if outside else t.detach() for t in found.outputs]
+        _put_back(outside, before)
+        _set_random(device, random)
+        found.problem = _difference(found, kept, other()) or _effects(outside, after, written)
+        if not found.problem and not all(map(torch.equal, after_random, _random(device))):
+            found.problem = "it draws other random numbers at the bucket's size"
+    except torch.OutOfMemoryError:
+        found.problem = NO_MEMORY
+    except Exception as error:  # noqa: BLE001  whatever the function raises at a size that it was not called with
+        found.problem = f"the function fails on it: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    finally:
+        if len(after) == len(outside):
+            _put_back(outside, after)
+        _set_random(device, after_random)
 
 
-def _size(tensor: Tensor) -> str:
-    return str(list(tensor.size()))
+def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
+    outputs: list[Tensor] = []
+    if flatten(result, outputs) != found.structure:
+        return "the structure of the result, or a number in it, depends on the size"
+    for i, (mine, real) in enumerate(zip(outputs, kept)):
+        name = f"result {i}" if len(outputs) > 1 else "the result"
+        if mine.layout is not torch.strided or real.layout is not torch.strided:
+            return f"{name} is sparse"
+        if mine.dim() != real.dim() or any(a < b for a, b in zip(mine.size(), real.size())):
+            return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
+        if not is_near(front(mine.detach(), real.size()), real, False):
+            return f"{name} is not what the function gives without padding"
+    return ""
 
 
-def _outside(write: Write) -> str:
-    dtype = str(write.tensor.dtype).removeprefix("torch.")
-    return f"what is written to a tensor outside ({_size(write.tensor)} {dtype})"
+def _effects(outside: Sequence[Tensor], after: Sequence[Tensor], written: Sequence[Written]) -> str:
+    if not all(is_near(t.detach(), real, False) for t, real in zip(outside, after)):
+        return "what is written to a tensor outside is not what the function writes without padding"
+    for name, real, mine in written:
+        if not is_near(front(mine.detach(), real.size()), real.detach(), False):
+            return f"what is written to {name} is not what the function writes without padding"
+    return ""
+
+
+def _put_back(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values):
+            tensor.detach().copy_(value)
+
+
+def _random(device: int) -> tuple[Tensor, Tensor]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+
+
+def _set_random(device: int, states: tuple[Tensor, Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    torch.cuda.set_rng_state(states[1], device)

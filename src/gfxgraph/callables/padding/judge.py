@@ -1,0 +1,158 @@
+"""What is known of one function's padding: verdicts by program, refusals for people, what its user asked for.
+
+    program ──rows_independent──> verdict for each dynamic dim (kept)
+    verdict, sizes, pad= ──choose──> content of each argument's padding
+                                └──> Refusal: the operation, its line, what to do
+
+A number given as ``pad=`` is a promise that the function ignores rows that hold it (a label of -100, a mask of
+-inf). It overrules a verdict that rows are taken together, for that is what such a number makes harmless; the
+comparison with the call's own run (compare.py) is then all that stands behind it.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gfxgraph.callables.padding.content import Content, Pad, parse_pads
+from gfxgraph.callables.padding.dependence import Independence, Verdict, rows_independent, sentence, where_of
+from gfxgraph.callables.padding.rows import Padding, Why
+
+Dims = Mapping[int, Mapping[int, str]]
+"""By position of the tensor, then by dim: the dynamic dim's name."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a call is not padded, or not taken apart."""
+
+    reason: str
+    op: str = ""
+    where: str = ""
+    is_final: bool = True
+    """False where a later call may be judged otherwise."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """How calls of one exact size are served by their bucket."""
+
+    content: Sequence[Content]
+    """What the padding of each argument holds."""
+    sizes: Sequence[Sequence[int]]
+    """Of each tensor of the result."""
+    structure: Any
+    """Of the result."""
+
+
+class Judge:
+    """The padding of one callable.
+
+    Args:
+        pads: ``pad=`` as the user gave it.
+    """
+
+    def __init__(self, pads: Any = None) -> None:
+        self.pads = parse_pads(pads)
+        self.refusals: dict[str, Refusal] = {}
+        """By sizes and bucket, for people."""
+        self._verdicts: dict[Any, Independence] = {}
+
+    def verdicts(
+        self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims
+    ) -> Independence:
+        """For each dynamic dim; worked out once for each ``key``."""
+        found = self._verdicts.get(key)
+        if found is None:
+            found = self._verdicts[key] = rows_independent(program, inputs, dynamic)
+        return found
+
+    def explain(self) -> list[str]:
+        """A line for each dim of each program that was judged."""
+        return list(dict.fromkeys(line for each in self._verdicts.values() for line in each.explain().splitlines()))
+
+    def choose(
+        self,
+        found: Independence,
+        names: Sequence[str],
+        dims: Dims,
+        actual: Mapping[str, int],
+        bucket: Mapping[str, int],
+    ) -> list[Content] | Refusal:
+        """What the padding of each argument is to hold.
+
+        Args:
+            names: each tensor's path.
+            dims: which dims of which tensors are dynamic.
+        """
+        padded = [name for name, n in actual.items() if bucket[name] != n]
+        needs = max((found[name].padding for name in padded), default=Padding.ANY)
+        pads = [
+            self._pad_of(name) if set(padded) & set(dims.get(i, {}).values()) else None
+            for i, name in enumerate(names)
+        ]
+        for name in padded:
+            verdict = found[name]
+            is_promised = any(_is_number(pad) and name in dims[i].values() for i, pad in enumerate(pads))
+            if not verdict.allowed and not (is_promised and _may_be_promised(verdict)):
+                return Refusal(verdict.explain(), verdict.op, verdict.where)
+        for chosen in itertools.product(*[{actual[name], bucket[name]} for name in padded]):
+            sizes = {**actual, **dict(zip(padded, chosen))}
+            if not found.holds(sizes):
+                return Refusal(f"the function is another program for sizes {_text(sizes)}")
+        is_promise = not all(found[name].allowed for name in padded)
+        content: list[Content] = []
+        for name, pad in zip(names, pads):
+            problem = None if is_promise else _problem(pad, needs)
+            if problem is not None:
+                return Refusal(f"pad={_shown(pad)} for {name} cannot be used: {problem}")
+            content.append(pad if pad is not None else Pad.LAST if needs is Padding.LAST else Pad.ZERO)
+        return content
+
+    def why_not_split(
+        self, found: Independence, name: str, sizes: Sequence[int], actual: Mapping[str, int]
+    ) -> Refusal | None:
+        """Why a call may not run in pieces of ``sizes`` along the dim; None where it may."""
+        verdict = found[name]
+        if not verdict.allowed:
+            return Refusal(verdict.explain(), verdict.op, verdict.where)
+        if verdict.in_pieces is not None:
+            cause = verdict.in_pieces
+            return Refusal(sentence(name, cause).replace("padded", "split", 1), cause.op, where_of(cause.stack_trace))
+        if verdict.written:
+            return Refusal(f"{name} is not split: it writes to {', '.join(verdict.written)}")
+        if not all(found.holds({**actual, name: size}) for size in {*sizes, actual[name]}):
+            return Refusal(f"{name} is not split: the function is another program for pieces")
+        return None
+
+    def _pad_of(self, name: str) -> Content | None:
+        return self.pads.get(name, self.pads.get(""))
+
+
+def _is_number(pad: Content | None) -> bool:
+    return pad is not None and not isinstance(pad, Pad)
+
+
+def _may_be_promised(verdict: Verdict) -> bool:
+    return verdict.reason is not None and verdict.reason.why is Why.MIXES
+
+
+def _problem(pad: Content | None, needs: Padding) -> str | None:
+    if pad is None or pad is Pad.LAST or needs is Padding.ANY:
+        return None
+    if needs is Padding.LAST:
+        return 'the padding must repeat the last row; leave pad= out, or give "last"'
+    is_zero = pad is Pad.ZERO or pad == 0
+    return None if is_zero else 'some padding is used as an index; leave pad= out, or give "zero" or "last"'
+
+
+def _shown(pad: Content | None) -> str:
+    return f'"{pad.value}"' if isinstance(pad, Pad) else repr(pad)
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())

@@ -1,0 +1,298 @@
+"""How a tensor of a padded run compares with the same tensor of the call's own run.
+
+Problem: a graph is run with a dim of N rows where the call has n. Each tensor on the way then differs
+from what it is at n. It must be known how, without looking at values.
+
+Idea: for each tensor, the dims that *carry* the rows. Along such a dim the tensor at n is the front of
+the tensor at N, and nothing else differs: what lies behind the front is padding, of any value, NaN
+included. Where rows were merged behind another dim (``[2, n, 4]`` viewed as ``[2 * n, 4]``) the front
+is taken in each of ``outer`` blocks. A tensor without carrying dims is the same in both runs. A tensor
+for which none of this can be said is ``mixed``, with the operation that made it so. Mixed tensors do no
+harm until they reach a result or an effect.
+
+Some facts about the padding itself are followed too, for indices: padding that is used as an index must
+at least be a valid one, or the GPU asserts.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+Dims = Mapping[int, int | None]
+"""Carrying dims, and in how many blocks the rows lie there; None: constant along the dim, so in any number."""
+
+
+class Padding(IntEnum):
+    """What the padded rows of the inputs must hold."""
+
+    ANY = 0
+    ZERO_OR_LAST = 1
+    """Zero, or a repetition of the last own row: some are indices."""
+    LAST = 2
+    """A repetition of the last own row: some are written to memory that the rows share, or computed into indices."""
+
+
+class Why(Enum):
+    """Why an operation keeps a bucket from being used; the text is for the user, ``{dim}`` the dim's name."""
+
+    MIXES = "takes the rows of {dim} together, so padding would be counted; reduce later, or within each row"
+    MOVES = "puts padding of {dim} before or between rows of the call; keep the rows at the front of their dim"
+    FROM_THE_END = (
+        "may count rows of {dim} from the end, which is padding; use indices that are never negative (i.clamp(min=0))"
+    )
+    INDEX = "takes an index computed from positions, which may be out of range in the padding; limit it with clamp"
+    WRITES = "writes to memory that all rows of {dim} share, so padding would be written too; give each row its place"
+    SIZE = "uses the size of {dim} as a value, which is another one in a bucket; pass it as a tensor argument"
+    DRAWS = "draws more random numbers for more rows of {dim}, so later ones would differ; draw outside or use eval()"
+    READS = "has a result whose value the host needs and that depends on rows of {dim}; compute it outside"
+    NO_RULE = "has no rule that says whether rows of {dim} stay apart; move it outside the graphed function"
+    FIXED = "fixes the size of {dim}, so no other can be run; do not combine it with tensors of a constant size"
+    INTERLEAVED = "leaves rows of {dim} between those of another dim in a result; return it before they are merged"
+    GROWS = "has a size of {dim} that is not followed; keep one dim for each dynamic size"
+    ROWS_BEFORE = "may look at other rows of {dim}, which another piece of the call would hold"
+    RETURNS = "returns the size of {dim} itself, which is another one in a bucket; read it from the argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The operation that mixes padding in, and why."""
+
+    op: str
+    stack_trace: str | None
+    why: Why
+    detail: str = ""
+
+
+class Refused(Exception):
+    """No bucket, whatever becomes of the operation's result."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How one tensor depends on the rows of one dynamic dim."""
+
+    dims: Dims = field(default_factory=dict)
+    repeats: bool = True
+    """Its padding repeats its last own row, if that of the inputs does."""
+    is_moved: bool = False
+    """Its padding is the inputs' padding as it is, at most moved about: zero where that is zero."""
+    counts: tuple[int, int] | None = None
+    """Along this dim it holds 0, step, 2 * step, ..."""
+    is_nonnegative: bool = False
+    mixed: Cause | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """The same in both runs."""
+        return not self.dims and self.mixed is None
+
+    def placed(self, dims: Dims) -> Rows:
+        """The same values at other dims."""
+        return replace(self, dims=dims, counts=None)
+
+
+FREE = Rows()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the graph: its shape with symbols, and its rows."""
+
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+    rows: Rows
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+class Sizes:
+    """Sizes as expressions of symbols, compared by their value at three choices of all symbols.
+
+    Args:
+        symbol: the dynamic dim's.
+        replace: gives the expression in which replaced symbols are gone.
+    """
+
+    def __init__(self, symbol: sympy.Symbol, simplify: Callable[[Any], Any]) -> None:
+        self.symbol = symbol
+        self._simplify = simplify
+        self._known: dict[Any, tuple[bool, tuple[int, ...]]] = {}
+        self._others: dict[Any, Any] = {}
+
+    def _look(self, size: Any) -> tuple[bool, tuple[int, ...]]:
+        if isinstance(size, (int, float, bool)):
+            return False, (int(size),) * 3 if size == size and abs(size) != float("inf") else (0,) * 3
+        expr = size.node.expr if hasattr(size, "node") else size
+        if expr not in self._known:
+            plain = self._simplify(expr)
+            values = []
+            for n_rows in _ROWS:
+                for symbol in plain.free_symbols:
+                    if symbol not in self._others:
+                        prime = sympy.nextprime(1_000_000 + 1_000 * len(self._others))
+                        self._others[symbol] = sympy.Integer(prime)
+                value = plain.xreplace({**self._others, self.symbol: sympy.Integer(n_rows)})
+                values.append(int(value) if value.is_number and value.is_finite else -1)
+            self._known[expr] = self.symbol in plain.free_symbols, tuple(values)
+        return self._known[expr]
+
+    def depends(self, size: Any) -> bool:
+        """Whether it is another size in a bucket."""
+        return self._look(size)[0]
+
+    def at(self, size: Any) -> tuple[int, ...]:
+        return self._look(size)[1]
+
+    def same(self, a: Any, b: Any) -> bool:
+        return self.at(a) == self.at(b)
+
+    def product(self, sizes: Iterable[Any]) -> tuple[int, ...]:
+        values = (1, 1, 1)
+        for size in sizes:
+            values = tuple(a * b for a, b in zip(values, self.at(size)))  # type: ignore[assignment]
+        return values
+
+
+_ROWS = (2003, 4001, 8009)
+"""Ascending, so that a size that shrinks as rows are added is seen."""
+
+
+class Step:
+    """One operation of the graph under judgement: its arguments by name, with values in place of tensors."""
+
+    def __init__(
+        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: Sizes
+    ) -> None:
+        self.op = op
+        self.name: str = op._schema.name
+        self.stack_trace = stack_trace
+        self.args = args
+        self.out = out
+        """What it gives, as fake tensors; None for what is not a tensor."""
+        self.sizes = sizes
+        self.needs = Padding.ANY
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
+
+    def cause(self, why: Why, detail: str = "") -> Cause:
+        return Cause(self.name, self.stack_trace, why, detail)
+
+    def mixed(self, why: Why = Why.MIXES, detail: str = "") -> Rows:
+        return Rows(repeats=False, mixed=self.cause(why, detail))
+
+    def refuse(self, why: Why, detail: str = "") -> Refused:
+        return Refused(self.cause(why, detail))
+
+    def tensors(self) -> Iterator[Value]:
+        """All tensors among the arguments."""
+        for value in self.args.values():
+            yield from values_in(value)
+
+    def depends(self, size: Any) -> bool:
+        return self.sizes.depends(size)
+
+    def is_constant(self, number: Any) -> bool:
+        """An int that the graph holds, not a symbol."""
+        return isinstance(number, int)
+
+    def usable_index(self, index: Value, size: Any) -> bool:
+        """Whether padding of this index is a valid one, under conditions that are noted.
+
+        Args:
+            size: of the dim that it points into.
+        """
+        rows = index.rows
+        if not rows.dims:
+            return True
+        if rows.counts is not None:
+            dim, step = rows.counts
+            if step == 1 and list(rows.dims) == [dim] and self.sizes.same(index.shape[dim], size):
+                return True
+        if rows.is_moved:
+            self.needs = max(self.needs, Padding.ZERO_OR_LAST)
+            return True
+        if rows.repeats:
+            self.needs = Padding.LAST
+            return True
+        return False
+
+
+def values_in(value: Any) -> Iterator[Value]:
+    if isinstance(value, Value):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from values_in(item)
+
+
+def wrap(dim: int, ndim: int) -> int:
+    """A dim counted from the front."""
+    return dim + ndim if dim < 0 else dim
+
+
+def merge(into: dict[int, int | None], dim: int, outer: int | None) -> bool:
+    """Note that ``dim`` carries rows in ``outer`` blocks; False where another number was noted."""
+    known = into.get(dim, outer)
+    if known is not None and outer is not None and known != outer:
+        return False
+    into[dim] = outer if known is None else known
+    return True
+
+
+def broadcast(step: Step, values: Sequence[Value], ndim: int | None = None) -> Rows:
+    """Of a result whose element depends on the elements at its own place in each of ``values``."""
+    top = max((v.ndim for v in values), default=0) if ndim is None else ndim
+    dims: dict[int, int | None] = {}
+    for value in values:
+        if value.rows.mixed is not None:
+            return value.rows
+        for dim, outer in value.rows.dims.items():
+            if not merge(dims, dim + top - value.ndim, outer):
+                return step.mixed(Why.GROWS)
+    return Rows(dims, repeats=all(v.rows.repeats for v in values))
+
+
+Rule = Callable[[Step], Any]
+"""Gives the rows of each result: one for all of them, or a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """A rule, and which arguments it reads as sizes or positions; a size anywhere else is one used as a value."""
+
+    rule: Rule
+    sizes: frozenset[str]
+    takes_mixed: bool
+    """It looks at the shape of its arguments alone, or must judge mixed ones itself."""
+
+
+RULES: dict[str, Ruled] = {}
+"""By the operation's name, without overload."""
+
+
+def rule(
+    names: str, *, sizes: str = "", takes_mixed: bool = False, namespace: str = "aten"
+) -> Callable[[Rule], Rule]:
+    """Register a rule for operations of these names."""
+
+    def register(function: Rule) -> Rule:
+        for name in names.split():
+            RULES[f"{namespace}::{name}"] = Ruled(function, frozenset(sizes.split()), takes_mixed)
+        return function
+
+    return register

@@ -1,0 +1,263 @@
+"""The operations of a graph, with symbols for its dynamic dims and free of mutation.
+
+The caller's graph, or function, is run once more on fake tensors: no data, no device. Its dynamic dims
+are symbols, so a size that becomes a number in the graph is seen, and what was assumed about sizes on
+the way (``n > 3``, ``n == m``) is kept. Operations are ATen's, and writes are turned into results: what
+was written to an argument is one more. Parameters, buffers and
+constants of the graph become inputs, so that writes to them are seen as well.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_symbols
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_map_only
+
+Dynamic = Mapping[int, Mapping[int, str]]
+"""By position of the argument, then by dim: the dynamic dim's name."""
+
+
+class NotTraced(Exception):
+    """The graph cannot be traced with other sizes than the example's; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation, as it was called."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    stack_trace: str | None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The operations in their order, and what their symbols stand for. Tensors are fake, told apart as objects."""
+
+    tape: list[Entry]
+    inputs: list[Any]
+    results: Any
+    written: dict[str, Tensor]
+    """What inputs hold at the end that are written to, arguments by position and others by name."""
+    env: ShapeEnv
+    symbols: dict[str, Any]
+    """By the dynamic dim's name: its symbol."""
+
+    def assumed(self) -> list[Any]:
+        """What the trace takes for granted about sizes, as expressions."""
+        return [guard.expr for guard in self.env.guards]
+
+
+def traced(call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic) -> Traced:
+    """Trace ``call`` on tensors like ``inputs``.
+
+    Raises:
+        NotTraced: it fails on other sizes, or does what fake tensors cannot.
+    """
+    if isinstance(call, fx.GraphModule):
+        _refuse_numbers(call, dynamic)
+    env = ShapeEnv(duck_shape=False)
+    mode = _Recorder(env)
+    symbols, sizes = _symbols(env, inputs, dynamic)
+    fakes = [_fake(mode, value, dynamic.get(i, {}), sizes) for i, value in enumerate(inputs)]
+    try:
+        with enable_python_dispatcher():
+            if isinstance(call, fx.GraphModule):
+                _bind_sizes(call, fakes, dynamic, sizes)
+            return _functional(call, mode, env, fakes, symbols)
+    except _FAILURES as error:
+        lines = str(error).strip().splitlines()
+        raise NotTraced(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
+
+
+def _functional(
+    call: Callable[..., Any], mode: _Recorder, env: ShapeEnv, fakes: Sequence[Any], symbols: dict[str, Any]
+) -> Traced:
+    """The graph with the tensors that it holds as inputs, and what is written to inputs as results.
+
+    A plain function's own tensors are not: it is refused where it writes rows to them.
+    """
+    state = _state(call) if isinstance(call, fx.GraphModule) else {}
+    lifted = [mode.from_tensor(t, static_shapes=True) for t in state.values()]
+    n = len(fakes)
+    written: list[int] = []
+
+    def flat(*values: Any) -> Any:
+        if not isinstance(call, fx.GraphModule):
+            return call(*values)
+        held = dict(zip(state, values[n:]))
+        with _reparametrize_module(call, {k: v for k, v in held.items() if k in _named(call)}):
+            return _Lifted(call, held, mode).run(*values[:n])
+
+    def functional(*values: Any) -> Any:
+        """``flat``, and what it wrote to its arguments."""
+        without = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+        with without, FunctionalTensorMode():
+            wrapped = [FunctionalTensor.to_functional(v) if isinstance(v, Tensor) else v for v in values]
+            results = tree_map_only(FunctionalTensor, _plain, flat(*wrapped))
+            for i, value in enumerate(wrapped):
+                if isinstance(value, FunctionalTensor):
+                    torch._sync(value)
+                    if torch._functionalize_has_metadata_mutation(value.elem):
+                        raise NotTraced(f"the shape of argument {i} is changed in place")
+                    if torch._functionalize_has_data_mutation(value.elem):
+                        written.append(i)
+            return results, [torch._from_functional_tensor(wrapped[i].elem) for i in written]
+
+    with mode:
+        mode.is_recording = True
+        results, after = functional(*fakes, *lifted)
+        mode.is_recording = False
+    names = [*(f"argument {i}" for i in range(n)), *state]
+    return Traced(mode.tape, [*fakes, *lifted], results, {names[i]: t for i, t in zip(written, after)}, env, symbols)
+
+
+def _plain(value: FunctionalTensor) -> Tensor:
+    torch._sync(value)
+    return torch._from_functional_tensor(value.elem)
+
+
+class _Recorder(FakeTensorMode):
+    """Writes down each operation as it reaches the fake tensors: below functionalization, and taken apart."""
+
+    def __init__(self, env: ShapeEnv) -> None:
+        super().__init__(shape_env=env, allow_non_fake_inputs=True)
+        self.tape: list[Entry] = []
+        self.stack_trace: str | None = None
+        self.is_recording = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: asks for a device or layout
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        if isinstance(func, torch._ops.OpOverload) and func._can_decompose():
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:  # else it is a result by now
+            raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
+        self.is_recording = False  # what the fake of an operation runs is a part of that
+        try:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self.is_recording = True
+        self.tape.append(Entry(func, args, kwargs, out, self.stack_trace))
+        return out
+
+
+# What tracing a stranger's code on fake tensors may raise; torch's own errors are RuntimeErrors.
+_FAILURES = (
+    RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError,
+)  # fmt: skip
+
+
+class _Lifted(fx.Interpreter):
+    """Runs a graph with given tensors in place of those that it holds."""
+
+    def __init__(self, module: fx.GraphModule, held: Mapping[str, Any], recorder: _Recorder) -> None:
+        super().__init__(module)
+        self.held = held
+        self.recorder = recorder
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.recorder.stack_trace = n.meta.get("stack_trace")
+        return super().run_node(n)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self.held[target] if target in self.held else super().get_attr(target, args, kwargs)
+
+
+def _named(module: torch.nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _state(graph: fx.GraphModule) -> dict[str, Tensor]:
+    """Tensors that a graph holds, each once."""
+    found = _named(graph)
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value: Any = graph
+        for part in str(node.target).split("."):
+            value = getattr(value, part, None)
+        if isinstance(value, Tensor):
+            found.setdefault(str(node.target), value)
+    return found
+
+
+def _refuse_numbers(graph: fx.GraphModule, dynamic: Dynamic) -> None:
+    """A graph in which a dynamic dim is a number already says nothing about other sizes."""
+    for i, node in enumerate(graph.graph.find_nodes(op="placeholder")):
+        known = node.meta.get("val", node.meta.get("example_value"))
+        for dim in dynamic.get(i, {}) if isinstance(known, Tensor) else ():
+            if isinstance(known.shape[dim], int):
+                size = known.shape[dim]
+                raise NotTraced(f"the graph was traced with {size} rows in dim {dim} of argument {i} fixed")
+
+
+def _symbols(env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic) -> tuple[dict[str, Any], dict[str, Any]]:
+    """For each dynamic dim's name a symbol, and the size that stands for it."""
+    symbols: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
+    for i, dims in dynamic.items():
+        for dim, name in dims.items():
+            if name not in symbols:
+                hint = max(int(inputs[i].shape[dim]), 2)
+                source = ConstantSource(f"size_{name}")
+                symbols[name] = env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
+                sizes[name] = env.create_symintnode(symbols[name], hint=hint, source=source)
+    return symbols, sizes
+
+
+def _fake(mode: FakeTensorMode, value: Any, dims: Mapping[int, str], sizes: Mapping[str, Any]) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if not dims:
+        return mode.from_tensor(value, static_shapes=True)
+    shape = [sizes[dims[d]] if d in dims else int(n) for d, n in enumerate(value.shape)]
+    # Strides in the order of the example's: a transposed argument stays so.
+    order = sorted(range(value.dim()), key=lambda d: (value.stride(d), value.size(d)))
+    strides: list[Any] = [0] * value.dim()
+    step: Any = 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    with mode:
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+
+
+def _bind_sizes(graph: fx.GraphModule, fakes: list[Any], dynamic: Dynamic, sizes: Mapping[str, Any]) -> None:
+    """Sizes that the graph takes as arguments of their own are those of its tensors."""
+    nodes = graph.graph.find_nodes(op="placeholder")
+    known: dict[Any, str] = {}
+    for i, node in enumerate(nodes):
+        value = node.meta.get("val", node.meta.get("example_value"))
+        for dim, name in dynamic.get(i, {}).items():
+            if isinstance(value, Tensor):
+                known[value.shape[dim].node.expr] = name
+    for i, node in enumerate(nodes):
+        value = node.meta.get("val", node.meta.get("example_value"))
+        if isinstance(value, torch.SymInt) and i < len(fakes) and not isinstance(fakes[i], Tensor):
+            bound = known.get(value.node.expr)
+            if bound is not None:
+                fakes[i] = sizes[bound]
+            elif any(s in free_symbols(value) for s in known):
+                raise NotTraced(f"argument {i} is a size computed from dynamic ones")
+            else:
+                fakes[i] = int(fakes[i])
+
+
+__all__ = ["Dynamic", "NotTraced", "Traced", "traced"]

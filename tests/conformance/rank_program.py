@@ -111,6 +111,40 @@ def replay_fails_for_good_on_one():
     return {"right": right, "graphs": agreed.graphs, "why": agreed.why_eager, "seen": seen}
 
 
+def one_rank_changes():
+    """A closure's number, first on one rank, then on both: right at once, and graphs again after the next check."""
+    factor, seen = RANK + 1.0, []
+
+    def scaled(x):
+        return all_reduce(x * factor) + 1
+
+    agreed = gfxgraph.Agreed(scaled, Ranks(name="changes"), check_every=4)
+    factors, right = [1.0, 2.0], True
+    for turn in range(24):
+        if turn == 4:
+            factors[1] = 5.0
+        if turn == 14:
+            factors = [3.0, 4.0]
+        factor = factors[RANK]
+        got = agreed(inputs(turn, RANK).cuda()).cpu()
+        right &= torch.equal(got, sum(inputs(turn, rank) * factors[rank] for rank in range(SIZE)) + 1)
+        seen.append(len(agreed.graphs))
+    return {"right": right, "seen": seen, "eager": agreed.stats()["eager"], "captures": agreed.stats()["captures"]}
+
+
+def effects_on_one():
+    """A function that counts in Python on one rank: captured on none, counted at each call."""
+    counted = []
+
+    def counting(x):
+        if RANK == 1:
+            counted.append(1)
+        return all_reduce(x * (RANK + 1)) + 1
+
+    agreed = gfxgraph.Agreed(counting, Ranks(name="effects"))
+    return {"right": run(agreed, 6), "graphs": agreed.graphs, "why": agreed.why_eager, "n": len(counted)}
+
+
 def sizes_differ():
     agreed = gfxgraph.Agreed(lambda x: all_reduce(x * (RANK + 1)) + 1, Ranks(name="sizes"), buckets=[2, 4, 8])
     sizes = [(1, 1), (3, 1), (4, 4), (2, 8), (1, 3), (5, 8), (2, 1), (1, 2), (9, 3), (3, 9), (6, 2)] * 2
@@ -215,7 +249,7 @@ def decisions():
 for scenario in (
     plain, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
-    one_does_not_answer,
+    one_rank_changes, effects_on_one, one_does_not_answer,
 ):  # fmt: skip
     gfxgraph.reset_stats()
     found = scenario()

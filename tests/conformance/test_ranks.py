@@ -71,7 +71,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 12
+    assert len(scenarios) == 14
     for name in scenarios:
         both(scenarios, name)
 
@@ -114,6 +114,21 @@ def test_a_graph_that_fails_for_good_is_given_up_by_all_at_the_next_check(scenar
     assert "its replay failed" in rows[1]["why"]["float32[4, 2]"]
     assert "another rank" in rows[0]["why"]["float32[4, 2]"]
     assert rows[0]["seen"] == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_what_changes_on_one_rank_is_captured_anew_by_all(scenarios):
+    """The rank that sees it runs the function, the other its graph, until they capture together at the next check."""
+    first, second = both(scenarios, "one_rank_changes")
+    assert first["seen"] == second["seen"] and first["captures"] == second["captures"] == 3
+    assert first["seen"][-1] == 1 and 0 in first["seen"][4:14]
+    assert any("factor" in why for why in second["eager"]) and sum(first["eager"].values()) < sum(second["eager"].values())
+
+
+def test_effects_in_python_on_one_rank_keep_all_from_capturing(scenarios):
+    """What a replay would leave out happens at each call; every rank knows why."""
+    first, second = both(scenarios, "effects_on_one")
+    assert first["graphs"] == second["graphs"] == [] and second["n"] == 6
+    assert "another rank" in str(first["why"]) and "counted" in str(second["why"])
 
 
 def test_ranks_of_different_sizes_run_one_bucket(scenarios):

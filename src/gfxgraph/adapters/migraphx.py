@@ -7,10 +7,12 @@ launched them, and what they compute, plays no part.
     off ─── MIGRAPHX_ENABLE_HIPGRAPH not set: ``run`` is the program's own bound method
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as ever, once more is tried at the next run, then no more
-    later run, same addresses ──> one launch, or eagerly where that was measured to be faster
+    later run, same arguments ──> one launch, or eagerly where that was measured to be faster
     later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
+    later run, other shapes ──> a graph for these too; the one launched longest ago goes
 
-Invariant: a graph is launched only if every argument lies where it lay when the graph was captured.
+Invariant: a graph is launched only if every argument lies where it lay when the graph was captured, with the same
+lengths, strides and type.
 
 Source: src/py/migraphx_py.cpp and src/program.cpp of ROCm/AMDMIGraphX f729a52f (2.16). MIGraphX exists on
 ROCm only and none was at hand: the tests run a stand-in with that interface whose programs launch real work.
@@ -37,7 +39,9 @@ from gfxgraph.process import bridge, process
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
 MOST_GRAPHS = 4
-"""Sets of addresses that have a graph each; an argument that takes more addresses is copied."""
+"""Sets of addresses and shapes that have a graph each; an argument that takes more addresses is copied."""
+MOST_CAPTURES = 64
+"""Captures of one program; beyond, what has no graph runs eagerly."""
 MOST_TRIES = 2
 STREAM = "ihipStream_t"
 _DTYPES = {
@@ -69,6 +73,20 @@ class _Fixed:
     arguments: dict[str, Any]
     is_written: bool
 
+    def take_shapes_of(self, params: Params) -> None:
+        """Lay arguments of other shapes than before over the memory; more of it where they are longer."""
+        shapes = {name: params[name].get_shape() for name in self.names}
+        if all(_about(shapes[name]) == _about(self.arguments[name].get_shape()) for name in self.names):
+            return
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        nbytes = max(shape.bytes() for shape in shapes.values())
+        if self.memory is None or nbytes > self.memory.numel():
+            self.memory = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        place = self.memory.data_ptr()
+        self.arguments = {name: _module().argument_from_pointer(shape, place) for name, shape in shapes.items()}
+
 
 class GraphedProgram:
     """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` go by graph.
@@ -93,7 +111,7 @@ class GraphedProgram:
         self._streams: dict[int, Any] = {}
         self._choices: Any = None
         self._n_failed = 0
-        self._is_looked_at = False
+        self._is_looked_at = self._is_restless = False
         self._lock = threading.RLock()
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
@@ -150,9 +168,13 @@ class GraphedProgram:
             way = timed.decided() if timed is not None else "graph"
             if way == "eager":
                 return self._eagerly(params, stream)
-            captured = self._graphs.get(_key(placed))
+            key = _key(placed)
+            captured = self._graphs.pop(key, None)
             if captured is None:
+                if self.n_captures >= MOST_CAPTURES:
+                    return self._uncaptured(plain)
                 return self._first(params, placed, stream, plain)
+            self._graphs[key] = captured  # the last launched is the last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
             if way is None:
@@ -186,6 +208,13 @@ class GraphedProgram:
             self._give_up(reason)
         return plain()
 
+    def _uncaptured(self, plain: Callable[[], list[Any]]) -> list[Any]:
+        if not self._is_restless:
+            self._is_restless = True
+            why = f"a MIGraphX program was captured {MOST_CAPTURES} times; for other arguments it runs eagerly"
+            _report("fallback", why)
+        return plain()
+
     def _give_up(self, reason: str) -> None:
         self.why_eager = reason
         self._graphs.clear()
@@ -197,8 +226,10 @@ class GraphedProgram:
     def _first(self, params: Params, placed: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
         """Capture for these addresses, then do the run's work: a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS:
-            self._fix_what_moves(params)
-            placed = self._into_place(params)
+            if self._fix_what_moves(params):
+                placed = self._into_place(params)
+            else:
+                del self._graphs[next(iter(self._graphs))]  # it is the shapes that change
         elif self._graphs:
             _report("argument_moved", "an argument lies elsewhere; the program is captured again for its new address")
         captured, why_not = self._capture(placed, stream)
@@ -271,20 +302,25 @@ class GraphedProgram:
         if any(len({params[name].data_ptr() for name in fixed.names}) > 1 for fixed in self._fixed):
             # Two that shared their memory no longer do.
             self._fix({name for fixed in self._fixed for name in fixed.names}, params)
+        for fixed in self._fixed:
+            fixed.take_shapes_of(params)
         return dict(params) | {name: fixed.arguments[name] for fixed in self._fixed for name in fixed.names}
 
-    def _fix_what_moves(self, params: Params) -> None:
-        """Give memory of ours to every argument that has had several addresses."""
+    def _fix_what_moves(self, params: Params) -> bool:
+        """Give memory of ours to every argument that has had several addresses; False where none has."""
         keys = [*self._graphs, _key(self._into_place(params))]
         found: dict[str, set[int]] = {}
         for key in keys:
-            for name, address, _ in key:
+            for name, address, *_ in key:
                 found.setdefault(name, set()).add(address)
         moving = {name for name, addresses in found.items() if len(addresses) > 1}
+        if moving <= {name for fixed in self._fixed for name in fixed.names}:
+            return False
         moving |= {name for fixed in self._fixed for name in fixed.names}
         self._fix(moving, params)
         names = ", ".join(sorted(moving))
         _report("argument_moved", f"{names}: other addresses at every run; copied to where the graph expects them")
+        return True
 
     def _fix(self, names: Iterable[str], params: Params) -> None:
         # lazily: adapters are listed and asked about where there is no torch
@@ -428,8 +464,12 @@ def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
 
 
 def _key(params: Params) -> tuple[Any, ...]:
-    """Where the arguments lie, and how many bytes of each."""
-    return tuple((name, params[name].data_ptr(), params[name].get_shape().bytes()) for name in sorted(params))
+    """Where the arguments lie, and what they are there."""
+    return tuple((name, params[name].data_ptr(), *_about(params[name].get_shape())) for name in sorted(params))
+
+
+def _about(shape: Any) -> tuple[Any, ...]:
+    return shape.type_string(), tuple(shape.lens()), tuple(shape.strides())
 
 
 def _is_output(name: str) -> bool:

@@ -13,7 +13,7 @@ happens twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -45,6 +45,8 @@ def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe
     """
     graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
+    # Weights that autocast has cast and kept must neither come into the graph nor out of it.
+    torch.clear_autocast_cache()
     with torch.cuda.stream(place.stream):
         try:
             graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
@@ -56,6 +58,8 @@ def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe
             if place.stream.cuda_stream in place.state.lost_streams:
                 place.renew()
             raise
+        finally:
+            torch.clear_autocast_cache()
     return graph, result
 
 
@@ -94,7 +98,7 @@ def key_of(*trees: Any) -> tuple[Any, ...]:
     """What a capture of a call with these arguments holds for: shapes, order of dims, dtypes, constants, modes."""
     leaves_, spec = pytree.tree_flatten(trees)
     parts = tuple(
-        (tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout)
+        (type(leaf), tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout, leaf.requires_grad)
         if isinstance(leaf, Tensor)
         else _constant(leaf)
         for leaf in leaves_
@@ -140,6 +144,7 @@ class Piece:
         into: buffers for the tensors among the results, in order; None leaves them in the pool.
         name: what messages call it.
         on_unsafe: what its capture does with operations that no graph records; None as everywhere.
+        keeps_grad_mode: run in the caller's; its results are known to need no gradients.
     """
 
     def __init__(
@@ -153,8 +158,10 @@ class Piece:
         into: Sequence[Tensor] | None = None,
         name: str = "",
         on_unsafe: OnUnsafe | None = None,
+        keeps_grad_mode: bool = False,
     ) -> None:
         self.place = place
+        self._mode = nullcontext if keeps_grad_mode else torch.no_grad
         self.fn = fn
         self.args = tuple(args)
         self.kwargs = kwargs or {}
@@ -170,7 +177,7 @@ class Piece:
         """Record the function; False where that failed and it will run eagerly."""
 
         def call() -> Any:
-            with torch.no_grad():
+            with self._mode():
                 return self._store(self.fn(*self.args, **self.kwargs))
 
         try:
@@ -211,7 +218,7 @@ class Piece:
 
     def run_eagerly(self) -> None:
         """Run the function itself, into the same outputs."""
-        with torch.no_grad():
+        with self._mode():
             made = self.fn(*self.args, **self.kwargs)
             if self.outputs is None or self.into is not None:
                 self.outputs = self._store(made)

@@ -284,6 +284,47 @@ def test_arguments_that_share_memory_go_on_sharing_it(here):
         assert torch.equal(here.read(cache), torch.full((N,), float(seed)))
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_shapes_and_types_tell_runs_apart(here, moves):
+    """The same bytes as [2, 8], [4, 4] and [8, 2], in more shapes than have graphs: each answer is its shape's own."""
+    shape = here.migraphx.shape
+
+    def sums(x):
+        here.n_evals += 1
+        return [x.sum(0, keepdim=True).expand_as(x).contiguous()]
+
+    program = here.compiled(sums)
+    check, memory = program._eval, torch.zeros(16, device="cuda")
+
+    def any_shape(params, stream):  # as a program with dynamic dimensions takes them
+        program._parameters = {name: params[name].get_shape() for name in program._parameters}
+        return check(params, stream)
+
+    program._eval = any_shape
+    graphed, kept = here.graphed(program), []
+    lens = [[2, 8], [2, 8], [4, 4], [8, 2], [2, 8], [1, 16], [16, 1], [2, 2], [4, 4], [2, 8]]
+    for turn, each in enumerate(lens * 2):
+        x = torch.randn(16, device="cuda")
+        kept.append(x)
+        if not moves:
+            x = memory.copy_(x)
+        out = torch.zeros(16, device="cuda")
+        if not moves:
+            out = kept[0].zero_()
+        kept.append(out)
+        where = shape(type="float", lens=each)
+        pointers = {"x": x.data_ptr(), "main:#output_0": out.data_ptr()}
+        params = {name: here.migraphx.argument_from_pointer(where, at) for name, at in pointers.items()}
+        results = graphed.run(params)
+        torch.cuda.synchronize()
+        n = where.elements()
+        wanted = x[:n].view(each).sum(0, keepdim=True).expand(each).flatten()
+        torch.testing.assert_close(out[:n], wanted, msg=f"turn {turn}: {each}")
+        assert results[0].get_shape().lens() == each
+    assert graphed.n_captures >= 5 and not graphed.why_eager
+    assert len(graphed._graphs) <= 4
+
+
 # -- fallback --------------------------------------------------------------------------------------------------
 
 

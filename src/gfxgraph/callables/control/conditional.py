@@ -10,8 +10,10 @@ need not know which branch wrote them. A flag on the device is read by an asynch
     Conditional([f, g])                          by index: c(1, x)
     Conditional({True: f, False: g})             by flag:  c(x.sum() > 0, x)
 
-The first calls of a branch run it eagerly, which warms it up; then it is captured. Calls that need
-gradients run eagerly too.
+The first calls of a branch run it eagerly, which warms it up and tells what it reads (traced.py); then it
+is captured. When something that it read has changed, a module's mode or a variable, it runs eagerly once
+more and is captured for that too. A branch that is no single graph, for Python runs between its parts or
+its result needs gradients, runs in Dynamo's code, each of whose graphs is captured.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.control.rehearse import rehearsal
+from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
 from gfxgraph.callables.piece import (
     Piece,
@@ -37,25 +39,46 @@ from gfxgraph.callables.piece import (
     like,
     tensors_of,
 )
+from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
 
 # So many kinds of arguments get graphs; others run eagerly.
 MAX_SIGNATURES = 8
+MAX_WORLDS = 8
+"""Graphs of one branch for one kind of arguments; the one captured first goes first."""
+
+
+@dataclass
+class _Captured:
+    """A branch as a graph, in one world."""
+
+    piece: Piece
+    world: World
+    token: int
+    """The world's while the graph holds."""
+    written: list[int] = field(default_factory=list)
+    """Inputs that the branch writes in place, by number: the caller's tensors are to have that too."""
 
 
 @dataclass
 class _Signature:
     """The static memory of one kind of arguments, shared by all branches."""
 
+    key: Any
     args: Any
     inputs: list[Tensor]
     outputs: list[Tensor] | None = None
-    pieces: dict[Hashable, Piece] = field(default_factory=dict)
+    captured: dict[Hashable, list[_Captured]] = field(default_factory=dict)
     n_calls: dict[Hashable, int] = field(default_factory=dict)
-    written: dict[Hashable, list[int]] = field(default_factory=dict)
-    """Inputs that a branch writes in place, by number: the caller's tensors are to have that too."""
+
+    def find(self, name: Hashable, world: World) -> _Captured | None:
+        """The graph of a branch in a world; those whose world has moved on are dropped."""
+        held = self.captured.setdefault(name, [])
+        held[:] = [each for each in held if each.token == each.world.token]
+        return next((each for each in held if each.world is world), None)
 
 
 class Conditional:
@@ -91,6 +114,7 @@ class Conditional:
         self.hands_out_static = outputs == "static"
         self._pool = pool
         self._signatures: dict[Any, _Signature] = {}
+        self._traced: dict[Any, Traced] = {}
         self._place: Arena | None = None
 
     # -- choosing -------------------------------------------------------------------------------------
@@ -126,9 +150,6 @@ class Conditional:
             # Part of somebody's graph: the branch taken now is recorded, the choice is guarded.
             return self.branches[self._choose_inside(which)](*args, **kwargs)
         name = self.branch_of(which)
-        if torch.is_grad_enabled() and self._needs_grad(name, args, kwargs):
-            self._note("gradients are needed", name)
-            return self.branches[name](*args, **kwargs)
         place = self._at()
         if place is None:
             return self.branches[name](*args, **kwargs)
@@ -149,18 +170,24 @@ class Conditional:
         place = self._at()
         if place is None:
             return
-        with place.lock, torch.no_grad():
+        with place.lock:
             place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
                 return
+            static_args, static_kwargs = known.args
             for name in self.names:
-                if name in known.pieces:
+                traced = self._of(name)
+                world = traced.world((known.key, name), static_args, static_kwargs)
+                if world is not None and known.find(name, world) is not None:
                     continue
-                static_args, static_kwargs = known.args
-                with rehearsal():
-                    made = beside(place, self.branches[name], static_args, static_kwargs)
-                self._capture(place, known, name, made)
+                made = rehearse(
+                    lambda: beside(place, traced.fn, static_args, static_kwargs),  # noqa: B023
+                    lambda: beside(place, traced.run, static_args, static_kwargs),  # noqa: B023
+                )
+                world = traced.world((known.key, name), static_args, static_kwargs)
+                if world is not None:
+                    self._capture(place, known, name, world, made)
 
     def upload(self) -> None:
         """Move every captured branch to the device before its first launch, where the runtime can."""
@@ -169,36 +196,52 @@ class Conditional:
 
     @property
     def eager_branches(self) -> dict[Any, str]:
-        """Branches that run eagerly for good, and why."""
-        found = {}
+        """Branches that have no graph of their own now, and why."""
+        found = {name: traced.why_eager for name, traced in self._traced.items() if traced.why_eager}
         for known in self._signatures.values():
-            found.update({name: piece.why_eager for name, piece in known.pieces.items() if piece.why_eager})
+            for name, held in known.captured.items():
+                found.update((name, each.piece.why_eager) for each in held if each.piece.why_eager)
         return found
 
     @property
     def captured_branches(self) -> list[Any]:
         """Branches that have a graph, for any kind of arguments."""
-        have = {name for known in self._signatures.values() for name, p in known.pieces.items() if p.graph}
+        every = [item for known in self._signatures.values() for item in known.captured.items()]
+        have = {name for name, held in every if any(each.piece.graph for each in held)}
         return [name for name in self.names if name in have]
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def _run(self, place: Arena, known: _Signature, name: Any, args: Any, kwargs: Any) -> Any:
-        piece = known.pieces.get(name)
-        if piece is None:
+        traced = self._of(name)
+        world = traced.world((known.key, name), args, kwargs)
+        captured = known.find(name, world) if world is not None else None
+        if captured is None:
             known.n_calls[name] = known.n_calls.get(name, 0) + 1
-            made = beside(place, self.branches[name], args, kwargs)
+            made = self._beside(place, traced, args, kwargs)
             if known.n_calls[name] >= self.warmup:
-                self._capture(place, known, name, made)
+                world = traced.world((known.key, name), args, kwargs)
+                if world is not None:
+                    self._capture(place, known, name, world, made)
             return made
         given = tensors_of((args, kwargs))
+        if captured.written or captured.world.written_homes:
+            shared = why_shared([captured.world], given, [given[at] for at in captured.written])
+            if shared:
+                self._note(shared, name)
+                return self._beside(place, traced, args, kwargs)
         copy_in(known.inputs, given)
-        made = piece.run()
-        for at in known.written.get(name, ()):
+        made = captured.piece.run()
+        for at in captured.written:
             copy_in([given[at]], [known.inputs[at]])
         return made if self.hands_out_static else _owned(made)
 
-    def _capture(self, place: Arena, known: _Signature, name: Any, made: Any) -> None:
+    def _beside(self, place: Arena, traced: Traced, args: Any, kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of((args, kwargs))):
+            return traced.run(*args, **kwargs)  # backward runs where forward ran
+        return beside(place, traced.run, args, kwargs)
+
+    def _capture(self, place: Arena, known: _Signature, name: Any, world: World, made: Any) -> None:
         """Capture a branch that has just run and gave ``made``."""
         results = tensors_of(made)
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
@@ -209,13 +252,25 @@ class Conditional:
         static_args, static_kwargs = known.args
         branch = self.branches[name]
         piece = Piece(
-            place, branch, static_args, static_kwargs, pool=self._pool, into=into, name=f"branch {name!r}"
-        )
-        captured = piece.capture()
+            place, branch, static_args, static_kwargs,
+            pool=self._pool, into=into, name=f"branch {name!r}", keeps_grad_mode=True,
+        )  # fmt: skip
+        captured = _Captured(piece, world, world.token)
+        if piece.capture():
+            captured.written = written_inputs(piece.graph, known.inputs)
         self._pool = piece.pool
-        if captured:
-            known.written[name] = written_inputs(piece.graph, known.inputs)
-        known.pieces[name] = piece
+        held = known.captured.setdefault(name, [])
+        held.append(captured)
+        del held[:-MAX_WORLDS]
+
+    def _of(self, name: Any) -> Traced:
+        """The branch as Dynamo sees it; another function may have taken its place."""
+        traced = self._traced.get(name)
+        if traced is None or traced.fn is not self.branches[name]:
+            traced = self._traced[name] = Traced(self.branches[name], f"branch {name!r}")
+            for known in self._signatures.values():
+                known.captured.pop(name, None)
+        return traced
 
     def _signature(self, args: Any, kwargs: Any) -> _Signature | None:
         if not all(t.is_cuda for t in tensors_of((args, kwargs))):
@@ -225,17 +280,11 @@ class Conditional:
         if known is None and len(self._signatures) < MAX_SIGNATURES:
             flat, spec = pytree.tree_flatten((args, kwargs))
             static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-            known = _Signature(pytree.tree_unflatten(static, spec), [t for t in static if isinstance(t, Tensor)])
+            known = _Signature(key, pytree.tree_unflatten(static, spec), [t for t in static if isinstance(t, Tensor)])
             # A capture must find real values there: an index of garbage would be out of range.
             copy_in(known.inputs, [leaf for leaf in flat if isinstance(leaf, Tensor)])
             self._signatures[key] = known
         return known
-
-    def _needs_grad(self, name: Any, args: Any, kwargs: Any) -> bool:
-        fn = self.branches[name]
-        owner = getattr(fn, "__self__", fn)
-        parameters = owner.parameters() if isinstance(owner, torch.nn.Module) else ()
-        return any(t.requires_grad for t in (*tensors_of((args, kwargs)), *parameters))
 
     def _choose_inside(self, which: Any) -> Any:
         if isinstance(which, flags.Answer):
@@ -259,7 +308,8 @@ class Conditional:
 
     def _pieces(self) -> Iterator[Piece]:
         for known in self._signatures.values():
-            yield from known.pieces.values()
+            for held in known.captured.values():
+                yield from (each.piece for each in held)
 
     def _note(self, reason: str, name: Any) -> None:
         if self._place is not None:

@@ -15,6 +15,10 @@ too many never runs the body on a state that the program excluded (an index past
 
 A body that writes tensors besides its state, or draws random numbers, must not run once too often;
 it is seen from the tape of the capture, and then each step waits for the flag of the one before.
+
+What condition and body read besides the state is known from Dynamo (traced.py). A loop whose condition or
+body reads something that has changed runs eagerly once more and is captured for that too; one that is no
+single graph, for Python runs between its parts, keeps to Python, the parts captured.
 """
 
 from __future__ import annotations
@@ -31,10 +35,14 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
 from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, like
+from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import CaptureError
 
 # So many launches may be queued whose flags have not arrived.
 AHEAD = 3
+MAX_KEPT = 16
+"""States and worlds that have graphs; the one captured first goes first."""
 
 
 class _Memory:
@@ -95,6 +103,8 @@ class WhileLoop:
         self.run_ahead = run_ahead
         self._pool = pool
         self._known: dict[Any, tuple[_Memory, Piece, bool]] = {}
+        self._test = Traced(condition, "condition of a while loop")
+        self._turn = Traced(body, "body of a while loop")
         self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self.n_launches = 0
@@ -108,19 +118,26 @@ class WhileLoop:
             if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(*state)
             place.follow(torch.cuda.current_stream())
-            key = key_of(state)
-            known = self._known.get(key)
-            if known is None:
+            worlds = _worlds((self._test, self._turn), state)
+            known = self._known.get(_key(worlds, state)) if worlds else None
+            if known is None or known[1].graph is None:
                 made = beside(place, self._eagerly, state, {})
-                self._known[key] = self._capture(place, state)
+                worlds = _worlds((self._test, self._turn), state) if known is None else ()
+                if worlds:
+                    _keep(self._known, _key(worlds, state), self._capture(place, state))
                 return made  # type: ignore[no-any-return]
+            if why_shared(worlds, state, ()):
+                return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
             memory, piece, may_lead = known
-            if piece.graph is None:
-                return self._eagerly(*state)
             memory.begin(state, self.condition(*state))
             self._launch(memory, piece, may_lead)
             self._last = memory.steps, memory.holds
             return tuple(t.clone() for t in memory.current)
+
+    @property
+    def why_eager(self) -> str:
+        """Why the loop is no graph now; "" where it may be."""
+        return self._test.why_eager or self._turn.why_eager
 
     @property
     def n_steps(self) -> int:
@@ -163,11 +180,11 @@ class WhileLoop:
 
     def _eagerly(self, *state: Tensor) -> tuple[Tensor, ...]:
         self.n_launches = n_steps = 0
-        holds = bool(self.condition(*state))
+        holds = bool(self._test.run(*state))
         while holds and n_steps < self.max_steps:
-            state = _checked(self.body(*state), state)
+            state = _checked(self._turn.run(*state), state)
             n_steps += 1
-            holds = bool(self.condition(*state))
+            holds = bool(self._test.run(*state))
         self._last = n_steps, holds
         return tuple(t.clone() for t in state)
 
@@ -219,6 +236,7 @@ class Unrolled:
         self.k = k
         self._pool = pool
         self._known: dict[Any, tuple[list[Tensor], dict[int, Piece]]] = {}
+        self._traced = Traced(step, "step of an unrolled loop")
         self._place: Arena | None = None
         self.n_launches = 0
         """Graph launches of the last call."""
@@ -232,11 +250,13 @@ class Unrolled:
             if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(n, *state)
             place.follow(torch.cuda.current_stream())
-            key = key_of(state)
-            known = self._known.get(key)
-            if known is None:
+            worlds = _worlds((self._traced,), state)
+            known = self._known.get(_key(worlds, state)) if worlds else None
+            if known is None or why_shared(worlds, state, ()):
                 made = beside(place, self._eagerly, (n, *state), {})
-                self._known[key] = self._capture(place, state)
+                worlds = _worlds((self._traced,), state) if known is None else ()
+                if worlds:
+                    _keep(self._known, _key(worlds, state), self._capture(place, state))
                 return made  # type: ignore[no-any-return]
             memory, pieces = known
             copy_in(memory, state)
@@ -254,8 +274,13 @@ class Unrolled:
 
     def _eagerly(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         for _ in range(n):
-            state = _checked(self.step(*state), state)
+            state = _checked(self._traced.run(*state), state)
         return tuple(t.clone() for t in state)
+
+    @property
+    def why_eager(self) -> str:
+        """Why the steps are no graph now; "" where they may be."""
+        return self._traced.why_eager
 
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Piece]]:
         memory = [like(t) for t in state]
@@ -299,6 +324,23 @@ def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
         loop._place = place
         loop._known.clear()
     return place
+
+
+def _worlds(functions: Sequence[Traced], state: Sequence[Tensor]) -> tuple[World, ...]:
+    """The worlds that the functions are in; () where one is no graph, or not traced yet."""
+    key = key_of(state)
+    found = [each.world(key, tuple(state), {}) for each in functions]
+    return tuple(world for world in found if world is not None) if None not in found else ()
+
+
+def _key(worlds: Sequence[World], state: Sequence[Tensor]) -> Any:
+    return (*[world.token for world in worlds], key_of(state))
+
+
+def _keep(known: dict[Any, Any], key: Any, made: Any) -> None:
+    known[key] = made
+    while len(known) > MAX_KEPT:
+        del known[next(iter(known))]
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:

@@ -10,12 +10,14 @@ A capture at the first real call needs none of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture.memory import overwrite, storage_address
@@ -42,7 +44,7 @@ class _Writes(TorchDispatchMode):
         for position, name in written_arguments(func._schema) if hasattr(func, "_schema") else ():
             given = args[position] if position < len(args) else kwargs.get(name)
             for tensor in given if isinstance(given, (list, tuple)) else (given,):
-                if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                if _has_memory(tensor):
                     self._keep(tensor)
         out = func(*args, **kwargs)
         for tensor in out if isinstance(out, (list, tuple)) else (out,):
@@ -59,7 +61,9 @@ class _Writes(TorchDispatchMode):
 
 
 def _has_memory(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.layout is torch.strided
+    # While something is traced, tensors without memory come by here.
+    is_real = isinstance(item, Tensor) and not isinstance(item, FakeTensor | FunctionalTensor)
+    return is_real and not torch._is_functional_tensor(item) and item.layout is torch.strided
 
 
 def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
@@ -71,14 +75,30 @@ def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
-def rehearsal() -> Iterator[None]:
+def rehearsal() -> Iterator[_Writes]:
     """Run the block for the handles and caches that it leaves behind, and for nothing else."""
+    mode = _Writes()
+    with _put_back(mode), mode:
+        yield mode
+
+
+def rehearse(run: Callable[[], Any], trace: Callable[[], Any]) -> Any:
+    """Run ``run`` in a rehearsal, then ``trace``, which does the same work, and undo that too.
+
+    Dynamo traces nothing below a dispatch mode, so the second is not watched: what the first wrote is put back.
+    """
+    with rehearsal() as seen:
+        run()
+    with _put_back(seen):
+        return trace()
+
+
+@contextmanager
+def _put_back(mode: _Writes) -> Iterator[None]:
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     device_state, host_state = generator.get_state(), torch.get_rng_state()
-    mode = _Writes()
     try:
-        with mode:
-            yield
+        yield
     finally:
         with torch.no_grad(), torch.inference_mode():
             for tensor, saved in reversed(mode.before.values()):

@@ -9,11 +9,14 @@ bucket, a graph or no graph. What the ranks decide together (ranks.py), and when
     bucket     each call, where buckets are given: the one for the largest input of any rank
     capture    after the capture: kept where it succeeded on every rank
     eviction   before a capture: what any rank has no room for goes on all
-    fall back  every ``check_every`` replays: where a rank's graph has failed, all drop theirs
+    fall back  every ``check_every`` calls: where a rank's graph has failed, all drop theirs
+    change     at the same checks: where what a rank's function reads in Python has changed, all capture anew
 
 A rank whose replay fails does not stop the others, which have launched already: it runs the function
-itself, the same collectives in the same order, until the next check. A capture here is never split:
-a split runs a part of the function, and collectives run by one rank's capture would meet nobody.
+itself, the same collectives in the same order, until the next check. So does one that finds that something
+its function reads in Python has changed (depends.py), so that no rank replays what no longer holds. A
+capture here is never split: a split runs a part of the function, and collectives run by one rank's capture
+would meet nobody.
 
 Rows of padding are zeros, and results are cut to the rank's own rows. That padding does not show in them
 is for the function to guarantee, as everywhere where ranks are padded to each other.
@@ -31,10 +34,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.distributed.ranks import Ranks
+from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
+from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, tensors_of
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.types import OnUnsafe
+
+MAX_CHANGES = 4
+"""So many times a kind of arguments is captured anew because what the function reads has changed."""
 
 
 @dataclass
@@ -46,8 +53,15 @@ class _Bucket:
     piece: Piece | None = None
     n_calls: int = 0
     n_since_check: int = 0
+    n_changes: int = 0
     used_at: int = 0
     why_eager: str = ""
+    snapshot: Snapshot | None = None
+    """What the function read when it was captured on this rank."""
+    objection: str = ""
+    """Why this rank wants no graph, to be said at the next capture."""
+    changed: str = ""
+    """What has changed on this rank, to be said at the next check."""
 
 
 class Agreed:
@@ -178,26 +192,82 @@ class Agreed:
         if bucket.piece is None:
             if bucket.n_calls <= self.warmup:
                 self._eager["warm-up"] += 1
-                return beside(place, self.fn, args, kwargs)
+                return self._warm_up(place, bucket, args, kwargs)
             if not self._capture(place, bucket, tree):
                 self._eager[bucket.why_eager] += 1
                 return self.fn(*args, **kwargs)
         piece = bucket.piece
         assert piece is not None
-        copy_in(bucket.inputs, tensors_of(tree))
         if bucket.n_since_check == self.check_every:
             bucket.n_since_check = 0
-            well = piece.graph is not None
-            if not self.ranks.all_agree(f"{self.name} {bucket.label}: go on with the graph", well, piece.why_eager):
-                self._drop(bucket, piece.why_eager or "the graph of another rank has failed")
-                self._eager[bucket.why_eager] += 1
-                return self.fn(*args, **kwargs)
+            self._check(bucket, piece)
+            if bucket.piece is None:
+                return self._run(place, tree)
         bucket.n_since_check += 1
+        if not bucket.changed and piece.graph is not None:
+            bucket.changed = self._what_changed(bucket)
+        if bucket.changed:
+            self._eager[f"{bucket.changed} has changed"] += 1
+            return self.fn(*args, **kwargs)
         if piece.graph is None:
             self._eager[piece.why_eager] += 1
         else:
             self._n_replays += 1
+        copy_in(bucket.inputs, tensors_of(tree))
         return pytree.tree_map_only(Tensor, torch.clone, piece.run())
+
+    def _check(self, bucket: _Bucket, piece: Piece) -> None:
+        """Every rank says how its graph is; where one is not well, all leave theirs together."""
+        mine = "failed" if piece.graph is None else "changed" if bucket.changed else "well"
+        reason = piece.why_eager or bucket.changed
+        try:
+            opinions = self.ranks.gather(f"{self.name} {bucket.label}: go on with the graph", [mine, reason])
+        except RanksMissing:
+            self._drop(bucket, piece.why_eager or "the ranks no longer decide together")
+            return
+        states = {state for state, _ in opinions}
+        if "failed" in states:
+            self._drop(bucket, piece.why_eager or "the graph of another rank has failed")
+        elif "changed" in states:
+            bucket.n_changes += 1  # the same on every rank
+            what = next(why for state, why in opinions if state == "changed")
+            if bucket.n_changes > MAX_CHANGES:
+                self._drop(bucket, f"what it reads differs again and again ({what})")
+            else:
+                bucket.piece, bucket.inputs, bucket.n_calls, bucket.changed = None, [], 0, ""
+
+    def _warm_up(self, place: Arena, bucket: _Bucket, args: Any, kwargs: Any) -> Any:
+        """An eager call that tells whether a graph can stand for the function on this rank."""
+        with HostEffects() as effects:
+            before = self._look(bucket)
+            made = beside(place, self.fn, args, kwargs)
+        after = self._look(bucket) if before is not None else None
+        if before is not None and after is not None:
+            bucket.objection = effects.found
+            if before.key != after.key:
+                bucket.objection = f"it changes {before.differs(after)} itself"
+        return made
+
+    def _look(self, bucket: _Bucket) -> Snapshot | None:
+        try:
+            return Snapshot({"fn": self.fn})
+        except Unwatchable as what:
+            bucket.objection = f"it reads {what}"
+            return None
+
+    def _what_changed(self, bucket: _Bucket) -> str:
+        """What the function reads otherwise than when it was captured; "" where it may be replayed."""
+        known = bucket.snapshot
+        assert known is not None
+        if known.is_same():
+            return ""
+        now = self._look(bucket)
+        if now is None:
+            return bucket.objection
+        if now.key != known.key:
+            return known.differs(now)
+        bucket.snapshot = now  # watched anew
+        return ""
 
     def _capture(self, place: Arena, bucket: _Bucket, tree: Any) -> bool:
         """Capture on every rank or on none."""
@@ -218,7 +288,9 @@ class Agreed:
             piece.args, piece.kwargs = static
             bucket.inputs = tensors_of(static)
             copy_in(bucket.inputs, tensors_of(tree))
-            captured = piece.capture()
+            bucket.snapshot = self._look(bucket)
+            captured = not bucket.objection and piece.capture()
+            piece.why_eager = bucket.objection or piece.why_eager
         except torch.OutOfMemoryError as error:  # the other ranks are waiting to hear it
             piece.why_eager = first_line(error)
             captured = False

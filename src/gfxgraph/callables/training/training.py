@@ -16,8 +16,10 @@ Its first calls run eagerly, on the stream that will capture. They are steps lik
 up costs no step and changes nothing that eager would not: losses, parameters and random numbers are
 eager's from the first call on. Then the step is captured, which computes nothing, and replayed.
 
-What steers a step from outside is looked at before each replay: learning rates and the other numbers of
-the optimizers, and the training mode of the modules. When one has changed the step is captured anew.
+What a step reads in Python is looked at before each replay (depends.py): closures, globals, attributes,
+modules, weights, hooks, optimizers with their state. When some of it has changed the step runs eagerly once,
+and is captured for that state too. A step that changes what it reads itself, prints or draws random numbers
+of the host stays eager, and so does one that reads what cannot be watched; `why_eager` says which.
 
 A gradient scaler asks the host whether to skip the optimizer. In the capture the optimizer runs and its
 effect is kept or undone on the device by the same flag, which gives the same bits and waits for nobody.
@@ -38,18 +40,29 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of
 from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.graph import TORCH_VERSION
+from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 
 _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
 
+_NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
+"""Where optimizers and schedulers keep theirs."""
+
 _ON_THE_HOST = "its optimizer counts steps in host memory; make it with capturable=True"
 
 # So many captures of one step; past them it runs eagerly.
-MAX_CAPTURES = 8
+MAX_CAPTURES = 16
+MAX_KEPT = 4
+"""States of one kind of arguments that have graphs; the one captured first goes first, with the tensors it read."""
+MAX_CHANGING = 3
+"""Steps one after another, behind the warm-up, that each changed what they read."""
+MAX_UNSETTLED = 8
+"""Calls one after another that each found another state than any before."""
 
 
 @dataclass
@@ -60,8 +73,16 @@ class _Captured:
     args: Any
     inputs: list[Tensor]
     outputs: Any
+    snapshot: Snapshot
+    """The state that it was captured in."""
     grads: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     """Gradients of the parameters, where the graph leaves them."""
+    needs: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    """Gradients that the graph takes as it finds them: it adds to them, or was captured where there were none."""
+
+    def fits(self) -> bool:
+        """True where the gradients are those that the graph builds on."""
+        return all(parameter.grad is grad for parameter, grad in self.needs)
 
 
 class TrainingStep:
@@ -100,10 +121,12 @@ class TrainingStep:
         self.n_captures = 0
         self.why_eager = ""
         self._pool = pool
-        self._captured: dict[Any, _Captured] = {}
-        self._n_calls = 0
+        self._captured: dict[Any, list[_Captured]] = {}
+        """By arguments: one graph for each state."""
+        self._settled: list[Snapshot] = []
+        """The last two states that an eager step has left as it found them."""
+        self._n_calls = self._n_new = self._n_changing = 0
         self._place: Arena | None = None
-        self._in_force: _Captured | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do one step."""
@@ -115,6 +138,7 @@ class TrainingStep:
             if place is not self._place:
                 self._place = place
                 self._captured.clear()
+                self._settled.clear()
                 self._n_calls = 0
             place.follow(torch.cuda.current_stream())
             if self.why_eager or torch.cuda.is_current_stream_capturing():
@@ -122,23 +146,97 @@ class TrainingStep:
             if any(t.requires_grad or not t.is_cuda for t in given):
                 self._note("an argument needs gradients or is a host tensor")
                 return self._eagerly(args, kwargs)
-            key = (key_of(args, kwargs), self._steering())
-            known = self._captured.get(key)
+            changing = _not_constant((args, kwargs))
+            if changing:
+                self._note(f"an argument is a {changing}, whose content may change unseen")
+                return self._eagerly(args, kwargs)
+            key = key_of(args, kwargs)
+            held = self._captured.setdefault(key, [])
+            known = next((each for each in held if each.snapshot.is_same() and each.fits()), None)
             if known is None:
                 self._n_calls += 1
-                # Further captures need no warm-up: kernels and optimizer state are there.
-                if self._n_calls <= self.warmup:
+                if self._n_calls < self.warmup:
                     return self._eagerly(args, kwargs)
-                known = self._capture(key, args, kwargs)
+                known = self._known(held, args, kwargs)
                 if known is None:
-                    return self._eagerly(args, kwargs)
+                    return self._settle(args, kwargs)
+            self._n_new = 0
             copy_in(known.inputs, given)
             return self._replay(known, args, kwargs)
 
     # -- inside ---------------------------------------------------------------------------------------
 
+    def _known(self, held: list[_Captured], args: Any, kwargs: Any) -> _Captured | None:
+        """The graph for the state of now, captured where a step has left that state alone."""
+        if self._counts_on_the_host():
+            self._give_up(_ON_THE_HOST)
+            return None
+        now = self._look()
+        if now is None:
+            return None
+        for each in held:
+            if each.snapshot.key == now.key and each.fits():
+                each.snapshot = now  # watched anew
+                return each
+        if not self._is_settled(now):
+            return None
+        return self._capture(held, now, args, kwargs)
+
+    def _settle(self, args: Any, kwargs: Any) -> Any:
+        """An eager step that tells whether the step leaves the state that it reads alone."""
+        before = self._look() if not self.why_eager else None
+        if before is None:
+            return self._eagerly(args, kwargs)
+        with HostEffects() as effects:
+            result = self._eagerly(args, kwargs)
+        after = self._look()
+        if after is None:
+            return result
+        if effects.found:
+            self._give_up(effects.found)
+        elif after.key == before.key:
+            self._n_changing, self._n_new = 0, self._n_new + 1
+            what = self._settled[-1].differs(after) if self._settled else ""
+            self._settled = [*(each for each in self._settled if each.key != after.key), after][-2:]
+            if self._n_new > MAX_UNSETTLED:
+                self._give_up(f"{what} differs from call to call; a number that changes belongs in a tensor")
+        elif self._n_calls > self.warmup:
+            # The first steps make the optimizer's state.
+            self._n_changing += 1
+            what = before.differs(after)
+            is_number = any(f".{name}" in what for name in _NUMBERS) and "hooks" not in what
+            if self._n_changing >= MAX_CHANGING:
+                self._give_up(_SETS_NUMBERS if is_number else f"it changes {what} itself")
+        return result
+
+    def _is_settled(self, state: Snapshot) -> bool:
+        return any(each.key == state.key for each in self._settled)
+
+    def _look(self) -> Snapshot | None:
+        """What the step reads, now; None where it cannot be watched, and the step is eager from then on."""
+        try:
+            found = Snapshot(self._roots)
+        except Unwatchable as what:
+            self._give_up(f"it reads {what}")
+            return None
+        for kind, mine in ((torch.optim.Optimizer, self.optimizers), (torch.nn.Module, self.modules)):
+            mine += [e for e in found.found if isinstance(e, kind) and not any(e is m for m in self._all_of(kind))]
+        self.scalers += [each for each in found.scalers if each not in self.scalers]
+        return found
+
+    def _all_of(self, kind: type) -> list[Any]:
+        if kind is torch.optim.Optimizer:
+            return self.optimizers
+        return [inner for module in self.modules for inner in module.modules()]
+
+    @property
+    def _roots(self) -> dict[str, Any]:
+        """Where looking begins: what was named, and torch's hooks of all modules."""
+        every = {n: v for n, v in vars(torch.nn.modules.module).items() if n.startswith("_global_") and "hooks" in n}
+        kinds = {"optimizers": self.optimizers, "scalers": self.scalers, "modules": self.modules}
+        return {"step": self.step, **kinds, **every}
+
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
-        self._in_force = None
         if torch.cuda.is_current_stream_capturing():
             return self.step(*args, **kwargs)
         return pytree.tree_map_only(Tensor, Tensor.detach, beside(self._arena, self.step, args, kwargs))
@@ -160,29 +258,26 @@ class TrainingStep:
                 before.put_back()
             self._note(f"its replay failed ({first_line(error)})")
             return self._eagerly(args, kwargs)
-        if self._in_force is not known:
-            # An eager step, or another graph, has given the parameters other gradients since.
-            self._in_force = known
-            for parameter, grad in known.grads:
+        for parameter, grad in known.grads:
+            if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
                 parameter.grad = grad
         return pytree.tree_map_only(Tensor, torch.clone, known.outputs)
 
-    def _capture(self, key: Any, args: Any, kwargs: Any) -> _Captured | None:
+    def _capture(self, held: list[_Captured], now: Snapshot, args: Any, kwargs: Any) -> _Captured | None:
         if self.n_captures >= MAX_CAPTURES:
+            what = held[-1].snapshot.differs(now) if held else "the shape of an argument"
             self._give_up(
-                f"it was captured {MAX_CAPTURES} times: a learning rate that changes at each step belongs in a tensor"
+                f"it was captured {MAX_CAPTURES} times, at last because {what} had changed: "
+                "a learning rate that changes at each step belongs in a tensor"
             )
-            return None
-        if self._counts_on_the_host():
-            self._give_up(_ON_THE_HOST)
             return None
         self.n_captures += 1
         flat, spec = pytree.tree_flatten((args, kwargs))
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None)
+        known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
         put_back = self._python_state()
-        steering = self._steering()
+        grads = [(p, p.grad) for p in self._parameters()]
         # Weights that an autocast around the step has cast and kept belong to no graph.
         torch.clear_autocast_cache()
         try:
@@ -191,7 +286,11 @@ class TrainingStep:
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
-            problem = "" if self._steering() == steering and not self._sets_numbers(graph) else _SETS_NUMBERS
+            problem = _SETS_NUMBERS if self._sets_numbers(graph) else ""
+            after = self._look()
+            if not problem and (after is None or after.key != now.key):
+                problem = self.why_eager if after is None else f"its capture changes {now.differs(after)}"
+            known.snapshot = after or now
         except RuntimeError as error:
             problem = first_line(error)
             self._pool = None
@@ -203,13 +302,16 @@ class TrainingStep:
             return None
         known.graph = graph
         known.grads = [(p, p.grad) for p in self._parameters()]
-        self._captured[key] = known
+        # A gradient that is another tensor now was replaced, whatever it was; else the graph builds on it.
+        known.needs = [(p, before) for p, before in grads if before is None or p.grad is before]
+        held.append(known)
+        del held[:-MAX_KEPT]
         return known
 
-    def _parameters(self) -> Iterator[Tensor]:
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+    def _parameters(self) -> list[Tensor]:
+        own = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
+        own += [p for module in self.modules for p in module.parameters()]
+        return list({id(p): p for p in own}.values())
 
     def _python_state(self) -> Callable[[], None]:
         """What a capture that fails half-way leaves changed in Python; returns what puts it back."""
@@ -229,17 +331,6 @@ class TrainingStep:
 
         return put_back
 
-    def _steering(self) -> tuple[Any, ...]:
-        """Numbers that Python hands to the step besides its arguments."""
-        numbers = [
-            (name, value if not isinstance(value, Tensor) else id(value))
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for name, value in group.items()
-            if name != "params"
-        ]
-        return (*numbers, *(module.training for module in self._all_modules()))
-
     def _counts_on_the_host(self) -> bool:
         """True where an optimizer keeps numbers in host tensors: a replay would not count them on."""
         return any(
@@ -255,10 +346,6 @@ class TrainingStep:
             return False
         held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
         return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
-
-    def _all_modules(self) -> Iterator[torch.nn.Module]:
-        for module in self.modules:
-            yield from module.modules()
 
     def _give_up(self, reason: str) -> None:
         self.why_eager = reason
@@ -297,6 +384,17 @@ def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs:
             # A step counter on the host would be a torch refusal already (capturable=False).
             tensor.copy_(torch.where(skip, old, tensor))
     return result
+
+
+def _not_constant(tree: Any) -> str:
+    """An argument that is neither tensor nor constant; "" where there is none."""
+    for leaf in pytree.tree_leaves(tree):
+        if not isinstance(leaf, (Tensor, int, float, complex, str, bytes, torch.dtype, torch.device)):
+            try:
+                constant_key(leaf)
+            except NotConstant:
+                return type(leaf).__qualname__
+    return ""
 
 
 # -- what a step uses -----------------------------------------------------------------------------------------

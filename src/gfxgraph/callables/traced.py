@@ -1,0 +1,186 @@
+"""A user's function on its way into a graph of a conditional, a loop or several ranks.
+
+    call ── new to Dynamo ──> ``run``: one eager call by way of Dynamo, which tells what was read
+         ── whole ──────────> ``world``: a graph that was captured in it may be replayed while ``is_same()``
+         ── in pieces ──────> ``run``: Dynamo's code, each of its graphs captured, Python between them
+
+What is captured is the function itself: a whole trace says that running it does nothing in Python but read what
+the world watches. So a capture asks no guards, and its static arguments need no trace of their own.
+
+Invariant: a graph is replayed only in the world that it was captured in. Source: decision 0113.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.signature import NotATree, flatten, tensor_key
+from gfxgraph.callables.trace.frontend import Frontend, Untraceable
+from gfxgraph.callables.trace.pieces import make_piece
+from gfxgraph.callables.trace.world import World
+from gfxgraph.process import bridge
+
+MAX_TRACES = 16
+"""Worlds of one function; beyond, calls in yet another one run eagerly."""
+MAX_REBOUND = 4
+"""How often a tensor from outside may be another one before the function runs in pieces, where it is an input."""
+MAX_KEYS = 256
+_NOTHING = "it does nothing on the device"
+
+
+class Traced:
+    """One function, the worlds that it was traced in, and why calls of it are no single graph.
+
+    Args:
+        fn: the function or module.
+        name: what reports call it.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self.fn = fn
+        self.name = name
+        self.why_eager = ""
+        """Why no call is one graph, as for the last call that was looked at; "" where it may be."""
+        self.not_whole: Counter[str] = Counter()
+        """Calls without a graph of their own, by reason."""
+        self._front = Frontend(fn, functools.partial(make_piece, name=name), dynamic=False)
+        self._worlds: dict[Any, World] = {}
+        self._untraceable = ""
+        self._reported: set[str] = set()
+
+    def world(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+        """The world of this call, if it is one graph there; None for a call that ``run`` has to make.
+
+        Args:
+            key: the same for calls of the same shapes, constants and modes.
+        """
+        world = self._worlds.get(key)
+        if world is not None and not world.why_pieces and world.is_same():
+            return world
+        self.why_eager = self._untraceable
+        if self.why_eager:
+            return None
+        world = self._find(args, kwargs)
+        if world is None:
+            self._worlds.pop(key, None)
+            return None
+        if len(self._worlds) >= MAX_KEYS:
+            self._worlds.clear()
+        self._worlds[key] = world
+        self.why_eager = first_line_of(world.why_eager or world.why_pieces)
+        return None if self.why_eager else world
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The call without a graph for the whole of it."""
+        if torch.cuda.is_current_stream_capturing():
+            return self.fn(*args, **kwargs)
+        if self._untraceable:
+            return self._in_pieces(self._untraceable, args, kwargs)
+        world = self._find(args, kwargs)
+        if world is None:
+            return self._traced(args, kwargs)
+        if world.why_eager:
+            self._count(world.why_eager)
+            return self.fn(*args, **kwargs)
+        if world.why_pieces:
+            return self._in_pieces(world.why_pieces, args, kwargs)
+        return self.fn(*args, **kwargs)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+        world = self._front.find(args, kwargs)
+        if world is None or world.why_pieces or world.why_eager:
+            return world
+        if self._front.has_moved(world, args, kwargs):
+            self._front.rebind(world, args, kwargs)
+            if world.n_rebound > MAX_REBOUND:
+                world.why_pieces = "a tensor that it reads from outside is another one again and again"
+        for owner, name, value in world.stores:  # a replay leaves them alone
+            if getattr(owner, name, None) is not value:
+                setattr(owner, name, value)
+        return world
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._front.n_traces >= MAX_TRACES:
+            differs = self._front.why_not(args, kwargs)
+            why = f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
+            self._count(why, f" (asked last: {differs})" if differs else "")
+            return self.fn(*args, **kwargs)
+        before = _tensor_keys((args, kwargs))
+        try:
+            result, world = self._front.trace(args, kwargs)
+        except Untraceable as error:
+            self._untraceable, result = error.args
+            if "No ops traced" in self._untraceable:
+                self._untraceable = _NOTHING
+            self._count(self._untraceable)
+            return result
+        made: list[Tensor] = []
+        try:
+            flatten(result, made)
+        except NotATree as error:
+            world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
+        if any(t.requires_grad for t in made):
+            world.why_pieces = world.why_pieces or "its result needs gradients"
+        if before != _tensor_keys((args, kwargs)):
+            world.why_eager = "it changes the shape or the layout of an argument"
+        if world.why_eager or world.why_pieces:
+            self._count(world.why_eager or world.why_pieces)
+        return result
+
+    def _in_pieces(self, why: str, args: Any, kwargs: Any) -> Any:
+        self._count(why)
+        return self._front.pieces(*args, **kwargs)
+
+    def _count(self, why: str, more: str = "") -> None:
+        why = first_line_of(why)
+        self.not_whole[why] += 1
+        if why not in self._reported and why != _NOTHING:
+            self._reported.add(why)
+            report(f"it is not one graph: {why}{more}", self.name)
+
+
+def first_line_of(why: str) -> str:
+    """The reason without Dynamo's explanations below it."""
+    return why.partition("\n")[0]
+
+
+def report(reason: str, name: str) -> None:
+    """Count and report a call that is no replay."""
+    state = bridge.process_for_callables()
+    if state is not None:
+        state.report("fallback", reason, name)
+
+
+def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterable[Tensor]) -> str:
+    """Why a graph cannot stand for a call with these arguments: memory that it knows by another name; else "".
+
+    Args:
+        given: the call's tensors; a graph reads copies of them.
+        written: those of them that the graph writes to.
+    """
+    homes = [_home(t) for t in given]
+    changed = [_home(t) for t in written]
+    for world in worlds:
+        if world.written_homes and world.written_homes.intersection(homes):
+            return "an argument lies in memory that it writes to by another name"
+        if changed and world.homes.intersection(changed):
+            return "it writes to an argument that it also reads by another name"
+    if changed and any(homes.count(home) > 1 for home in changed):
+        return "it writes to an argument that shares memory with another one"
+    return ""
+
+
+def _home(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def _tensor_keys(tree: Any) -> list[Any]:
+    return [tensor_key(t) for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, Tensor)]

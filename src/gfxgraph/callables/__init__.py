@@ -19,14 +19,16 @@ name in ``gfxgraph`` (docs/decisions/0106).
     capture_all.py  every bucket before the first call
     engine.py     capture of one function on one set of static inputs
     arena.py      pool, capture stream, cap, eviction, report
-    planned.py    sizes and choices of one callable: proofs, chunks, eager or graph
-    plans.py      the sizes seen, the buckets they give, what is proved
+    planned.py    sizes and choices of one callable: padding, chunks, eager or graph
+    plans.py      the sizes seen, the buckets they give
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
-    watch.py      what a function reads besides its arguments: parameters, flags
+    reads.py      what a function reads besides its arguments: as traced, or as promised
+    draws.py      whether a function takes random numbers
     piece.py      one function over inputs that stay in place: a graph, with eager behind it
     facts.py      what a captured graph reads, writes and draws
     older.py      the names of gfxgraph 1.x
 
-and rooms of their own: fast_path/, padding/, control/, training/, distributed/.
+and rooms of their own: trace/ (Dynamo: what was read, and the pieces), fast_path/,
+padding/, control/, training/, distributed/.
 """

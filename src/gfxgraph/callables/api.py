@@ -16,6 +16,7 @@ from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
+from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -35,7 +36,8 @@ class GraphedPerThread:
         """This thread's."""
         found: Graphed | None = getattr(self._local, "graphed", None)
         if found is None:
-            found = self._local.graphed = Graphed(self._fn, self._options, owner=threading.get_ident())
+            owner = threading.get_ident()
+            found = self._local.graphed = Graphed(self._fn, self._options, owner=owner, make_piece=make_piece)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,6 +65,7 @@ def graphed(
     max_graphs: int = 64,
     strict: bool = False,
     ranks: Any = False,
+    assume_pure: bool = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
 
@@ -91,6 +94,9 @@ def graphed(
             which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
             calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
 
+        assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
+            parameters and buffers, and nothing that changes. No wait for a trace and a cheaper call.
+
     Raises (where strict):
         CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
             `graphed_unknown_object`, `vram_cap_exceeded`.
@@ -111,6 +117,7 @@ def graphed(
             max_graphs=max_graphs,
             strict=strict,
             ranks=ranks,
+            assume_pure=assume_pure,
         )
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
@@ -119,9 +126,10 @@ def graphed(
     mode = mode if mode is not None else policy
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
     options = Options(
-        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict
+        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict,
+        assume_pure,
     )
-    made = Graphed(fn, options) if threads == "serial" else GraphedPerThread(fn, options)
+    made = Graphed(fn, options, make_piece=make_piece) if threads == "serial" else GraphedPerThread(fn, options)
     if ranks is False:
         return made
     sizes = _sizes_for_ranks(options, {"threads": threads != "serial", "mode": mode is not None})

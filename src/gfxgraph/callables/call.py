@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.signature import mode_key, tensor_key
+from gfxgraph.callables.reads import Reads
+from gfxgraph.callables.signature import NotATree, flatten, mode_key, replace, tensor_key
 from gfxgraph.errors import CaptureError
 
 HOST_CONSTANT_NUMEL = 16
@@ -31,12 +32,24 @@ class RunEagerly(Exception):
         self.error = error
 
 
+class InPieces(Exception):
+    """This call is for Dynamo's code, whose graphs are captured one by one.
+
+    Args:
+        why: why it is not one graph.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 @dataclass(slots=True)
 class Call:
     """Arguments and what was understood of them.
 
-    ``kind`` is what all sizes of the same call share: the tree with its constants, torch's settings, the
-    function's surroundings. ``key`` is the exact signature.
+    ``kind`` is what all sizes of the same call share: the tree with its constants, torch's settings, the world
+    that it was traced in. ``key`` is the exact signature.
     """
 
     args: tuple[Any, ...]
@@ -47,6 +60,7 @@ class Call:
     aliases: tuple[int, ...]
     kind: tuple[Any, ...]
     key: tuple[Any, ...]
+    world: Any = None
 
     def kind_of_proof(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
         """What calls share that differ in the dynamic ``dims`` alone: dtypes and all other sizes, too."""
@@ -55,6 +69,38 @@ class Call:
             for i, t in enumerate(self.tensors)
         ]
         return (*self.kind, *shapes)
+
+    def in_world(self, world: Reads) -> None:
+        """The world is part of what makes the call what it is."""
+        self.world = world
+        self.kind = (*self.kind, world.token)
+        self.key = (*self.key, world.token)
+
+    def for_dynamo(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as a graph's buffers are, which Dynamo tells apart from others: copies of inference
+        tensors, and in place of a view a tensor over the same memory that is none."""
+        given = [t for t in self.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
+        others = {id(t): _as_buffer(t) for t in given}
+        if not others:
+            return self.args, self.kwargs
+        change = lambda t: others.get(id(t), t)  # noqa: E731
+        return replace(tuple(self.args), change), replace(dict(self.kwargs), change)
+
+    def given_back(self, result: Any, args: Any, kwargs: Any) -> Any:
+        """A result of a call with ``for_dynamo``'s arguments, as one of the call's own; what was written likewise."""
+        if args is self.args:
+            return result
+        copies: list[Tensor] = []
+        flatten((args, kwargs), copies)
+        own = {id(copy): t for copy, t in zip(copies, self.tensors) if copy is not t}
+        with torch.inference_mode():
+            for copy in copies:
+                if id(copy) in own and own[id(copy)].is_inference() and copy._version:
+                    own[id(copy)].copy_(copy)
+        try:
+            return replace(result, lambda t: own.get(id(t), t))
+        except NotATree:
+            return result
 
     @property
     def label(self) -> str:
@@ -69,7 +115,6 @@ def understand(
     kwargs: dict[str, Any],
     tensors: list[Tensor],
     structure: Any,
-    surroundings: int,
     by_address: bool,
 ) -> Call:
     """Put together what makes a call what it is.
@@ -77,7 +122,6 @@ def understand(
     Args:
         function: its name.
         structure: the tree without its tensors.
-        surroundings: stands for what the function reads besides its arguments.
         by_address: where the tensors lie is part of the signature.
 
     Raises:
@@ -86,11 +130,20 @@ def understand(
     device = _device_of(function, tensors)
     host = tuple(repr(t.tolist()) for t in tensors if not t.is_cuda)
     aliases = _aliases(tensors)
-    kind = (structure, host, mode_key(), aliases, surroundings)
+    kind = (structure, host, mode_key(), aliases)
     key = (*kind, *[tensor_key(t) for t in tensors])
     if by_address:
         key = (*key, *[t.data_ptr() for t in tensors])
     return Call(args, kwargs, tensors, structure, device, aliases, kind, key)
+
+
+def _as_buffer(tensor: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        if tensor.is_inference():
+            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            made.data.copy_(tensor)
+            return made
+        return tensor.new_empty(0).set_(tensor.detach())
 
 
 def _device_of(function: str, tensors: Sequence[Tensor]) -> int:
@@ -116,9 +169,17 @@ def _device_of(function: str, tensors: Sequence[Tensor]) -> int:
 
 
 def _aliases(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Which arguments share memory: for each the first one with the same storage, () where none does."""
+    """Which arguments are one, and which share memory: for each the first of its kind; () where none does."""
     if len(tensors) < 2:
         return ()
     seen: dict[int, int] = {}
-    pattern = tuple(seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors))
-    return () if len(seen) == len(tensors) else pattern
+    homes = [seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
+    if len(seen) == len(tensors):
+        return ()
+    return (*homes, *twins_of(tensors))
+
+
+def twins_of(tensors: Sequence[Tensor]) -> list[int]:
+    """For each argument the first that is the same tensor."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]

@@ -11,13 +11,17 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
-from gfxgraph.callables.padding.witness import ChecksValues, WouldFault
+from gfxgraph.callables.call import Call, InPieces, RunEagerly
+from gfxgraph.callables.padding.content import Content
+from gfxgraph.callables.padding.judge import Refusal
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.process import bridge
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Entry
     from gfxgraph.callables.graphed import Graphed
+
+Todo = tuple["Entry", Bucketed, list[Content]]
 
 
 def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
@@ -29,19 +33,45 @@ def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any])
     structure = flatten((args, kwargs), tensors)
     call = graphed._understand(state, structure, args, kwargs, tensors)
     arena = arena_of(state, call.device)
+    where = lambda: argument_paths(graphed._fn, args, kwargs)  # noqa: E731
     with arena.lock:
-        todo: list[tuple[Entry, Bucketed]] = []
-        where = lambda: argument_paths(graphed._fn, args, kwargs)  # noqa: E731
-        for bucketed in graphed._dims.all_buckets(structure, tensors, where):
+        buckets = graphed._dims.all_buckets(structure, tensors, where)
+        try:
+            world = graphed._world_of(call)
+            if world is None:  # the example itself, so that it is known what the function does
+                graphed._traced(arena, call)
+                world = graphed._world_of(call)
+            if world is None:
+                raise RunEagerly("the function is not traced")
+            if call.world is None:
+                call.in_world(world)
+        except (RunEagerly, InPieces) as reason:
+            arena.state.report("fallback", f"not captured ahead: {reason.why}", graphed._name)
+            return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
+        except torch.OutOfMemoryError as error:
+            arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
+            return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
+        todo: list[Todo] = []
+        n_left = 0
+        for bucketed in buckets:
             entry = graphed._entry_in_bucket(arena, call, bucketed)
-            if not entry.is_captured and not entry.why_eager:
-                todo.append((entry, bucketed))
-        return _capture(graphed, arena, todo, call)
+            if entry.is_captured or entry.why_eager:
+                continue
+            content = graphed._content_ahead(call, bucketed)
+            if isinstance(content, Refusal):
+                why = f"not captured ahead, for the example's values are not for its size: {content.reason}"
+                arena.state.report("fallback", why, graphed._name, entry.label)
+                n_left += 1
+            else:
+                todo.append((entry, bucketed, content))
+        done = _capture(graphed, arena, todo, call)
+        done["n_left"] += n_left
+        return done
 
 
-def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]], call: Any) -> dict[str, int]:
-    def capture(entry: Entry, pool: Any = None) -> Any:
-        _fill(entry, call)
+def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
+    def capture(entry: Entry, content: list[Content], pool: Any = None) -> Any:
+        _fill(entry, call, content)
         instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
         graphed._learn(call, entry, instance)
         return instance
@@ -49,44 +79,45 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[tuple[Entry, Bucketed]],
     n_done, predicted = 0, 0
     current = torch.cuda.current_stream(arena.device_index)
     try:
-        ready = [entry for entry, bucketed in todo if _is_warm(graphed, entry, bucketed, call)]
+        ready = [(entry, content) for entry, size, content in todo if _is_warm(graphed, call, entry, size, content)]
         if ready:
-            prediction = arena.predict([partial(capture, entry) for entry in ready])
+            prediction = arena.predict([partial(capture, entry, content) for entry, content in ready])
             predicted = prediction.total(len(ready))
             ready = ready[: prediction.how_many(len(ready), arena.cap() - arena.graph_nbytes())]
-        for entry in ready:
+        for entry, content in ready:
             entry.n_seen = graphed._warmup
-            entry.first = capture(entry)
+            entry.first = capture(entry, content)
             graphed._n_captures += 1
             arena.use(entry)
             n_done += 1
     except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
         arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
-    for entry, _ in todo:
+    for entry, _, _ in todo:
         if not entry.is_captured:
             entry.let_go_of_inputs()
     current.wait_stream(arena.stream)
     return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
 
 
-def _is_warm(graphed: Graphed, entry: Entry, bucketed: Bucketed, call: Any) -> bool:
-    """Static inputs of the bucket's size, and the warm-up on the example; False where that is not for this size."""
+def _is_warm(graphed: Graphed, call: Call, entry: Entry, bucketed: Bucketed, content: list[Content]) -> bool:
+    """Static inputs of the bucket's size, and the warm-up on the example; False where that is no single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
-    _fill(entry, call)
-    try:
-        with ChecksValues():
-            entry.run_once(graphed._warmup)
-    except WouldFault as error:
-        # On the device it would be an assertion, after which the process can do nothing more there.
-        why = f"not captured ahead, for the example's values are not for its size: {error}"
-        entry.arena.state.report("fallback", why, graphed._name, entry.label)
-        return False
+    _fill(entry, call, content)
+    entry.world = call.world
+    if graphed._front is not None:
+        with torch.cuda.stream(entry.arena.stream):
+            _, entry.world = graphed._run_known(entry.args, entry.kwargs)
+        if entry.world.why_pieces:
+            why = f"not captured ahead: {entry.world.why_pieces}"
+            entry.arena.state.report("fallback", why, graphed._name, entry.label)
+            return False
+    entry.run_once(graphed._warmup)
     return True
 
 
-def _fill(entry: Entry, call: Any) -> None:
+def _fill(entry: Entry, call: Call, content: list[Content]) -> None:
     """The example's values, cut to the bucket's size; captures share their inputs, so before each one again."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):
         fits = [t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)]
-        entry.fill(fits)
+        entry.fill(fits, content)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +19,13 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.call import Call, RunEagerly
+from gfxgraph.callables.draws import Draws
 from gfxgraph.callables.entry import Entry, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.planned import Planned
 from gfxgraph.callables.relocation import NotRelocatable, learn
 from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.callables.training.gradients import NEEDS_GRADIENTS, accumulators_on, leaves_of
-from gfxgraph.callables.watch import Watch
+from gfxgraph.callables.trace.frontend import is_compiled
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import MovedInput, ReplayMode
@@ -40,7 +40,9 @@ class Capturing(Planned):
     """What ``Graphed`` inherits; the attributes without a value are its own."""
 
     _warmup: int
-    _watch: Watch
+    _fn: Callable[..., Any]
+    _run: Callable[..., Any]
+    _front: Any
     _buffers: Buffers
     _n_captures: int
     _is_clean: dict[Any, bool]
@@ -51,18 +53,16 @@ class Capturing(Planned):
         A call that may be differentiated stays on its own: backward runs where forward ran.
         """
         current = torch.cuda.current_stream(arena.device_index)
-        differentiable = torch.is_grad_enabled() and (
-            self._watch.requires_grad or any(t.requires_grad for t in call.tensors)
-        )
-        if differentiable:
-            entry.accumulators = accumulators_on(arena.stream, self._fn)
-        stream = current if differentiable else arena.stream
+        stream = current if torch.is_grad_enabled() else arena.stream
         stream.wait_stream(current)
+        draws = Draws(arena.device_index, is_opaque=is_compiled(self._fn))
         try:
-            with torch.cuda.stream(stream):
-                result = self._fn(*call.args, **call.kwargs)
+            args, kwargs = call.for_dynamo() if self._run is not self._fn else (call.args, call.kwargs)
+            with torch.cuda.stream(stream), draws:
+                result = call.given_back(self._run(*args, **kwargs), args, kwargs)
         finally:
             current.wait_stream(stream)
+        entry.is_drawless = draws.none
         self._eager["warm-up"] += 1
         self._look_at(entry, result, current)
         return result
@@ -81,8 +81,7 @@ class Capturing(Planned):
             if tensor.is_cuda and tensor.layout is torch.strided:
                 tensor.record_stream(current)  # it was made on another stream than it will be used on
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
-            entry.why_eager = NEEDS_GRADIENTS
-            entry.gradients = leaves_of(made)
+            entry.why_eager = "its result needs gradients"
 
     def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
         entry.why_eager = why
@@ -100,6 +99,7 @@ class Capturing(Planned):
         captured = [e for e in self._entries.values() if e.is_captured]
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
+        entry.world = call.world
         # At least its arguments and results; what its like have taken says more.
         needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
         self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
@@ -174,6 +174,9 @@ class Capturing(Planned):
         for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
             entry.fill(call.tensors)
+            if self._front is not None and not self._is_traced_for(entry):
+                self._stay_eager(entry, "what was traced does not hold for the buffers that a graph would read")
+                return None
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
             try:
                 return entry.capture(recorded=recorded)
@@ -186,12 +189,18 @@ class Capturing(Planned):
                 break
         return None
 
+    def _is_traced_for(self, entry: Entry) -> bool:
+        """Whether Dynamo has code for the entry's own buffers: in a capture nothing may be traced."""
+        world = self._front.find(entry.args, entry.kwargs)
+        if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
+            return False
+        entry.world = world
+        return True
+
     def _learn(self, call: Call, entry: Entry, instance: Instance) -> None:
         """What the first recorded capture of a kind of call says of the others: only sizes differ."""
         if instance.is_recorded and call.kind not in self._is_clean:
-            program = instance.graph._program
-            self._is_clean[call.kind] = program.is_plain and not instance.has_guards
-            self._is_transparent[call.kind] = all(step.tape.is_complete for step in program.segments)
+            self._is_clean[call.kind] = instance.graph._program.is_plain and not instance.has_guards
         entry.is_clean = self._may_go_unrecorded(call)
 
     def _may_go_unrecorded(self, call: Call) -> bool:

@@ -1,9 +1,9 @@
 """A call larger than every bucket, in pieces that fit.
 
-Only a function that treats rows singly gives in pieces what it gives at once. That is proved as
-padding is: the first call of a size runs whole, eagerly, and in pieces; results, effects and random
-generators must agree. Along which dim the pieces of a result are put together is found by comparing
-their sizes with the whole's.
+Only a function that treats rows singly gives in pieces what it gives at once. That is judged from its graph as
+padding is (padding/by_row.py); the first call of a size then runs whole, eagerly, and in pieces, and the results
+must agree. Along which dim the pieces of a result are put together is found by comparing their sizes with the
+whole's: the verdict says that there is one, or that the result does not depend on the rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.padding.prover import Call, Proof, Prover, Status
 from gfxgraph.callables.signature import builder, flatten
 
 Dims = Mapping[int, Mapping[int, str]]
@@ -41,7 +40,7 @@ def split(tensors: Sequence[Tensor], dims: Dims, name: str, sizes: Sequence[int]
 
 
 def joints(whole: Sequence[Sequence[int]], parts: Sequence[Sequence[Tensor]]) -> list[int]:
-    """For each result the dim along which its pieces lie; -1 where every piece gave the same tensor.
+    """For each result the dim along which its pieces lie; -1 where every piece gave the whole.
 
     Raises:
         NotInPieces: for the first result that is neither.
@@ -49,7 +48,7 @@ def joints(whole: Sequence[Sequence[int]], parts: Sequence[Sequence[Tensor]]) ->
     found = []
     for i, size in enumerate(whole):
         pieces = [part[i] for part in parts]
-        if all(piece is pieces[0] for piece in pieces):
+        if all(tuple(piece.size()) == tuple(size) for piece in pieces):
             found.append(-1)
             continue
         dim = next((d for d in range(len(size)) if _fits(pieces, size, d)), None)
@@ -68,29 +67,6 @@ def join(results: Sequence[Any], dims: Sequence[int]) -> Any:
         parts.append(made)
     whole = [parts[0][i] if dim < 0 else torch.cat([part[i] for part in parts], dim) for i, dim in enumerate(dims)]
     return builder(results[0])(iter(whole))
-
-
-def prove_chunks(
-    call: Call, names: Sequence[str], tensors: list[Tensor], dims: Dims, name: str, sizes: Sequence[int]
-) -> tuple[Proof, list[int]]:
-    """The call whole, eagerly; then whether it may run in pieces, and how their results are joined."""
-    found: list[int] = []
-    whole: list[Sequence[int]] = []
-
-    def in_pieces(given: list[Tensor]) -> Any:
-        results = [call(piece) for piece in split(given, dims, name, sizes)]
-        parts: list[list[Tensor]] = []
-        for result in results:
-            parts.append([])
-            flatten(result, parts[-1])
-        if any(len(part) != len(whole) for part in parts):
-            raise NotInPieces("a piece returns another number of tensors")
-        found[:] = joints(whole, parts)
-        return join(results, found)
-
-    along = {i: [dim for dim, each in named.items() if each == name] for i, named in dims.items()}
-    proof = Prover(call, names, {}).compare(tensors, in_pieces, whole, {i: dims for i, dims in along.items() if dims})
-    return proof, found if proof.status is Status.PROVED else []
 
 
 def _fits(pieces: Sequence[Tensor], size: Sequence[int], dim: int) -> bool:

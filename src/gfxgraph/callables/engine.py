@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import intercept, workspaces
+from gfxgraph.capture.generators import drawless, kept_out
 from gfxgraph.capture.graph import bridged_class
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.program import Program
@@ -64,7 +65,8 @@ class SharedPool:
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is empty
             try:
-                state.base.capture_begin(self._graph, self.id, "thread_local")
+                with drawless(True), kept_out(stream.device_index):
+                    state.base.capture_begin(self._graph, self.id, "thread_local")
                 state.base.capture_end(self._graph)
             except RuntimeError as error:
                 _end_dead(state, self._graph, stream)
@@ -100,8 +102,13 @@ def may_go_unrecorded(state: process.Process) -> bool:
     return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
-def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool) -> Capture:
+def capture(
+    call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool, is_drawless: bool = False
+) -> Capture:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
+
+    Args:
+        is_drawless: it takes no random numbers, so that other threads may go on taking theirs.
 
     Raises:
         CaptureDied: the capture failed, whatever the reason; the process is as before.
@@ -115,7 +122,7 @@ def capture(call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded:
     # are freed with the context, inside they are computed by replays only.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), drawless(is_drawless):
             return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
     finally:
         torch.clear_autocast_cache()
@@ -148,7 +155,8 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     workspaces.note(stream, graph)
     intercept.enter()
     try:
-        base.capture_begin(graph, pool, "thread_local")
+        with kept_out(stream.device_index):
+            base.capture_begin(graph, pool, "thread_local")
         with _refusing_waits():
             result = call()
         with warnings.catch_warnings():

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.call import RunEagerly, twins_of
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
-from gfxgraph.callables.padding.invent import Content, Pad, repeat_last
+from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import flatten, replace
 from gfxgraph.capture.effects import Effects
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
@@ -97,6 +97,10 @@ class Entry:
         self.statics: list[StaticInput] = []
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.is_drawless = False
+        """The warm-up took no random numbers from the device's default generator."""
+        self.twins: list[int] = []
+        """For each argument the first that is the same tensor."""
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
@@ -106,10 +110,8 @@ class Entry:
         self.why_eager = ""
         self.why_copied = ""
         """Why large arguments are copied where they were to be read in place."""
-        self.gradients: Any = None
-        """Leaves that gradients go to, then the graphs of forward and backward, for calls that need them."""
-        self.accumulators: list[Any] = []
-        """What adds up the parameters' gradients, made on the capture's stream and kept there."""
+        self.world: Any = None
+        """What the captured function reads besides its arguments."""
         self.n_seen = 0
         self.used_at = 0
         self.pool_nbytes = 0
@@ -165,7 +167,10 @@ class Entry:
             else StaticInput.like(t, size, self.buffers, i)
             for i, (t, size) in enumerate(zip(tensors, sizes))
         ]
-        self.input_nbytes += sum(s.new_nbytes for s in self.statics)
+        # One tensor given twice is one inside, too: the trace took it for that.
+        self.twins = twins_of(tensors)
+        self.statics = [self.statics[first] for first in self.twins]
+        self.input_nbytes += sum(s.new_nbytes for i, s in enumerate(self.statics) if self.twins[i] == i)
         statics = iter(self.statics)
         self.args = replace(tuple(args), lambda _: next(statics).tensor)
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
@@ -219,11 +224,14 @@ class Entry:
             return result
 
         try:
-            made = engine.capture(run, arena.stream, pool or arena.pool, recorded=recorded)
+            made = engine.capture(
+                run, arena.stream, pool or arena.pool, recorded=recorded, is_drawless=self.is_drawless
+            )
         except engine.CaptureDied:
             arena.renew()
             raise
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm))
+        homes = self.world.homes if self.world is not None else frozenset()
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
             self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)

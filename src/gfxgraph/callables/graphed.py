@@ -2,10 +2,13 @@
 
 The way of one call:
 
-    fast path: same signature as a call before ── copy in, replay, results
-    slow path: tree -> signature -> route ── new: eager (warm-up), then capture
-                                          ── known: copy in, replay, results
-                                          ── cannot be captured: eager, with the reason kept
+    fast path: same signature, same world as a call before ── copy in, replay, results
+    slow path: tree -> signature -> world ── new: one eager call by way of Dynamo, which tells what was read
+                                          ── one graph: route ── new: eager (warm-up), then capture
+                                          │                   └─ known: copy in, replay, results
+                                          ── Python between graphs, or gradients: Dynamo's code, its pieces
+                                          │                                       captured one by one
+                                          └─ neither: eager, with the reason kept
 
 Every way that is not a replay is the function itself, called with the caller's own arguments, so
 that an error inside it is its own and a side effect happens once.
@@ -14,6 +17,7 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from collections import Counter
@@ -22,11 +26,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call, RunEagerly, understand
+from gfxgraph.callables.call import Call, InPieces, RunEagerly, understand
 from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.capturing import Capturing
 from gfxgraph.callables.entry import Entry, Instance, Steered
@@ -35,16 +40,26 @@ from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.inputs import Buffers, dim_order
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
-from gfxgraph.callables.planned import Route, TooLarge
-from gfxgraph.callables.plans import Proofs, Sizes
-from gfxgraph.callables.signature import NotATree, flatten, tensor_key
-from gfxgraph.callables.training.gradients import ForwardFailed, WithGradients
-from gfxgraph.callables.watch import Watch
-from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.callables.padding.judge import Judge
+from gfxgraph.callables.planned import MAX_TRACES, Route, TooLarge
+from gfxgraph.callables.plans import Sizes
+from gfxgraph.callables.reads import Promised, Reads
+from gfxgraph.callables.signature import NotATree, flatten, tensor_key, zeros_in
+from gfxgraph.callables.trace import frontend
+from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
+from gfxgraph.callables.trace.world import World
+from gfxgraph.errors import CaptureError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
+MakePiece = Callable[..., Any]
+"""Given what Dynamo found and a name: a callable for the FX graph (trace/pieces.py)."""
+NEEDS_GRADIENTS = "its result needs gradients"
 MAX_ROUTES = 4096
+MANY_CONSTANTS = 6
+"""So many values of one constant argument, and ``explain()`` says that it belongs in a tensor."""
+MAX_REBOUND = 4
+"""How often a tensor from outside may be another one before it is an input like an argument."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
 
@@ -52,9 +67,12 @@ MAX_ENTRIES = 1024
 class Graphed(Capturing):
     """A captured callable; made by ``gfxgraph.graphed``."""
 
-    def __init__(self, fn: Callable[..., Any], options: Options, *, owner: int = 0) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], options: Options, *, owner: int = 0, make_piece: MakePiece | None = None
+    ) -> None:
         self._fn = fn
         self._options = options
+        self._make_piece = make_piece
         self._owner = owner
         """Whose arena: 0 the process's, else a thread's own."""
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -69,15 +87,26 @@ class Graphed(Capturing):
         """Replays of signatures that have been forgotten."""
         self._is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
-        self._is_transparent: dict[Any, bool] = {}
-        """By kind of call: whether every kernel of that capture came from an operation of torch."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._plan_sizes(Sizes(options.buckets, options.above, options.budget), Proofs(fn, options.pad))
+        self._plan_sizes(Sizes(options.buckets, options.above, options.budget), Judge(options.pad))
         self._dims = Dims(declared, self._sizes) if is_dynamic else None
         self._warmup = options.warmup
-        self._watch = Watch(fn)
-        self._seen_tensors = -1
+        self._front: Frontend | None = None
+        self._promised: Promised | None = None
+        self._run: Callable[..., Any] = fn
+        """What is warmed up and captured."""
+        if options.assume_pure or make_piece is None:
+            self._promised = Promised(fn)
+        else:
+            self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
+            if not is_compiled(fn):
+                self._run = self._front.run
+        self._worlds: dict[Any, World] = {}
+        """By signature: the world that the last call of it was in."""
+        self._untraceable = self._changing = ""
+        self._pieces: Counter[str] = Counter()
+        """Calls in pieces, by reason."""
         self._buffers = Buffers()
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
@@ -86,6 +115,8 @@ class Graphed(Capturing):
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():  # Dynamo reads this as True: part of what the frontend traces
+            return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
 
@@ -97,6 +128,10 @@ class Graphed(Capturing):
             if state is None:
                 raise RunEagerly("there is no GPU")
             return self._graphed(state, args, kwargs)
+        except InPieces as pieces:
+            assert self._front is not None
+            self._pieces[pieces.why] += 1
+            return self._front.pieces(*args, **kwargs)
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
@@ -113,6 +148,8 @@ class Graphed(Capturing):
         try:
             structure = flatten((args, kwargs), tensors)
         except NotATree as error:
+            if self._front is not None:
+                raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
             raise RunEagerly(f"an argument cannot be compared: {error}", problem) from None
         near = (structure, *[t.shape for t in tensors])
@@ -132,6 +169,10 @@ class Graphed(Capturing):
         with arena.lock:
             if self._dims is not None:
                 self._count_fast_calls()
+            world = self._world_of(call)
+            if world is None:
+                return self._traced(arena, call)
+            call.in_world(world)
             route = self._routes.get(call.key)
             if route is None:
                 route = self._route(arena, call)
@@ -154,18 +195,125 @@ class Graphed(Capturing):
             self._forget(lambda entry: True)
             self._buffers = Buffers()
             self._is_clean.clear()
-            self._is_transparent.clear()
             self._adaptive = None
-        token = self._watch.look()
-        if self._watch.tensors_token != self._seen_tensors:
-            # What was captured reads tensors that are no more, and would keep them.
-            self._seen_tensors = self._watch.tensors_token
-            for entry in self._entries.values():
-                if entry.is_captured:
-                    entry.evict("the tensors that the function reads have been replaced")
-            self._forget(lambda entry: True)
         by_address = self._options.moved is MovedInput.RECAPTURE
-        return understand(self._name, args, kwargs, tensors, structure, token, by_address)
+        return understand(self._name, args, kwargs, tensors, structure, by_address)
+
+    # -- the world of a call --------------------------------------------------------------------------
+
+    def _world_of(self, call: Call) -> Reads | None:
+        """What a graph for this call reads besides its arguments; None for a call that is to be traced.
+
+        Raises:
+            InPieces, RunEagerly: the call is not for one graph.
+        """
+        if self._promised is not None:
+            if not self._promised.is_same():
+                token = self._promised.token
+                self._promised.look()
+                if self._promised.token != token:
+                    self._evict(lambda entry: True)
+            return self._promised
+        assert self._front is not None
+        if self._untraceable:
+            raise InPieces(self._untraceable)
+        world = self._worlds.get(call.key)
+        if world is None or not world.is_same():
+            world = self._find(call)
+            if world is None:
+                if self._front.n_traces >= MAX_TRACES:
+                    raise RunEagerly(self._never_the_same(call))
+                return None
+        if world.why_eager:
+            raise RunEagerly(world.why_eager)
+        if world.why_pieces:
+            raise InPieces(world.why_pieces)
+        if world.written_homes and any(t.untyped_storage().data_ptr() in world.written_homes for t in call.tensors):
+            raise RunEagerly("an argument lies in memory that the function writes to by another name")
+        return world
+
+    def _find(self, call: Call) -> World | None:
+        """The world in which the call was traced before; its graphs are void where it reads other tensors now."""
+        assert self._front is not None
+        if len(self._worlds) >= MAX_ROUTES:
+            self._worlds.clear()
+        self._worlds.pop(call.key, None)
+        args, kwargs = call.for_dynamo()
+        world = self._front.find(args, kwargs)
+        if world is None:
+            return None
+        if world.zeros != zeros_in(call.structure):
+            raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
+        if not world.why_pieces and self._front.has_moved(world, args, kwargs):
+            token = world.token
+            self._evict(lambda entry: entry.world is world)
+            self._front.rebind(world, args, kwargs)
+            assert world.token != token
+            if world.n_rebound > MAX_REBOUND:
+                world.why_pieces = "a tensor that it reads from outside is another one again and again"
+        self._worlds[call.key] = world
+        return world
+
+    def _traced(self, arena: Arena, call: Call) -> Any:
+        """The call itself, eagerly, by way of Dynamo: what does it read, and is it one graph?"""
+        assert self._front is not None
+        current = torch.cuda.current_stream(arena.device_index)
+        # A call that may be differentiated stays on its own stream: backward runs where forward ran.
+        stream = current if torch.is_grad_enabled() else arena.stream
+        layouts = [tensor_key(t) for t in call.tensors]
+        stream.wait_stream(current)
+        args, kwargs = call.for_dynamo()
+        try:
+            with torch.cuda.stream(stream):
+                result, world = self._front.trace(args, kwargs)
+                result = call.given_back(result, args, kwargs)
+        except Untraceable as error:
+            self._untraceable, result = error.args
+            self._pieces[self._untraceable] += 1
+            return result
+        finally:
+            current.wait_stream(stream)
+        self._eager["warm-up"] += 1
+        self._worlds[call.key] = world
+        world.zeros = zeros_in(call.structure)
+        made: list[Tensor] = []
+        try:
+            flatten(result, made)
+        except NotATree as error:
+            world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
+        if any(t.requires_grad for t in made):
+            world.why_pieces = world.why_pieces or NEEDS_GRADIENTS
+        if layouts != [tensor_key(t) for t in call.tensors]:
+            world.why_eager = "it changes the shape or the layout of an argument"
+        if world.why_eager or world.why_pieces:
+            for tensor in made:
+                if tensor.is_cuda and tensor.layout is torch.strided:
+                    tensor.record_stream(current)
+            return result
+        call.in_world(world)
+        route = self._route(arena, call)
+        if route.entry is not None and self._run is not self._fn:
+            route.entry.n_seen += 1
+            route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
+            self._look_at(route.entry, result, current)
+        return result
+
+    def _never_the_same(self, call: Call) -> str:
+        """Why tracing has been given up: what differs from call to call."""
+        if not self._changing:
+            assert self._front is not None
+            self._changing = f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
+            differs = self._front.why_not(call.args, call.kwargs)
+            if differs:
+                self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
+        return self._changing
+
+    def _evict(self, which: Callable[[Entry], bool]) -> None:
+        """What was captured reads tensors that are no more, and would keep them."""
+        for entry in self._entries.values():
+            if which(entry) and entry.is_captured:
+                entry.evict("the tensors that the function reads have been replaced")
+        self._forget(which)
 
     def _route(self, arena: Arena, call: Call) -> Route:
         """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
@@ -209,11 +357,8 @@ class Graphed(Capturing):
             return self._in_chunks(route, route.too_large, call)
         if entry is None:
             raise RunEagerly(route.why_eager)
-        if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.proof is None:
-            if not self._is_proved_already(route, call):
-                return self._prove(arena, route, call)
-        if entry.gradients is not None and not (bucketed is not None and bucketed.is_padded):
-            return self._with_gradients(arena, entry, call)
+        if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.padded is None:
+            return self._judge(arena, route, call)
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error)
         if not entry.is_captured:
@@ -221,7 +366,9 @@ class Graphed(Capturing):
                 entry.n_seen += 1
                 return self._warm_up(arena, entry, call)
             self._capture(arena, entry, call, route.bucketed)
-        if route.proof is not None and route.result_sizes is None:
+        if entry.mutates and entry.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
+            raise RunEagerly("it writes to an argument that it also reads by another name")
+        if route.padded is not None and route.result_sizes is None:
             self._cut(route, entry)
         elif bucketed is not None and route.has_views:
             self._look_for_views(route, entry, call.tensors)
@@ -233,22 +380,6 @@ class Graphed(Capturing):
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
-    def _with_gradients(self, arena: Arena, entry: Entry, call: Call) -> Any:
-        """A call whose results need gradients: a graph for the forward, one for the backward."""
-        arena.follow(torch.cuda.current_stream(arena.device_index))
-        try:
-            if isinstance(entry.gradients, list):
-                leaves = entry.gradients
-                entry.gradients = WithGradients(arena, self._fn, call.args, call.kwargs, call.tensors, leaves)
-                self._n_captures += 1
-            return entry.gradients(call.tensors)
-        except ForwardFailed as error:
-            raise RunEagerly(f"the replay failed: {error}") from error
-        except (RuntimeError, NotATree) as error:
-            entry.gradients = None
-            self._stay_eager(entry, f"forward and backward could not be captured: {first_line(error)}")
-            raise RunEagerly(entry.why_eager, entry.error) from error
-
     def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
@@ -258,7 +389,7 @@ class Graphed(Capturing):
         try:
             entry.replay(instance)
         except Steered:
-            if own is False or route.proof is not None:
+            if own is False or route.padded is not None:
                 raise
             instance = self._variant(arena, entry)
         if entry.mutates:
@@ -303,7 +434,7 @@ class Graphed(Capturing):
                 call.tensors,
                 route.result_sizes,
                 self._options.mode is ReplayMode.HOT,
-                self._watch,
+                entry.world,
                 route.content,
                 self._sample_every(),
             )
@@ -318,7 +449,7 @@ class Graphed(Capturing):
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Entry(arena, self._fn, label, self._name, self._buffers, in_place)
+            entry = Entry(arena, self._run, label, self._name, self._buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -352,13 +483,30 @@ class Graphed(Capturing):
         return capture_all(self, args, kwargs)
 
     def stats(self) -> dict[str, Any]:
-        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``."""
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` (likewise), ``signatures``.
+
+        ``replays`` counts graphs, those of pieces among them: one call in pieces may replay several.
+        ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
+        """
+        captures, replays, eager = self._n_captures, self._n_replays(), Counter(self._eager)
+        for region in self._regions():
+            found = region.stats()
+            captures += found["captures"]
+            replays += found["replays"]
+            eager.update({why: n for why, n in found["eager"].items() if why != "warm-up"})
         return {
-            "captures": self._n_captures,
-            "replays": self._n_replays(),
-            "eager": dict(self._eager),
+            "captures": captures,
+            "replays": replays,
+            "eager": dict(eager),
+            "pieces": dict(self._pieces),
             "signatures": len(self._entries),
         }
+
+    def _regions(self) -> list[Any]:
+        """What captures the pieces of calls that are not one graph."""
+        if self._front is None or not self._pieces:
+            return []
+        return [piece.region for _, piece in self._front.graphs]
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
@@ -379,7 +527,31 @@ class Graphed(Capturing):
             else:
                 how = "not captured yet"
             lines.append(f"  {entry.label}: {how}")
+        lines = _folded(lines) + [f"  {advice}" for advice in self._advice()]
+        for why, n in self._pieces.most_common():
+            lines.append(f"  {n} calls in Dynamo's code, each of its graphs captured on its own: {why}")
+        for region in self._regions():
+            lines += [f"  {line}" for line in region.explain().splitlines()]
         return "\n".join([*lines, *self.why().splitlines()[1:]])
+
+    def _advice(self) -> list[str]:
+        """Arguments that are another constant at each call, by name."""
+        calls = [key[0] for key in self._worlds] or [key[0] for key in self._routes]
+        positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
+        try:
+            names = list(inspect.signature(getattr(self._fn, "forward", self._fn)).parameters)
+        except (TypeError, ValueError):
+            names = []
+        found = []
+        for i in range(min((len(each) for each in positional), default=0)):
+            seen = {each[i] for each in positional if _is_number(each[i])}
+            if len(seen) >= MANY_CONSTANTS:
+                name = names[i] if i < len(names) else f"number {i + 1}"
+                found.append(
+                    f"argument {name} was {len(seen)} different numbers, each a graph of its own: "
+                    "pass it as a tensor on the device"
+                )
+        return found
 
     def reset(self) -> None:
         """Drop every capture; the next calls begin anew."""
@@ -400,12 +572,13 @@ class Graphed(Capturing):
         kept = vars(instance) if hasattr(instance, "__dict__") else {}
         bound = kept.get(name)
         if bound is None or bound._fn.__self__ is not instance:  # a copy of the object has the other's
-            bound = kept[name] = Graphed(types.MethodType(self._fn, instance), self._options)
+            method = types.MethodType(self._fn, instance)
+            bound = kept[name] = Graphed(method, self._options, make_piece=self._make_piece)
         return bound
 
     def __reduce__(self) -> Any:
         # Copies and pickles are the callable and what was asked for; captures are this process's.
-        return Graphed, (self._fn, self._options)
+        return functools.partial(Graphed, make_piece=self._make_piece), (self._fn, self._options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -416,11 +589,22 @@ class Graphed(Capturing):
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
 
 
+def _is_number(structure: Any) -> bool:
+    return isinstance(structure, tuple) and len(structure) == 2 and structure[0] in (int, float)
+
+
+def _folded(lines: list[str]) -> list[str]:
+    """The lines, equal ones once, with how often."""
+    return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
+
+
 def _shield_from_dynamo(method: Any) -> None:
     """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
 
     By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    In a trace of ours it is part of what is traced.
     """
+    frontend.shielded.append(method)
     method._torchdynamo_disable = True
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):

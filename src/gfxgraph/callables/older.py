@@ -147,7 +147,8 @@ class ConditionalGraph:
             raise CaptureError("older_capture", problem="no branch was added before capture()")
         self._chosen = Conditional(self._branches)
         self._last = example_input
-        self._chosen.capture(example_input)
+        with torch.no_grad():  # as run()
+            self._chosen.capture(example_input)
 
     def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
         """Run a branch by name or index on a tensor, or on the last one that was given.

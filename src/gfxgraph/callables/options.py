@@ -23,3 +23,4 @@ class Options:
     warmup: int = 1
     max_graphs: int = 64
     strict: bool = False
+    assume_pure: bool = False

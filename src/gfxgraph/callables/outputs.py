@@ -56,13 +56,24 @@ class Outputs:
         result: what it returned.
         statics: the inputs, to know what is a view of one.
         warm: the tensors of an eager call's result; one that comes again is from outside.
+        homes: addresses of storages outside the arguments; a result there is from outside, too.
     """
 
-    def __init__(self, result: Any, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]]) -> None:
+    def __init__(
+        self,
+        result: Any,
+        statics: Sequence[StaticInput],
+        warm: Sequence[weakref.ref[Tensor]],
+        homes: frozenset[int] = frozenset(),
+    ) -> None:
         tensors: list[Tensor] = []
         self.structure = flatten(result, tensors)
-        self.results = [_kind(t, statics, warm, i) for i, t in enumerate(tensors)]
+        self.results = [_kind(t, statics, warm, i, homes) for i, t in enumerate(tensors)]
         self.build = builder(result)
+        made = [r.made for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
+        self.is_shared = len({storage_address(t) for t in made}) < len(made)
+        """Results share memory with each other, and the caller's are to do so as well."""
+        self._offsets: dict[int, int] = {}
         # Copied out before anything else runs in the pool: later captures may have the memory.
         for found in self.results:
             if found.made is not None and not found.is_host and found.made.numel():
@@ -146,13 +157,44 @@ class Outputs:
                     sources.append(source)
             if targets:
                 copy_all(targets, sources)
+            if self.is_shared and own:
+                given = self._sharing(given, sizes)
         return self.rebuild(given)
+
+    def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
+        """The results again, those that share memory in the graph over one copy of it."""
+        flats: dict[int, Tensor] = {}
+        for i, result in enumerate(self.results):
+            made = result.made
+            if made is None or result.is_host or not made.numel() or (sizes is not None and sizes[i] is not None):
+                continue
+            home = storage_address(made)
+            if home not in flats:
+                members = [m for m in self.made if m.numel() and storage_address(m) == home and m.dtype == made.dtype]
+                if len(members) < 2:
+                    continue
+                first = min(m.storage_offset() for m in members)
+                n = max(m.storage_offset() + span(m) for m in members) - first
+                flats[home] = made.as_strided((n,), (1,), first).clone()
+                self._offsets[home] = first
+            flat = flats[home]
+            if flat.dtype == made.dtype:
+                given[i] = flat.as_strided(made.size(), made.stride(), made.storage_offset() - self._offsets[home])
+        return given
 
     def rebuild(self, given: list[Tensor]) -> Any:
         return self.build(iter(given))
 
 
-def _kind(tensor: Tensor, statics: Sequence[StaticInput], warm: Sequence[weakref.ref[Tensor]], i: int) -> Result:
+def _kind(
+    tensor: Tensor,
+    statics: Sequence[StaticInput],
+    warm: Sequence[weakref.ref[Tensor]],
+    i: int,
+    homes: frozenset[int],
+) -> Result:
+    if tensor.layout is torch.strided and tensor.numel() and storage_address(tensor) in homes:
+        return Result(outside=tensor)
     if i < len(warm) and warm[i]() is tensor:
         return Result(outside=tensor)
     if tensor.layout is not torch.strided:

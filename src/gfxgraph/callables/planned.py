@@ -1,8 +1,8 @@
-"""The part of a graphed callable that is about sizes and choices: buckets, proofs, chunks, eager or graph.
+"""The part of a graphed callable that is about sizes and choices: buckets, padding, chunks, eager or graph.
 
-    a padded call of a new size ── the proof (prover.py) ─── proved: replays from now on
-                                                          └─ refused: eager, with the operation named
-    a call above every bucket   ── in pieces, where that is proved; else eager
+    a padded call of a new size ── verdict on the graph, one comparison ── replays from now on
+                                └─ refused: eager, with the operation named
+    a call above every bucket   ── in pieces, where the verdict allows it; else eager
     adaptive                    ── the way that was measured to be faster
 """
 
@@ -21,13 +21,16 @@ from torch import Tensor
 from gfxgraph.callables.adaptive import Adaptive, Store
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.call import Call, RunEagerly
-from gfxgraph.callables.chunks import join, prove_chunks, split
+from gfxgraph.callables.chunks import NotInPieces, join, joints, split
 from gfxgraph.callables.fast_path.fast import never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
-from gfxgraph.callables.padding.invent import Content, Pad
-from gfxgraph.callables.padding.prover import Proof, Status
-from gfxgraph.callables.plans import Proofs, Sizes, refusal
-from gfxgraph.callables.signature import replace
+from gfxgraph.callables.padding.compare import Compared, compare
+from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
+from gfxgraph.callables.padding.dependence import Independence
+from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
+from gfxgraph.callables.padding.program import Program, is_same_program
+from gfxgraph.callables.plans import Sizes, refusal
+from gfxgraph.callables.signature import flatten, replace
 from gfxgraph.core.buckets import Above, Plan
 from gfxgraph.core.choice import Way
 from gfxgraph.process import process
@@ -36,17 +39,24 @@ from gfxgraph.types import ReplayMode
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.entry import Entry
+    from gfxgraph.callables.trace.frontend import Frontend
+    from gfxgraph.callables.trace.world import World
 
 SAMPLED_IN_ADAPTIVE = 512
 """One call in so many asks whether it is time to look at a decision again."""
-PROVING = "proving that padding changes nothing"
+MAX_TRACES = 16
+"""Worlds of one callable; beyond, calls in yet another one run eagerly."""
+REFUSED = "padding refused"
+JUDGING = "compared with a padded run"
+JUDGING_PIECES = "compared with a run in pieces"
+OTHER = "the function is another program at the bucket's size"
 
 
 class Route:
     """Where calls of one exact signature go."""
 
     __slots__ = (
-        "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "proof", "result_sizes", "too_large",
+        "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "padded", "result_sizes", "too_large",
         "why_eager",
     )  # fmt: skip
 
@@ -58,8 +68,8 @@ class Route:
         self.fast_of: tuple[object, ...] = ()
         self.mark = object()
         """Stands for the route where a reference to it would be a cycle."""
-        self.proof: Proof | None = None
-        """That the bucket may serve this size; None until then, and where nothing is padded."""
+        self.padded: Padded | None = None
+        """How the bucket serves this size; None until that is known, and where nothing is padded."""
         self.content: Sequence[Content] | None = None
         """What the padding of each argument holds."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
@@ -71,7 +81,7 @@ class Route:
 class TooLarge:
     """A call above the largest bucket: which dim, every dim's size, and how pieces are joined, once known."""
 
-    __slots__ = ("dims", "joints", "name", "pieces", "sizes")
+    __slots__ = ("dims", "joints", "name", "pieces", "refusal", "sizes")
 
     def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
         self.name = name
@@ -79,6 +89,7 @@ class TooLarge:
         self.pieces: tuple[int, ...] = ()
         self.dims: Mapping[int, Mapping[int, str]] = {}
         self.joints: list[int] | None = None
+        self.refusal: Refusal | None = None
 
 
 class Planned:
@@ -90,7 +101,9 @@ class Planned:
     _eager: Counter[str]
     _entries: dict[Any, Entry]
     _fast: Fast
-    _is_transparent: dict[Any, bool]
+    _front: Frontend | None
+    _run: Callable[..., Any]
+    _evict: Callable[..., None]
     _options: Any
     _look_at: Callable[..., None]
     _capture: Callable[..., None]
@@ -99,15 +112,15 @@ class Planned:
     _slow: Callable[..., Any]
     _forget: Callable[..., None]
 
-    def _plan_sizes(self, sizes: Sizes, proofs: Proofs) -> None:
+    def _plan_sizes(self, sizes: Sizes, padding: Judge) -> None:
         self._sizes = sizes
-        self._proofs = proofs
+        self._padding = padding
         self._adaptive: Adaptive | None = None
         self._last: tuple[Mapping[str, int], Entry, int] | None = None
 
     # -- padding ----------------------------------------------------------------------------------
 
-    def _prove(self, arena: Arena, route: Route, call: Call) -> Any:
+    def _judge(self, arena: Arena, route: Route, call: Call) -> Any:
         """The call itself, eagerly; and whether its bucket would have given the same."""
         entry, bucketed = route.entry, route.bucketed
         assert entry is not None and bucketed is not None and self._dims is not None
@@ -118,56 +131,165 @@ class Planned:
         arena.stream.wait_stream(current)
         try:
             with torch.cuda.stream(arena.stream):
-                proof = self._proofs.examine(
-                    self._caller(call),
-                    call.kind_of_proof(dims),
-                    names,
-                    dims,
-                    call.tensors,
-                    bucketed.actual,
-                    bucketed.bucket,
-                    is_transparent=self._is_transparent.get(call.kind, False),
-                )
+                result, found = self._judged(call, bucketed, names, dims)
         finally:
             current.wait_stream(arena.stream)
-        self._eager[PROVING] += 1
-        result, proof.result = proof.result, None
+        self._eager[JUDGING if isinstance(found, Padded) else f"{REFUSED}: {found.reason}"] += 1
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         self._look_at(entry, result, current)
-        if proof.status is Status.REFUSED:
-            self._refuse(route, proof, bucketed)
-        elif not entry.why_eager:
-            if proof.may_learn_more and call.kind not in self._is_transparent:
-                # Whole numbers may be tried once it is known that every index can be checked; a capture tells.
-                try:
-                    self._capture(arena, entry, call, bucketed)
-                except RunEagerly:
-                    return result
-                if self._is_transparent.get(call.kind):
-                    self._proofs.forget(proof)
-                    return result
-            if proof.is_proved:
-                self._use(route, proof, call)
+        if isinstance(found, Padded):
+            route.padded, route.content = found, found.content
+        elif found.is_final:
+            self._refuse(route, found, bucketed)
         return result
 
-    def _is_proved_already(self, route: Route, call: Call) -> bool:
-        """Whether the proof follows from others; the route has it then."""
-        assert route.bucketed is not None and self._dims is not None
-        names = lambda: argument_paths(self._fn, call.args, call.kwargs)  # noqa: E731
-        kind = call.kind_of_proof(self._dims.of(call.structure, call.tensors, names))
-        proof = self._proofs.already(kind, route.bucketed.actual, route.bucketed.bucket)
-        if proof is not None:
-            self._use(route, proof, call)
-        return proof is not None
+    def _judged(
+        self, call: Call, bucketed: Bucketed, names: Sequence[str], dims: Mapping[int, Mapping[int, str]]
+    ) -> tuple[Any, Padded | Refusal]:
+        """The call's result, and how its bucket serves it."""
+        copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
+        args, kwargs = self._with_tensors(call, copies)
+        world = self._bucket_world(call, args, kwargs)
+        problem = self._why_not_judged(call, bucketed, world)
+        if problem is not None:
+            return self._run(*call.args, **call.kwargs), problem
+        program, found = self._verdicts(call, dims, world or call.world)
+        content = self._padding.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+        if isinstance(content, Refusal):
+            return self._run(*call.args, **call.kwargs), content
+        outside, written = self._written(call, program, found, names, copies)
+        if program is not None and world is None:  # what its own trace writes is known when it has run
+            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
+        for copy, tensor, each in zip(copies, call.tensors, content):
+            if copy.size() != tensor.size():
+                pad_copy(copy, tensor.size(), each)
+        args, kwargs = self._with_tensors(call, copies)
+        traced: list[Any] = []
 
-    def _use(self, route: Route, proof: Proof, call: Call) -> None:
-        route.proof = proof
-        route.content = [proof.content.get(i, Pad.ZERO) for i in range(len(call.tensors))]
+        def in_bucket() -> Any:
+            result, world = self._run_known(args, kwargs)
+            traced.append(world)
+            return result
 
-    def _refuse(self, route: Route, proof: Proof, bucketed: Bucketed) -> None:
-        route.entry, route.why_eager = None, f"padding refused: {proof.reason}"
-        if process.require().counters.event("padding_refused", proof.reason, proof.op, proof.where):
-            process.log.warning("%s: %s", self._name, refusal(proof, bucketed.bucket))
+        compared = Compared()
+        unique = list({id(t): t for t in outside}.values())
+        compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
+        problem = Refusal(compared.problem) if compared.problem else None
+        if problem is None and world is None and program is not None:
+            problem = self._why_not_judged(call, bucketed, traced[0])
+            if problem is None:
+                _, found = self._verdicts(call, dims, traced[0])
+                again = self._padding.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+                problem = again if isinstance(again, Refusal) else None if again == content else Refusal(OTHER)
+        if problem is not None:
+            return compared.result, problem
+        sizes = [tuple(t.size()) for t in compared.outputs]
+        return compared.result, Padded(content, sizes, compared.structure)
+
+    def _bucket_world(self, call: Call, args: Any, kwargs: Any) -> World | None:
+        """The world of the call at its bucket's size; None where it has not been traced, or nothing is."""
+        if self._front is None:
+            return None
+        world = self._front.find(args, kwargs)
+        if world is not None and world is not call.world and self._front.has_moved(world, args, kwargs):
+            self._evict(lambda entry: entry.world is world)
+            self._front.rebind(world, args, kwargs)
+        return world
+
+    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> Refusal | None:
+        """Why a verdict about the bucket's world would say nothing about the call."""
+        if self._front is None:
+            return None
+        if world is None:
+            if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
+                return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
+            if self._front.n_traces >= MAX_TRACES:
+                return Refusal(f"it was traced {MAX_TRACES} times already")
+            return None
+        if world.why_pieces:
+            return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
+        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
+
+    def _run_known(self, args: Any, kwargs: Any) -> tuple[Any, World | None]:
+        """The function run eagerly, and its world: traced now where it has none."""
+        if self._front is None:
+            return self._run(*args, **kwargs), None
+        world = self._front.find(args, kwargs)
+        if world is None:
+            return self._front.trace(args, kwargs)
+        return self._run(*args, **kwargs), world
+
+    def _verdicts(
+        self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
+    ) -> tuple[Program | None, Independence]:
+        """The FX graph of a world as the call would give it its inputs, and what padding does there."""
+        key = (call.kind_of_proof(dims), world.token)
+        if self._front is None:
+            function = self._caller(call)
+            return None, self._padding.verdicts(key, lambda *given: function(given), call.tensors, dims)
+        program = self._program(world, call.args, call.kwargs)
+        dynamic = program.dynamic(call.tensors, dims)
+        return program, self._padding.verdicts(key, program.graph, program.inputs, dynamic)
+
+    def _program(self, world: World, args: Any, kwargs: Any) -> Program:
+        assert self._front is not None
+        scope = {**world._names, "L": self._front._given(args, kwargs)}
+        return Program(world.found.graph, world.found.sources, scope)
+
+    def _is_same_program(self, one: World, other: World, args: Any, kwargs: Any) -> bool:
+        """Whether the two worlds' graphs do the same for these arguments."""
+        if one is other:
+            return True
+        if one.why_pieces or other.why_pieces:
+            return False
+        return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
+
+    def _written(
+        self, call: Call, program: Program | None, found: Independence, names: Sequence[str], copies: list[Tensor]
+    ) -> tuple[list[Tensor], list[tuple[str, Tensor, Tensor]]]:
+        """Tensors from outside that the function writes to, and arguments: name, the call's, the padded run's."""
+        outside: list[Tensor] = list(getattr(call.world, "written", ()))
+        written: list[tuple[str, Tensor, Tensor]] = []
+        places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
+        for at in sorted({int(name.split()[-1]) for each in found.dims.values() for name in each.written}):
+            i = places.get(at)
+            if i is None:
+                assert program is not None
+                outside.append(program.inputs[at])
+                continue
+            if copies[i] is call.tensors[i]:
+                copies[i] = call.tensors[i].detach().clone()
+            written.append((names[i], call.tensors[i], copies[i]))
+        return outside, written
+
+    def _with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with other tensors."""
+        rest = iter(tensors)
+        args = replace(tuple(call.args), lambda _: next(rest))
+        return args, replace(dict(call.kwargs), lambda _: next(rest))
+
+    def _content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | Refusal:
+        """What the padding is to hold where the call stands for a bucket of any size: larger, or cut to it."""
+        assert self._dims is not None
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        dims = self._dims.of(call.structure, call.tensors, lambda: names)
+        actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
+        smaller = {name: min(n, bucketed.bucket[name]) for name, n in actual.items()}
+        if actual == bucketed.bucket:
+            return [Pad.ZERO] * len(names)
+        _, found = self._verdicts(call, dims, call.world)
+        for name, n in actual.items():
+            problem = self._padding.why_not_split(found, name, [smaller[name]], actual) if smaller[name] < n else None
+            if problem is not None:
+                return problem
+        return self._padding.choose(found, names, dims, smaller, bucketed.bucket)
+
+    def _refuse(self, route: Route, found: Refusal, bucketed: Bucketed) -> None:
+        route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
+        label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
+        self._padding.refusals[label] = found
+        if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
+            process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
 
     def _cut(self, route: Route, entry: Entry) -> None:
         """Make out how a replay's results are cut to the call's size.
@@ -175,13 +297,13 @@ class Planned:
         Raises:
             RunEagerly: they cannot be.
         """
-        assert route.proof is not None
+        assert route.padded is not None and entry.first is not None
         results = entry.results
         sizes: list[Sequence[int] | None] = []
-        if len(route.proof.sizes) != len(results):
+        if route.padded.structure != entry.first.outputs.structure:
             route.entry, route.why_eager = None, "the captured function returned something else than before"
             raise RunEagerly(route.why_eager)
-        for size, result in zip(route.proof.sizes, results):
+        for size, result in zip(route.padded.sizes, results):
             if result.of_input >= 0 and not result.layout[0]:
                 route.entry, route.why_eager = None, "a result is a view of a padded argument"
                 raise RunEagerly(route.why_eager)
@@ -202,43 +324,74 @@ class Planned:
                     raise RunEagerly(route.why_eager)
         route.has_views = False
 
-    def _caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[list[Tensor]], Any]:
+    def _caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[Sequence[Tensor]], Any]:
         """The function of the call's tensors, all else as in the call."""
 
-        def run(given: list[Tensor]) -> Any:
-            rest = iter(given)
-            args = replace(tuple(call.args), lambda _: next(rest))
-            return (fn or self._fn)(*args, **replace(dict(call.kwargs), lambda _: next(rest)))
+        def run(given: Sequence[Tensor]) -> Any:
+            args, kwargs = self._with_tensors(call, given)
+            return (fn or self._fn)(*args, **kwargs)
 
         return run
 
     # -- above the largest bucket -----------------------------------------------------------------
 
     def _in_chunks(self, route: Route, big: TooLarge, call: Call) -> Any:
-        """A call above the largest bucket in pieces, once it is proved that they give the same.
+        """A call above the largest bucket in pieces, where they give the same.
 
         Raises:
             RunEagerly: they do not.
         """
         assert self._dims is not None
-        if self._sizes.above is not Above.CHUNKS or route.why_eager.endswith("pieces"):
+        if self._sizes.above is not Above.CHUNKS or big.refusal is not None:
             raise RunEagerly(route.why_eager)
         if big.joints is None:
             names = argument_paths(self._fn, call.args, call.kwargs)
             big.dims = self._dims.of(call.structure, call.tensors, lambda: names)
             big.pieces = self._sizes[big.name].chunks(big.sizes[big.name])
-            proof, joints = prove_chunks(
-                self._caller(call), names, call.tensors, big.dims, big.name, big.pieces
-            )
-            self._eager["proving that pieces give the same"] += 1
-            if proof.is_proved:
-                big.joints = joints
-            elif proof.status is Status.REFUSED:
-                route.why_eager += ", and does not give the same in pieces"
-                self._proofs.refusals[f"{big.name}={big.sizes[big.name]}"] = proof
-            return proof.result
+            result, found = self._in_pieces_too(big, call)
+            self._eager[JUDGING_PIECES if isinstance(found, list) else f"{REFUSED}: {found.reason}"] += 1
+            if isinstance(found, list):
+                big.joints = found
+            else:
+                big.refusal = found
+                route.why_eager += ", and is not run in pieces"
+                self._padding.refusals[f"{big.name}={big.sizes[big.name]}"] = found
+            return result
         piecewise = self._caller(call, lambda *args, **kwargs: self._slow(args, kwargs))
         return join([piecewise(piece) for piece in split(call.tensors, big.dims, big.name, big.pieces)], big.joints)
+
+    def _in_pieces_too(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | Refusal]:
+        """The call, eagerly, and along which dims its pieces' results are joined."""
+        _, found = self._verdicts(call, big.dims, call.world)
+        problem = self._padding.why_not_split(found, big.name, big.pieces, big.sizes)
+        if problem is not None:
+            return self._run(*call.args, **call.kwargs), problem
+        parts: list[list[Tensor]] = []
+
+        def in_pieces() -> Any:
+            results = []
+            for piece in split(call.tensors, big.dims, big.name, big.pieces):
+                args, kwargs = self._with_tensors(call, piece)
+                result, world = self._run_known(args, kwargs)
+                results.append(result)
+                if world is not None and not self._is_same_program(call.world, world, args, kwargs):
+                    raise NotInPieces("a piece is another program")
+                parts.append([])
+                flatten(result, parts[-1])
+            return join(results, joints([t.size() for t in compared.outputs], parts))
+
+        compared = Compared()
+        compare(
+            compared,
+            lambda: self._run(*call.args, **call.kwargs),
+            in_pieces,
+            [t for t in getattr(call.world, "tensors", ()) if t.is_cuda and not isinstance(t, torch.nn.Parameter)],
+            (),
+            call.device,
+        )
+        if compared.problem:
+            return compared.result, Refusal(compared.problem.replace("without padding", "at once"))
+        return compared.result, joints([t.size() for t in compared.outputs], parts)
 
     # -- sizes ------------------------------------------------------------------------------------
 
@@ -333,9 +486,8 @@ class Planned:
         lines = [f"{self._name}: {self._options.mode.value}"]
         if self._adaptive is not None:
             lines += [f"  {line}" for line in self._adaptive.why().splitlines()]
-        for label, proof in self._proofs.refusals.items():
-            place = f" at {proof.where}" if proof.where else ""
-            lines.append(f"  {label}: eager: {proof.reason}; first {proof.op or 'in the result'}{place}")
+        lines += [f"  {line}" for line in self._padding.explain()]
+        lines += [f"  {label}: eager: {found.reason}" for label, found in self._padding.refusals.items()]
         lines += [f"  {n} calls eager: {reason}" for reason, n in self._eager.most_common()]
         return "\n".join(lines)
 

@@ -114,6 +114,18 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
     return None
 
 
+def zeros_in(structure: Any) -> tuple[str, ...]:
+    """The constants that are 0.0 or -0.0, which ``==`` takes for the same."""
+    if type(structure) is not tuple:
+        return ()
+    if len(structure) == 2 and structure[0] is float and structure[1] in _ZEROS:
+        return (structure[1],)
+    return tuple(zero for part in structure for zero in zeros_in(part))
+
+
+_ZEROS = ((0.0).hex(), (-0.0).hex())
+
+
 def tensor_key(tensor: Tensor) -> tuple[Any, ...]:
     """What a capture assumes about one tensor argument."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)

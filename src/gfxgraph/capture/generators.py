@@ -6,6 +6,9 @@ that was there when it was registered. So states are held by handles on them, no
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,3 +54,44 @@ class Generators:
         self._default_state = self.default.graphsafe_get_state()
         self._registered[:] = [(g, g.graphsafe_get_state()) for g, _ in self._registered]
         undo.rename_states(dict(zip(map(id, old), self.states())))
+
+
+class _Drawless(threading.local):
+    is_now = False
+
+
+_drawless = _Drawless()
+
+
+@contextmanager
+def drawless(is_so: bool) -> Iterator[None]:
+    """Captures of this thread inside draw no random numbers, where ``is_so``: others may go on drawing."""
+    before, _drawless.is_now = _drawless.is_now, is_so
+    try:
+        yield
+    finally:
+        _drawless.is_now = before
+
+
+@contextmanager
+def kept_out(device_index: int) -> Iterator[None]:
+    """Where the capture about to begin is drawless: have it register another state than the default generator's.
+
+    torch registers the default generator with every capture, and until that ends a draw in any other thread is an
+    error ("Offset increment outside graph capture"). Draws that come in between the two exchanges are carried over.
+    """
+    if not _drawless.is_now:
+        yield
+        return
+    default = torch.cuda.default_generators[device_index]
+    own, lent = default.graphsafe_get_state(), default.clone_state()
+    begun_at = own.get_offset()
+    default.graphsafe_set_state(lent)
+    try:
+        yield
+    finally:
+        default.graphsafe_set_state(own)
+        with torch.cuda.stream(torch.cuda.default_stream(device_index)):  # which is never captured
+            drawn = lent.get_offset() - begun_at
+        if drawn:
+            own.set_offset(own.get_offset() + drawn)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import autocasting, failures, intercept, remedies, workspaces
-from gfxgraph.capture.generators import Generators
+from gfxgraph.capture.generators import Generators, kept_out
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
@@ -233,7 +233,8 @@ class Session:
         try:
             with self.streams.be_on_own():
                 if extra is not None:
-                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+                    with kept_out(self.streams.own.device_index):
+                        base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
                 else:
                     for state in self.generators.states():
                         base.register_generator_state(graph, state)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.trace.region import Wanted
 from gfxgraph.compile import calls, seam, simulated
-from gfxgraph.compile.region import Wanted
 
 OURS = ("buckets", "max_graphs")
 """Options that are ours; every other is Inductor's."""

@@ -57,7 +57,7 @@ class WholeCalls:
         functools.update_wrapper(self, compiled, updated=())
         self._compiled = compiled
         self._traced = Traced(compiled)
-        self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT))
+        self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT, assume_pure=True))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._traced.why_not:

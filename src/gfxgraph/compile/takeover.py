@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gfxgraph.callables.trace.region import Wanted
 from gfxgraph.capture.random_state import shield_from_dynamo
 from gfxgraph.compile import calls, seam, simulated
 from gfxgraph.compile.backend import register
-from gfxgraph.compile.region import Wanted
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.process.process import Process, log

@@ -7,6 +7,7 @@ Stays out: what pinning means for a copy (special_kernels.py).
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,9 +41,17 @@ _FACTORIES: Final = (
     "zeros_like",
 )
 
+_active: list[Simulator] = []
+_wrapped: dict[str, Callable[..., Any]] = {}
+
 
 def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
-    """torch's factories, taking ``pin_memory=True``: a CPU build has no allocator for it."""
+    """torch's factories, taking ``pin_memory=True``: a CPU build has no allocator for it.
+
+    The same functions for every simulator of the process: Dynamo knows torch's functions as objects, and takes
+    one that it has not met under its name for anybody's.
+    """
+    _active[:] = [sim]
 
     def wrap(factory: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(factory)
@@ -53,11 +62,16 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
             made = factory(*args, **kwargs)
             if made.device.type != "cpu":
                 raise RuntimeError("Only dense CPU tensors can be pinned")
-            return sim.pin(made)
+            return _active[0].pin(made)
 
         return make
 
-    return {name: wrap(getattr(torch, name)) for name in _FACTORIES}
+    if not _wrapped:
+        _wrapped.update({name: wrap(getattr(torch, name)) for name in _FACTORIES})
+        rules = sys.modules.get("torch._dynamo.trace_rules")
+        if rules is not None:
+            rules.get_torch_obj_rule_map.cache_clear()
+    return dict(_wrapped)
 
 
 def storage_constructor(sim: Simulator) -> Any:

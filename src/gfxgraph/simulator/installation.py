@@ -120,6 +120,8 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         _patch_classes(sim, undo)
         _patch_compile(undo)
         _settle_autograd(undo)
+        _tell_dynamo()
+        undo.add(_tell_dynamo)
     except BaseException:
         undo.undo()
         raise
@@ -135,6 +137,13 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
         except ValueError:
             known = " or ".join(f"{ending}=OPERATION" for ending in NODE_ENDINGS)
             raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
+
+
+def _tell_dynamo() -> None:
+    """Let Dynamo look up torch's functions anew: it knows them by identity, and some are other ones now."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map.cache_clear()
 
 
 def _forget(sim: Simulator) -> None:

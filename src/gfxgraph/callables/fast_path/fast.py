@@ -24,11 +24,11 @@ from torch import Tensor
 from gfxgraph.callables.fast_path.writer import MISS, Fast, Writer
 from gfxgraph.callables.inputs import is_dense
 from gfxgraph.callables.outputs import RING
-from gfxgraph.callables.padding.invent import Content
+from gfxgraph.callables.padding.content import Content
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Entry, Instance
-    from gfxgraph.callables.watch import Watch
+    from gfxgraph.callables.reads import Reads
 
 
 def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,7 +50,7 @@ def make_fast(
     tensors: Sequence[Tensor],
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
-    watch: Watch,
+    world: Reads,
     content: Sequence[Content] | None = None,
     sample_every: int = 0,
 ) -> Fast | None:
@@ -60,7 +60,7 @@ def make_fast(
         mark: whom the padding must have been filled for.
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
-        watch: tells where something outside the arguments has changed.
+        world: what the graph reads besides its arguments, and whether that may have changed.
         content: what the padding of each argument holds; None where nothing is padded.
         sample_every: one call in so many is left to the slow path; 0 for none.
     """
@@ -72,7 +72,7 @@ def make_fast(
     writer = Writer(entry, mark, tensors)
     if not has_guards() or not writer.takes(args, kwargs):
         return None
-    writer.guards(watch)
+    writer.guards(world)
     if sample_every:
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
@@ -108,5 +108,6 @@ def _is_simple(instance: Instance) -> bool:
         and instance.graph._program is not None
         and instance.graph._program.is_plain
         and all(r.made is not None and not r.is_host for r in outputs.results)
+        and not instance.outputs.is_shared
         and all(is_dense(r.made) for r in outputs.results if r.made is not None)
     )

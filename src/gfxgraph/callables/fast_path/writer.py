@@ -21,7 +21,7 @@ from gfxgraph.callables.fast_path.copying import Launches, copy_kernel, part, ta
 from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joined_call
 from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import Result
-from gfxgraph.callables.padding.invent import Content, Pad, last_rows
+from gfxgraph.callables.padding.content import Content, Pad, last_rows
 from gfxgraph.capture.graph import launch_of
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import ReplayError
@@ -29,7 +29,7 @@ from gfxgraph.errors import ReplayError
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Entry, Instance
     from gfxgraph.callables.fast_path.joining import JoinedCall
-    from gfxgraph.callables.watch import Watch
+    from gfxgraph.callables.reads import Reads
 
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 Fast = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -114,7 +114,7 @@ class Writer:
             return True
         return False
 
-    def guards(self, watch: Watch) -> None:
+    def guards(self, world: Reads) -> None:
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
         if self.n_taken:
@@ -139,9 +139,16 @@ class Writer:
         if self.kernel is not None:
             self.names["launches"] = self.launches
             self.line(_REBIND)
-        if not watch.is_trivial:
-            self.names["watch"], self.names["is_same"] = watch, watch.is_same
-            self.line(f"if watch.token != {watch.token} or not is_same(): return MISS")
+        for i, first in enumerate(self.entry.twins):
+            if i != first:
+                self.line(f"if t{i} is not t{first}: return MISS")
+        self.names["is_same"] = world.is_same
+        self.line("if not is_same(): return MISS")
+        homes = world.written_homes
+        if homes and self.n_taken:
+            self.names["homes"] = homes
+            for i in range(self.n_taken):
+                self.line(f"if t{i}.untyped_storage().data_ptr() in homes: return MISS")
 
     # -- arguments ------------------------------------------------------------------------------------
 
@@ -431,13 +438,13 @@ class Writer:
         flat = isinstance(structure, tuple) and all(part == "T" for part in structure[1:])
         if structure == "T":
             made = results[0]
-        elif flat and structure[0] is tuple:
+        elif flat and results and structure[0] is tuple:
             made = f"({', '.join(results)},)"
         elif flat and structure[0] is list:
             made = f"[{', '.join(results)}]"
         else:
             self.names["build"] = instance.outputs.build
-            made = f"build(iter(({', '.join(results)},)))"
+            made = f"build(iter([{', '.join(results)}]))"
         self.line(f"{indent}return {made}")
 
     def function(self) -> Fast:

@@ -11,13 +11,15 @@ for it again, on the same inputs and with the same random numbers, before its ba
 What the backward reads is held by its capture as an input from outside, so the backward's own memory never
 takes the place of it, and a second backward finds it again.
 
-Gradients go to the arguments that need them and to every leaf tensor that the function reached when it
-ran eagerly (parameters), found in the autograd graph of that run. Each kind of call has a pool of its own.
+Every tensor that the function reads is an argument of it, parameters included: that is how Dynamo gives it. So
+one step of autograd stands for the whole, gradients leave it once for each argument, and hooks, accumulation and
+a parameter that comes in by two ways are autograd's own business. Each kind of call has a pool of its own.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,91 +27,96 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.arena import arena_of
+from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.facts import draws, is_opaque, writes_of, written_inputs
-from gfxgraph.callables.padding.outside import reachable
 from gfxgraph.callables.piece import copy_in, like, record
-from gfxgraph.callables.signature import builder, flatten, replace
+from gfxgraph.callables.signature import NotATree, builder, flatten
 from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.generators import drawless
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
-
-NEEDS_GRADIENTS = "its result needs gradients"
-
-
-class ForwardFailed(RuntimeError):
-    """The forward graph did not run, and nothing of it is left: the call is for the function itself."""
+from gfxgraph.process import bridge
 
 
-def accumulators_on(stream: Any, fn: Any) -> list[Any]:
-    """Have gradients of the function's parameters be added up on ``stream``; hold what is returned.
-
-    An accumulator lives as long as a graph of autograd that leads to it, and stays on the stream on which
-    it was made. One that the last eager call made on the default stream would draw that into the capture
-    of the backward: CUDA refuses (906, measured on an H200).
-    """
-    with torch.cuda.stream(stream), torch.enable_grad():
-        leaves = [t for t in reachable(fn) if t.is_leaf and t.requires_grad]
-        return [t.view_as(t).grad_fn.next_functions[0][0] for t in leaves]  # type: ignore[union-attr]
-
-
-def leaves_of(results: Sequence[Tensor]) -> list[Tensor]:
-    """Leaf tensors that the results' gradients would reach, in the order in which they are met."""
-    found: dict[int, Tensor] = {}
-    todo, seen = [t.grad_fn for t in results if t.grad_fn is not None], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            found[id(variable)] = variable
-        todo += [following for following, _ in node.next_functions]
-    return list(found.values())
-
-
-class WithGradients:
+class Gradients:
     """Forward and backward graphs of one kind of call.
 
     Args:
-        leaves: tensors besides the arguments that gradients go to; they must stay where they are.
+        fn: takes ``inputs`` in their order and reads nothing else.
+        inputs: tensors on the device, and constants.
+        in_place: positions of tensors that stay where they are; the others are copied in.
+        is_drawless: it takes no random numbers.
     """
 
     def __init__(
-        self, place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor], leaves: list[Tensor]
+        self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], is_drawless: bool = False
     ) -> None:
-        self.place = place
         self.fn = fn
-        # An argument that is a leaf itself gets its gradient as an argument.
-        known = {id(t) for t in given}
-        self.leaves = [leaf for leaf in leaves if id(leaf) not in known]
-        self.statics = [like(t).requires_grad_(t.requires_grad) for t in given]
-        statics = iter(self.statics)
-        self._args = replace(tuple(args), lambda _: next(statics))
-        self._kwargs = replace(dict(kwargs), lambda _: next(statics))
+        self._is_drawless = is_drawless
+        self.n_captures = self.n_replays = 0
+        self.eager: Counter[str] = Counter()
+        self._in_place = in_place
+        self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor)]
+        self._inputs = [None if isinstance(each, Tensor) else each for each in inputs]
+        self._why_eager = ""
+        self._is_warm = False
         self._number = 0
         self._lock = threading.Lock()
-        self._capture(given)
+        self._forward: Any = None
 
-    def __call__(self, given: list[Tensor]) -> Any:
+    def __call__(self, inputs: Sequence[Any]) -> Any:
         """A call's results, with a backward that replays.
 
         Raises:
-            ForwardFailed: nothing has happened.
+            RunEagerly: nothing has happened; the call is for the function itself.
         """
-        flat = _Replay.apply(self, len(given), *given, *self.leaves)
+        given = [inputs[i] for i in self._at]
+        if self._why_eager:
+            raise RunEagerly(self._why_eager)
+        if not self._is_warm:  # its kernels' libraries make what they need on the way
+            self._is_warm = True
+            raise RunEagerly("warm-up")
+        if self._forward is None:
+            self._capture(given)
+        try:
+            flat = _Replay.apply(self, *given)
+        except ForwardFailed as error:
+            raise RunEagerly(f"the replay failed: {error}") from error
+        self.n_replays += 1
         made = iter(flat if isinstance(flat, tuple) else (flat,))
         return self._build(iter([next(made) if i is None else given[i] for i in self._itself]))
 
     # -- capture --------------------------------------------------------------------------------------
 
     def _capture(self, given: list[Tensor]) -> None:
-        place = self.place
+        place = arena_of(bridge.process_for_callables(), given[0].get_device())
+        self.statics = [
+            (t.detach() if i in self._in_place else like(t)).requires_grad_(t.requires_grad)
+            for i, t in zip(self._at, given)
+        ]
+        with place.lock:
+            place.follow(torch.cuda.current_stream(place.device_index))
+            try:
+                with drawless(self._is_drawless):
+                    self._record(place, given)
+            except (RuntimeError, NotATree) as error:
+                self._forward = None
+                self._why_eager = f"forward and backward could not be captured: {first_line(error)}"
+                place.state.report("fallback", self._why_eager, "graphed")
+                raise RunEagerly(self._why_eager) from error
+        self.n_captures += 1
+
+    def _record(self, place: Any, given: list[Tensor]) -> None:
         copy_in(self.statics, given)
+        inputs = list(self._inputs)
+        for i, static in zip(self._at, self.statics):
+            # A leaf of its own: a view, as eager's argument may be, would lead the gradients past it.
+            inputs[i] = static
         with torch.enable_grad():
-            self._forward, result = record(place, None, lambda: self.fn(*self._args, **self._kwargs))
+            forward, result = record(place, None, lambda: self.fn(*inputs))
         self._build = builder(result)
-        if written_inputs(self._forward, self.statics):
+        copied = [t for i, t in zip(self._at, self.statics) if i not in self._in_place]
+        if written_inputs(forward, copied):
             raise RuntimeError("the function writes to its arguments")
         results: list[Tensor] = []
         flatten(result, results)
@@ -118,20 +125,24 @@ class WithGradients:
         self.made = [t for t, i in zip(results, self._itself) if i is None]
         if not all(t.is_cuda and t.layout is torch.strided for t in self.made):
             raise RuntimeError("a result is not a tensor on the device")
+        homes = [t.untyped_storage().data_ptr() for t in self.made if t.numel()]
+        if len(set(homes)) < len(homes) or set(homes) & {t.untyped_storage().data_ptr() for t in self.statics}:
+            raise RuntimeError("a result shares memory with another one or with an argument")
         ends = [t for t in self.made if t.requires_grad]
-        self.wanted = [t for t in self.statics if t.requires_grad] + self.leaves
+        self.wanted = [t for t in self.statics if t.requires_grad]
         self.arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
         with torch.enable_grad():
             self._backward, self.grads = record(
                 place,
-                self._forward.pool(),
+                forward.pool(),
                 lambda: torch.autograd.grad(ends, self.wanted, self.arriving, allow_unused=True),
             )
-        self._is_random = draws(self._forward) or is_opaque(self._forward)
-        self._generators = list(self._forward._program.generators)
+        self._is_random = draws(forward) or is_opaque(forward)
+        self._generators = list(forward._program.generators)
         self._needs = [t.requires_grad for t in self.made]
         # The results' values are read from their memory; their history has done its part.
         self.made = [t.detach() for t in self.made]
+        self._forward = forward
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -176,12 +187,15 @@ class WithGradients:
         self._number += 1
 
 
+class ForwardFailed(RuntimeError):
+    """The forward graph did not run, and nothing of it is left: the call is for the function itself."""
+
+
 class _Replay(torch.autograd.Function):
     """The two graphs as one step of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, owner: WithGradients, n_given: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        given = tensors[:n_given]
+    def forward(ctx: Any, owner: Gradients, *given: Tensor) -> tuple[Tensor, ...]:
         ctx.owner = owner
         ctx.number, ctx.states, results = owner.run_forward(given)
         # Saved in autograd's way: an input changed in place before the backward is torch's own error.
@@ -192,8 +206,6 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        owner: WithGradients = ctx.owner
+        owner: Gradients = ctx.owner
         found = iter(owner.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
-        of_given = [next(found) if t.requires_grad else None for t in owner.statics]
-        return None, None, *of_given, *found
-
+        return None, *[next(found) if t.requires_grad else None for t in owner.statics]

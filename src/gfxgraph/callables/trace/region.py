@@ -18,6 +18,7 @@ be handed out again: the variant's own tensors over them are views by address th
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,8 @@ from torch import Tensor
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
+from gfxgraph.callables.trace.sizes import Sizes
 from gfxgraph.capture.memory import Layout, tensor_at
-from gfxgraph.compile.sizes import Sizes
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
@@ -65,6 +66,9 @@ class Region:
         mutated: positions of inputs that the callable writes to.
         is_backward, is_inference: what it is of.
         is_partition: one of several parts of what was compiled as a whole.
+        mode: of the graphed callables inside; hot ones hand out their buffers.
+        name: for messages.
+        alignment: what the callable assumes of addresses, in bytes; inputs elsewhere are copied for it.
     """
 
     def __init__(
@@ -77,8 +81,12 @@ class Region:
         is_inference: bool = True,
         is_partition: bool = False,
         wanted: Wanted = Wanted(),
+        mode: ReplayMode = ReplayMode.HOT,
+        name: str = "",
+        alignment: int = ALIGNMENT,
     ) -> None:
         self._model = model
+        self.alignment = alignment
         self._static = frozenset(static)
         self._mutated = frozenset(mutated)
         self._is_backward = is_backward
@@ -95,17 +103,21 @@ class Region:
         self._last: Variant | None = None
         self.why_eager = ""
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
-        self.name = f"compiled {kind} {len(_regions)}"
+        self.name = name or f"compiled {kind} {len(_regions)}"
+        self.mode = mode
+        self.gradients: list[Any] = []
+        """Graphs of forward and backward, of whoever calls the region."""
+        self._eager: Counter[str] = Counter()
         _regions.add(self)
 
     def __call__(self, inputs: list[Any]) -> Any:
         variant = self._last
         if variant is None or not variant.is_at(inputs):
             if not self._is_looked_at:
-                return self._look(inputs)
+                return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
-                return self._model(_aligned_all(inputs, self._mutated))
+                return self._model(_aligned_all(inputs, self._mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
 
@@ -116,10 +128,10 @@ class Region:
         for i, value in enumerate(inputs):
             if isinstance(value, Tensor):
                 if not value.is_cuda and i in self._mutated:
-                    self._stay_eager("it writes to a tensor on the host")
+                    self.stay_eager("it writes to a tensor on the host")
                     return None
             elif type(value) is not int and type(value) is not float and type(value) is not bool:
-                self._stay_eager(f"an input is a {type(value).__qualname__}")
+                self.stay_eager(f"an input is a {type(value).__qualname__}")
                 return None
         fixed = self._fixed(inputs)
         key = (*fixed, *[inputs[i].data_ptr() for i in fixed])
@@ -140,7 +152,7 @@ class Region:
             for i in wanted
             if isinstance(inputs[i], Tensor)
             and inputs[i].is_cuda
-            and (i in self._mutated or inputs[i].data_ptr() % ALIGNMENT == 0)
+            and (i in self._mutated or inputs[i].data_ptr() % self.alignment == 0)
         )
 
     def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
@@ -152,12 +164,17 @@ class Region:
             if len(places) > MAX_PLACES:
                 moving.add(i)
         if moving & self._mutated:
-            self._stay_eager("a tensor that it writes to lies elsewhere each time")
+            self.stay_eager("a tensor that it writes to lies elsewhere each time")
         else:
             self._copied |= moving
         return bool(moving)
 
-    def _stay_eager(self, why: str) -> None:
+    def count_eager(self, why: str) -> None:
+        """One more call without a graph."""
+        self._eager[why] += 1
+
+    def stay_eager(self, why: str) -> None:
+        """Never capture, from now on."""
         self.why_eager = why
         self._variants.clear()
         self._last = None
@@ -165,7 +182,7 @@ class Region:
         if state is not None:
             state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 
-    def _look(self, inputs: list[Any]) -> Any:
+    def look(self, inputs: list[Any]) -> Any:
         """The first call, by Inductor's callable on the caller's own tensors: what do its results share?
 
         A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
@@ -173,12 +190,12 @@ class Region:
         self._is_looked_at = True
         bound = [i for i in self._fixed(inputs) if not self.owns(i) and inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
-        results = self._model(_aligned_all(inputs, self._mutated))
+        results = self._model(_aligned_all(inputs, self._mutated, self.alignment))
         made = [result for result in results if isinstance(result, Tensor) and result.is_cuda]
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
         if shared & self._mutated:
-            self._stay_eager("it returns a tensor that it writes to")
+            self.stay_eager("it returns a tensor that it writes to")
         self._copied |= shared
         return results
 
@@ -200,7 +217,14 @@ class Region:
 
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
-        total: dict[str, Any] = {"captures": 0, "replays": 0, "eager": {}, "variants": len(self._variants)}
+        total: dict[str, Any] = {
+            "captures": 0, "replays": 0, "eager": dict(self._eager), "variants": len(self._variants),
+        }  # fmt: skip
+        for each in self.gradients:
+            total["captures"] += each.n_captures
+            total["replays"] += each.n_replays
+            for why, n in each.eager.items():
+                total["eager"][why] = total["eager"].get(why, 0) + n
         for variant in self._variants.values():
             for graphed in variant.graphed:
                 found = graphed.stats()
@@ -236,7 +260,7 @@ class Variant:
         self._tensors = [i for i in self._moving if isinstance(inputs[i], Tensor)]
         self._numbers = [i for i in self._moving if not isinstance(inputs[i], Tensor)]
         self._sizes = region.sizes
-        options = Options(mode=ReplayMode.HOT, max_graphs=region.wanted.max_graphs)
+        options = Options(mode=region.mode, max_graphs=region.wanted.max_graphs, assume_pure=True)
         self._exact = Graphed(Bound(region, self._bound, self._moving), options)
         self._padded: Graphed | None = None
 
@@ -270,8 +294,9 @@ class Variant:
             options = Options(
                 dynamic="infer",
                 buckets=region.wanted.buckets,
-                mode=ReplayMode.HOT,
+                mode=region.mode,
                 max_graphs=region.wanted.max_graphs,
+                assume_pure=True,
             )
             self._padded = Graphed(Bound(region, self._bound, self._tensors, where), options)
         given = [inputs[i] for i in self._tensors]
@@ -293,6 +318,7 @@ class Bound:
     ) -> None:
         self._model = region.model
         self._mutated = region.mutated
+        self._alignment = region.alignment
         self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
@@ -305,7 +331,7 @@ class Bound:
             inputs[i] = value
         for i, (tensor, dim) in self._numbers.items():
             inputs[i] = inputs[tensor].size(dim)
-        results = self._model(_aligned_all(inputs, self._mutated))
+        results = self._model(_aligned_all(inputs, self._mutated, self._alignment))
         return _apart(results, given) if self._into_arguments else results
 
 
@@ -323,13 +349,15 @@ def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
     return [_clone(result) if is_inside(result) else result for result in results]
 
 
-def _aligned_all(inputs: list[Any], mutated: frozenset[int]) -> list[Any]:
+def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> list[Any]:
     """The inputs, those at odd addresses copied: Inductor leaves that to whoever captures.
+
+    An alignment of 1 copies none: an FX graph writes to its inputs, and returns views of them.
 
     One that is written to stays: where it is not aligned now it was not when its kernels were made.
     """
-    for i, value in enumerate(inputs):
-        if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % ALIGNMENT and i not in mutated:
+    for i, value in enumerate(inputs if alignment > 1 else ()):
+        if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % alignment and i not in mutated:
             inputs[i] = _clone(value)
     return inputs
 

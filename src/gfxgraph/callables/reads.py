@@ -1,0 +1,98 @@
+"""What a captured function reads besides its arguments: as a trace found it, or as the caller promised.
+
+A ``World`` (trace/world.py) knows all that a traced function read. Under ``assume_pure`` nothing is traced: the
+caller promises that the function reads its arguments, the parameters and buffers of its modules, and nothing that
+changes; then the modules' tensors are what is looked at, so that weights that are replaced are noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gfxgraph.callables.trace.dicts import Watched, watched
+
+
+class Reads(Protocol):
+    """What a graph reads besides its arguments."""
+
+    token: int
+    """Another number for other tensors or another trace: part of a call's key."""
+
+    @property
+    def written_homes(self) -> frozenset[int]:
+        """Addresses of storages outside the arguments that the function writes to."""
+
+    @property
+    def homes(self) -> frozenset[int]:
+        """Addresses of the storages of all tensors that it takes from outside the arguments."""
+
+    def is_same(self) -> bool:
+        """False where something may have changed."""
+
+
+class Promised:
+    """The modules of a pure function: their parameters and buffers by identity, and by address two a call, in turn.
+
+    All addresses at each call would cost more than the replay: after a step none of them is in the CPU's caches.
+    """
+
+    def __init__(self, fn: Any) -> None:
+        self.token = 0
+        self._next = 0
+        self.written_homes: frozenset[int] = frozenset()
+        self._modules = list(_modules_of(fn))
+        self._look()
+
+    def is_same(self) -> bool:
+        if self._dicts is not None and not self._dicts.is_same():
+            return False
+        tensors, addresses = self._in_turn  # in one piece: another thread may look while this one asks
+        if tensors:
+            i = self._next
+            if i >= len(tensors):
+                i = 0
+            if tensors[i].data_ptr() != addresses[i] or tensors[i - 1].data_ptr() != addresses[i - 1]:
+                return False
+            self._next = i + 2
+        return True
+
+    def look(self) -> None:
+        """Take what is there now as what is read; another token where a tensor is another one."""
+        before = [(id(t), a) for t, a in zip(*self._in_turn)]
+        self._look()
+        if before != [(id(t), a) for t, a in zip(*self._in_turn)]:
+            self.token += 1
+
+    def _look(self) -> None:
+        inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
+        state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
+        self._dicts: Watched | None = watched(state) if state else None
+        held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
+        tensors = [t for t in held if t is not None and t.layout is torch.strided]
+        self._in_turn: tuple[list[Tensor], list[int]] = tensors, [t.data_ptr() for t in tensors]
+        self._next = 0
+        self.homes = frozenset(t.untyped_storage().data_ptr() for t in tensors)
+
+
+def _modules_of(fn: Any) -> Iterator[nn.Module]:
+    """Modules that a callable is, is bound to, or names in its closure and globals."""
+    while isinstance(fn, functools.partial) or hasattr(fn, "_torchdynamo_orig_callable"):
+        fn = fn.func if isinstance(fn, functools.partial) else fn._torchdynamo_orig_callable
+    if isinstance(fn, nn.Module):
+        yield fn
+        return
+    owner = getattr(fn, "__self__", fn if not inspect.isfunction(fn) else None)
+    if isinstance(owner, nn.Module):
+        yield owner
+    elif owner is not None and hasattr(owner, "__dict__"):
+        yield from (each for each in vars(owner).values() if isinstance(each, nn.Module))
+    function = getattr(fn, "__func__", fn)
+    if inspect.isfunction(function):
+        named = inspect.getclosurevars(function)
+        yield from (v for v in (*named.nonlocals.values(), *named.globals.values()) if isinstance(v, nn.Module))

@@ -1,0 +1,437 @@
+"""A function traced by Dynamo: as one graph, or as pieces with Python between them.
+
+    find    a world in which the function was traced before, and in which this call may replay
+    trace   one call by way of Dynamo, eagerly; its world: what it read, and whether it is one graph
+    run     the same function again, in Dynamo's own code: guards, FX graphs, what is left in Python
+    pieces  the same, each FX graph captured on its own, Python between them
+
+Dynamo is asked without Inductor: the FX graph that it gives holds torch's own operations, so what a capture
+records is what eager execution would have launched. Guards on module hooks are on, which torch leaves out.
+
+A trace is *whole* where one graph stands for the call: Dynamo broke nowhere, the function left nothing behind in
+Python but constants, drew no random numbers of the host and wrote to no host tensor. Then a replay of that graph
+is the call. Everything else runs in pieces: Dynamo's code does the Python part anew each time.
+
+Source: decision 0111; torch._dynamo (2.9 to 2.13) for what is asked of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.trace.world import World
+
+_CONFIG = {
+    "skip_nnmodule_hook_guards": False,
+    "allow_unspec_int_on_nn_module": True,
+    "suppress_errors": True,  # what Dynamo itself fails at runs as Python
+    "inline_torch_dispatch_torch_compile": False,  # modes of ours may watch; those of others make the call eager
+    "skip_no_tensor_aliasing_guards_on_parameters": False,
+    "recompile_limit": 64,
+    "accumulated_recompile_limit": 1024,
+}
+MOST_WORLDS = 32
+"""Worlds kept of one function; the one used longest ago goes first."""
+
+
+@dataclass
+class Found:
+    """What Dynamo gave for one frame."""
+
+    root: Any
+    graph: Any
+    sources: list[str]
+    """Of the graph's inputs, in their order; "" for a number that Dynamo computed."""
+    why_not_whole: str = ""
+    code: list[Any] = field(default_factory=list)
+    """Of every function that was traced on the way."""
+    stores: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
+
+
+def is_outside(source: str) -> bool:
+    """True for what a frame does not have as a value of its own: globals, and what objects hold.
+
+    ``L['x']`` and ``L['args'][0]`` are values at hand, another one at each call; ``L['self'].weight`` is an
+    object's, and expected to be the same one.
+    """
+    return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
+
+
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+
+
+class Untraceable(Exception):
+    """Dynamo leaves this function to Python; ``args[0]`` says why."""
+
+
+class _Local(threading.local):
+    is_raw = 0
+    found: list[Found] | None = None
+    skipped: list[str] | None = None
+    versions: _Versions | None = None
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[None]:
+    """FX graphs run as they stand inside: nothing is captured by a piece."""
+    _local.is_raw += 1
+    try:
+        yield
+    finally:
+        _local.is_raw -= 1
+
+
+def is_raw() -> bool:
+    """True where a piece is part of what somebody else warms up, compares or captures."""
+    return _local.is_raw > 0
+
+
+class Frontend:
+    """One function, as Dynamo sees it.
+
+    Args:
+        fn: the function, method or module; of a compiled one the code underneath is traced.
+        make_piece: given what Dynamo found, a callable for its FX graph.
+        dynamic: sizes are symbols from the first trace on.
+    """
+
+    def __init__(self, fn: Callable[..., Any], make_piece: Callable[[Found], Any], *, dynamic: bool) -> None:
+        self.fn = fn
+        self._make_piece = make_piece
+        self._dynamic = True if dynamic else None
+        self._lock = threading.RLock()
+        self.n_traces = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._root = _root_of(self.fn)
+        context = torch._dynamo.optimize(_backend_of(self), dynamic=self._dynamic)
+        # With sizes as symbols Dynamo would make tensors of floats, too (an eps, a dropout's p), and read them back.
+        context.callback = _Configured(context.callback, {"specialize_float": True} if self._dynamic else {})
+        self._compiled = context(self._root)
+        self._known: list[Any] = []
+        """Trees of guards that have a world, in order of their traces."""
+        self.worlds: list[World] = []
+        self.graphs: list[tuple[Found, Any]] = []
+        """Everything that Dynamo found for this function, with its piece."""
+
+    # -- the ways of a call ---------------------------------------------------------------------------
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The call in Dynamo's code, its graphs as they stand."""
+        with raw():
+            return self._compiled(*args, **kwargs)
+
+    def pieces(self, *args: Any, **kwargs: Any) -> Any:
+        """The call in Dynamo's code, each of its graphs captured on its own."""
+        return self._compiled(*args, **kwargs)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+        """The world of this call, if it was traced before; asks Dynamo's guards."""
+        given = self._given(args, kwargs)
+        with self._lock:
+            if any(world.is_stale() for world in self.worlds):
+                self._begin()  # Dynamo would take its old code for good
+            for world in reversed(self.worlds):
+                if world.holds(given):
+                    if self.worlds[-1] is not world:
+                        self.worlds.remove(world)
+                        self.worlds.append(world)
+                    return world
+        return None
+
+    def has_moved(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """True where a tensor that the world reads is another one now; else what it read is watched anew."""
+        given = self._given(args, kwargs)
+        if world.has_moved(given):
+            return True
+        world.rearm(given)
+        return False
+
+    def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the tensors that the world reads now for the ones that it reads."""
+        world.rebind(self._given(args, kwargs))
+
+    def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """What is not as in the last world, as Dynamo says it; "" where it does not say."""
+        if not self.worlds:
+            return ""
+        parts = self.worlds[-1].guards.check_verbose(self._given(args, kwargs)).verbose_code_parts
+        return " ".join(str(parts[0]).split("#")[0].split()) if parts else ""
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, World]:
+        """One call, eagerly, and its world.
+
+        Raises:
+            Untraceable: after the call has run; ``args[1]`` is its result.
+        """
+        with self._lock:
+            self.n_traces += 1
+            before = _local.found, _local.skipped
+            found: list[Found] = []
+            skipped: list[str] = []
+            breaks = dict(torch._dynamo.utils.counters["graph_break"])
+            _local.found, _local.skipped = found, skipped
+            host, versions = torch.get_rng_state(), _Versions()
+            try:
+                with versions:
+                    result = self.run(*args, **kwargs)
+            finally:
+                _local.found, _local.skipped = before
+            guards = [entry.guard_manager for entry in _entries(self._root)]
+            new = [each for each in guards if not any(each is known for known in self._known)]
+            if not new:
+                known = self.find(args, kwargs)
+                if known is not None:
+                    return result, known
+                raise Untraceable(skipped[0].splitlines()[0] if skipped else "Dynamo does not trace it", result)
+            self._known = guards
+            broke = [why for why, n in torch._dynamo.utils.counters["graph_break"].items() if n > breaks.get(why, 0)]
+            world = self._world(new[0], found, broke, args, kwargs)
+            world.written = versions.written_among(world.tensors)
+            if not world.why_pieces and not torch.equal(host, torch.get_rng_state()):
+                world.why_pieces = "it draws random numbers of the host"
+            if not world.why_pieces and any(not t.is_cuda for t in world.written):
+                world.why_pieces = "it writes to a tensor on the host"
+            self.worlds.append(world)
+            del self.worlds[:-MOST_WORLDS]
+            return result, world
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {"args": args, "kwargs": kwargs, "fn": self.fn if not is_compiled(self.fn) else _under(self.fn)}
+
+    def _world(self, guards: Any, found: list[Found], broke: list[str], args: Any, kwargs: Any) -> World:
+        whole = found[0] if len(found) == 1 and found[0].root is self._root.__code__ else None
+        names = {**guards.closure_vars, "G": self._root.__globals__}
+        sources = []
+        if whole is not None:
+            sources = [each for each in whole.sources if each and not each.startswith(("L['args']", "L['kwargs']"))]
+        given = self._given(args, kwargs)
+        world = World(guards, names, given, sources, [code for each in found for code in each.code])
+        world.found = whole
+        if whole is None:
+            reasons = [f"Python runs between its graphs: {_said(why)}" for why in broke]
+            reasons += [each.why_not_whole for each in found if each.why_not_whole]
+            world.why_pieces = reasons[0] if reasons else "it does nothing on the device"
+        else:
+            world.why_pieces = whole.why_not_whole
+            for source, name, value in whole.stores:
+                world.stores.append((eval(source, {**names, "L": given}), name, value))
+            if world.stores:
+                world.rearm(given)
+        if not world.why_pieces and not world.holds(given):
+            world.why_pieces = "it changes what its next call reads"
+        if world.reads_inside_arguments and not world.why_pieces:
+            world.why_pieces = f"it reads {world.reads_inside_arguments.replace('L[', '', 1)} inside an argument"
+        return world
+
+    def _backend(self, graph: Any, example_inputs: Any) -> Any:
+        found = _look(graph)
+        if _local.found is not None:
+            _local.found.append(found)
+        piece = self._make_piece(found)
+        self.graphs.append((found, piece))
+        return piece
+
+
+def _backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
+    """Dynamo's backend for one frontend, which it does not hold: Dynamo keeps every backend for good."""
+    owner = weakref.ref(frontend)
+
+    def graphed(graph: Any, example_inputs: Any) -> Any:
+        alive = owner()
+        return graph.forward if alive is None else alive._backend(graph, example_inputs)
+
+    weakref.finalize(frontend, torch._dynamo.eval_frame.cached_backends.pop, id(graphed), None).atexit = False
+    return graphed
+
+
+shielded: list[Any] = []
+"""Functions that are breaks in code that others compile, and are traced into here."""
+
+
+@contextlib.contextmanager
+def _unshielded() -> Iterator[None]:
+    for each in shielded:
+        each._torchdynamo_disable = False
+    try:
+        yield
+    finally:
+        for each in shielded:
+            each._torchdynamo_disable = True
+
+
+class _Configured:
+    """Dynamo's callback under our settings; it is asked to trace again at any call, wherever that comes from."""
+
+    def __init__(self, callback: Any, config: dict[str, Any]) -> None:
+        self._callback = callback
+        known = torch._dynamo.config
+        self._config = {name: value for name, value in {**_CONFIG, **config}.items() if hasattr(known, name)}
+        # Dynamo looks for the backend along these, to tell its cache entries apart.
+        self._torchdynamo_orig_backend = callback
+        self._torchdynamo_orig_callable = callback
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(self._config), _quiet(), _unshielded():
+            made = self._callback(*args, **kwargs)
+        reason = getattr(made, "skip_reason", None)
+        if reason and _local.skipped is not None:
+            _local.skipped.append(reason)
+        return made
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Dynamo's advice on graph breaks: here they are no fault, and ``explain()`` tells of them."""
+    log = logging.getLogger("torch._dynamo")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\._dynamo")
+        log.setLevel(max(level, logging.ERROR))
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+
+
+def _look(graph: Any) -> Found:
+    """What Dynamo knows of the frame whose graph it hands to its backend."""
+    # lazily: Dynamo takes seconds to import, and is there when it calls this
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.variables import ConstantVariable
+
+    tx = InstructionTranslator.current_tx()
+    output = tx.output
+    sources = []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            argument = node.meta.get("grapharg")
+            sources.append(_name_of(argument.source) if argument is not None else "")
+    found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
+    reason = output.compile_subgraph_reason
+    if reason is None or reason.graph_break:
+        found.why_not_whole = f"Python runs between its graphs: {_said(str(reason.reason) if reason else '')}"
+        return found
+    if output.random_calls:
+        found.why_not_whole = "it draws random numbers of the host"
+        return found
+    effects = output.side_effects
+    for each in list(effects.id_to_variable.values()):
+        if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
+            continue
+        stored = effects.store_attr_mutations.get(each)
+        is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
+        if each.source is None or not is_constant:
+            what = _name_of(each.source) if each.source is not None else type(each).__name__
+            found.why_not_whole = f"it changes {what}"
+            return found
+        for name, value in stored.items():
+            found.stores.append((_name_of(each.source), name, value.as_python_constant()))
+    if effects.tensor_hooks or effects.save_for_backward:
+        found.why_not_whole = "it registers hooks on tensors"
+    return found
+
+
+def _name_of(source: Any) -> str:
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def _entries(root: Any) -> list[Any]:
+    return list(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__))
+
+
+def _root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A frame of this function's own for Dynamo to begin at: entries are kept by code object."""
+    fn = _under(fn)
+
+    def root(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    _prepare_dynamo()
+    code = root.__code__.replace(co_name="call", co_filename="<graphed>")
+    names = {"__builtins__": __builtins__, "__name__": __name__}
+    return types.FunctionType(code, names, "call", None, root.__closure__)
+
+
+@functools.cache
+def _prepare_dynamo() -> None:
+    """Have Dynamo skip the room whose functions stand in the place of torch's while something is captured.
+
+    And tell it the shapes of what torch's encoder layer calls in inference: without them it breaks there.
+    """
+    torch._dynamo.trace_rules.add("gfxgraph.capture")
+    for name in ("_transformer_encoder_layer_fwd",):
+        operation = getattr(torch.ops.aten, name, None)
+        if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
+            with contextlib.suppress(RuntimeError):  # somebody else has told it
+                torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
+
+
+def _said(why: str) -> str:
+    """What Dynamo says of a break, in one line: the kind of break, and what it was at."""
+    lines = [line.strip() for line in why.splitlines() if line.strip()]
+    at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
+    return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
+
+
+def is_compiled(fn: Any) -> bool:
+    """True for what ``torch.compile`` made."""
+    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch._dynamo.OptimizedModule)
+
+
+def _under(fn: Any) -> Any:
+    """The function under ``torch.compile``."""
+    while is_compiled(fn):
+        fn = fn._orig_mod if isinstance(fn, torch._dynamo.OptimizedModule) else fn._torchdynamo_orig_callable
+    return fn
+
+
+class _Versions:
+    """Which tensors are written to inside a block: FX graphs that run inside tell what they were given."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Tensor, int]] = {}
+
+    def __enter__(self) -> None:
+        self._outer, _local.versions = _local.versions, self
+
+    def __exit__(self, *error: object) -> None:
+        _local.versions = self._outer
+
+    def note(self, inputs: Any) -> None:
+        """These are about to be given to an FX graph."""
+        for each in inputs:
+            if isinstance(each, Tensor) and not each.is_inference():
+                self._before.setdefault(id(each), (each, each._version))
+
+    def written_among(self, tensors: list[Tensor]) -> list[Tensor]:
+        found = [self._before[id(t)] for t in tensors if id(t) in self._before]
+        return [t for t, version in found if t._version != version]
+
+
+def note_inputs(inputs: Any) -> None:
+    """Called by a piece before its FX graph runs as it stands."""
+    if _local.versions is not None:
+        _local.versions.note(inputs)

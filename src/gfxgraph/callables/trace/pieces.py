@@ -1,0 +1,118 @@
+"""One FX graph that Dynamo gave, captured and replayed where Dynamo's code calls it.
+
+    inputs ── no gradients ──> region: what stays in place is bound to its address, the rest is copied in
+           ── gradients    ──> forward and backward as two graphs; every tensor is an argument, parameters too
+           ── being warmed up, compared or captured by somebody else ──> the FX graph as it stands
+
+The graph's inputs that come from outside the function's arguments (parameters, buffers, attributes) are expected
+to stay in place; one that does not is copied from then on. Dynamo's guards have been asked before a piece runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.draws import Draws
+from gfxgraph.callables.signature import mode_key, tensor_key
+from gfxgraph.callables.trace.frontend import Found, is_outside, is_raw, note_inputs
+from gfxgraph.callables.trace.region import Region, Wanted
+from gfxgraph.callables.training.gradients import Gradients
+from gfxgraph.process import bridge
+from gfxgraph.types import ReplayMode
+
+
+class Piece:
+    """A callable in the place of one FX graph."""
+
+    def __init__(self, found: Found, name: str, max_graphs: int) -> None:
+        self._graph = found.graph.forward
+        placeholders = [node for node in found.graph.graph.nodes if node.op == "placeholder"]
+        self._static = [i for i, source in enumerate(found.sources) if is_outside(source)]
+        self.region = Region(
+            lambda inputs: self._graph(*inputs),
+            self._static,
+            [],
+            wanted=Wanted(max_graphs=max_graphs),
+            mode=ReplayMode.STANDARD,
+            alignment=1,
+            name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",
+        )
+        self._with_gradients: dict[Any, Gradients] = {}
+        self._max_graphs = max_graphs
+        self._has_run = False
+        self.is_drawless = False
+        """Its first run took no random numbers from the device's default generator."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        state = bridge.process_for_callables()
+        if state is None or torch.cuda.is_current_stream_capturing():
+            return self._graph(*inputs)
+        note_inputs(inputs)
+        if not self._has_run:
+            return self._first(inputs)
+        if is_raw():
+            return self._graph(*inputs)
+        if self.region.why_eager:
+            self.region.count_eager(self.region.why_eager)
+            return self._graph(*inputs)
+        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
+            try:
+                return self._differentiable(inputs)
+            except RunEagerly as eager:
+                self.region.count_eager(eager.why)
+                return self._graph(*inputs)
+        return self.region(list(inputs))
+
+    def _first(self, inputs: Sequence[Any]) -> Any:
+        """The first call, eagerly: what does it do that no graph can, and what do its results share?"""
+        self._has_run = True
+        tensors = [t for t in inputs if isinstance(t, Tensor)]
+        host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
+        versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
+        random = torch.get_rng_state()
+        on_device = [t.get_device() for t in tensors if t.is_cuda]
+        with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
+            result = self.region.look(list(inputs))
+        self.is_drawless = draws.none
+        if not torch.equal(random, torch.get_rng_state()):
+            self.region.stay_eager("it draws random numbers of the host")
+        elif versions != [t._version for t in host]:
+            self.region.stay_eager("it writes to a tensor on the host")
+        elif layouts != [tensor_key(t) for t in tensors]:
+            self.region.stay_eager("it changes the shape or the layout of an argument")
+        elif not is_raw():
+            self.region.count_eager("warm-up")
+        return result
+
+    def _differentiable(self, inputs: Sequence[Any]) -> Any:
+        """A call that may be differentiated.
+
+        Raises:
+            RunEagerly: it is for the FX graph itself.
+        """
+        if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
+            raise RunEagerly("autograd's saved tensors are not kept as they are here (checkpointing)")
+        in_place = [i for i in self._static if isinstance(inputs[i], Tensor) and inputs[i].is_cuda]
+        tensors = [each for each in inputs if isinstance(each, Tensor)]
+        others = tuple(each for each in inputs if not isinstance(each, Tensor))
+        if not all(t.is_cuda and t.layout is torch.strided for t in tensors):
+            raise RunEagerly("an input of a differentiable piece is not on the device")
+        addresses = tuple(inputs[i].data_ptr() for i in in_place)
+        key = (*[tensor_key(t) for t in tensors], others, addresses, mode_key())
+        known = self._with_gradients.get(key)
+        if known is None:
+            if len(self._with_gradients) >= self._max_graphs:
+                raise RunEagerly("more signatures than max_graphs")
+            known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.is_drawless)
+            self.region.gradients.append(known)
+        return known(inputs)
+
+
+def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece:
+    """A callable for an FX graph of the function called ``name``."""
+    return Piece(found, name, max_graphs)

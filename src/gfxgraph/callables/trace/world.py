@@ -26,6 +26,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import gc
 import inspect
 import itertools
 import operator
@@ -189,7 +190,10 @@ class World:
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         try:
             for owner, name, value in (*self.granted, *self.stores):
-                watch.attribute(owner, name, value)
+                if isinstance(owner, type):
+                    watch.of_class(owner, name)
+                else:
+                    watch.attribute(owner, name, value)
                 if isinstance(value, list | dict):
                     watch.content(value)
         except _Unwatchable as what:
@@ -370,6 +374,14 @@ class _Watch:
         else:
             raise _Unwatchable(f"{source}, a {type(value).__qualname__}")
 
+    def of_class(self, owner: type, name: str) -> None:
+        """Watch what instances of a class find under a name: in the dicts of all its bases."""
+        for base in owner.__mro__:
+            if base.__module__ != "builtins":
+                (own,) = (each for each in gc.get_referents(base.__dict__) if isinstance(each, dict))
+                self.dicts[id(own)] = own
+                self.keys.setdefault(id(own), set()).add(name)
+
     def content(self, value: list[Any] | dict[Any, Any]) -> None:
         """Watch what a container holds."""
         if isinstance(value, list):
@@ -471,6 +483,8 @@ def _granted(
             elif name in named and isinstance(value, _DATA) and not name.startswith("__"):
                 yield kind, name, value
     for function in called:
+        if _PACKAGES.search(function.__code__.co_filename):
+            continue  # nobody gives a library's function other defaults
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
 

@@ -8,6 +8,6 @@ from tests.conformance import state_programs
 
 
 @pytest.mark.parametrize("seed", range(0, 24, 2))
-def test_answers_and_state_are_eagers(seed):
+def test_answers_and_state_are_eagers(platform, seed):
     """One random sequence of calls and changes."""
     state_programs.play(seed, n_calls=10)

@@ -88,7 +88,7 @@ OPS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x / x.shape[0],
     lambda x, y: x / x.shape[-1],
     lambda x, y: x[torch.arange(x.shape[0])],
-    lambda x, y: x[(x.flatten()[:2].abs() % 2).long()],
+    lambda x, y: x[(x.flatten()[:2].abs() % min(2, x.shape[0])).long()],
     lambda x, y: x[(y.flatten()[:2] * 2).long().clamp(-1, 1)],
     lambda x, y: x.gather(-1, x.argmax(-1, keepdim=True)),
     lambda x, y: x.gather(0, x.argmax(0, keepdim=True)),

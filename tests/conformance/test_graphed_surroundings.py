@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import torch
@@ -279,3 +280,18 @@ print(replays, g.stats()["captures"])
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip() == "[0, 1, 2, 2, 3] 2", run.stdout + run.stderr
+
+
+def test_a_constant_that_each_call_leaves_is_put_back():
+    """An attribute that the function sets to the same value each time is set again after somebody else has set it."""
+    box = types.SimpleNamespace(last="")
+
+    def f(x):
+        box.last = "f"
+        return x * 2
+
+    g = gfxgraph.graphed(f)
+    for i in range(6):
+        box.last = "other" if i > 2 else box.last
+        x = X()
+        assert torch.equal(g(x), x * 2) and box.last == "f", i

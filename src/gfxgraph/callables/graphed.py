@@ -226,6 +226,8 @@ class Graphed(Capturing):
                 return None
         if world.why_eager:
             raise RunEagerly(world.why_eager)
+        if not world.stores_are_there():
+            raise InPieces("an attribute that each call sets has been set to something else")
         if world.why_pieces:
             raise InPieces(world.why_pieces)
         if world.written_homes and any(t.untyped_storage().data_ptr() in world.written_homes for t in call.tensors):

@@ -113,6 +113,10 @@ class World:
         """Dynamo's own answer for this call: True where the trace holds for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
 
+    def stores_are_there(self) -> bool:
+        """False where a constant that each call leaves in an object is not there: a replay would not put it back."""
+        return all(getattr(owner, name, _NOTHING) == value for owner, name, value in self.stores)
+
     def is_stale(self) -> bool:
         """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
         return any(_held(owner, name) is not value for owner, name, value in self.granted)

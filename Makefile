@@ -20,7 +20,7 @@ export PROMPT TORCH_INDEX_URL PYTHON
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
-	@echo "make check                 ruff, strict mypy, import rules, slow expressions"
+	@echo "make check                 ruff and its format, strict mypy, import rules, slow expressions"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
@@ -46,6 +46,7 @@ demo: $(VENV)/.ready
 
 check: $(VENV)/.ready-dev
 	@echo "check: ruff" && $(BIN)/ruff check --quiet --output-format concise .
+	@echo "check: ruff format" && $(BIN)/ruff format --quiet --check . || { $(BIN)/ruff format --diff .; exit 1; }
 	@echo "check: mypy" && $(BIN)/mypy --no-error-summary
 	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }

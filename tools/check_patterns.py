@@ -5,7 +5,8 @@
 The expressions are those that run: ``re`` hands out recorders while every rule audits its own examples. For each
 expression, inputs are made from its own parts: what leads to a repetition, the repetition pumped up to 8 KB, and
 an end that does not match. That finds overlapping and nested repetitions, and searches that start over at every
-character. An expression is tried the way it is used (search, match, fullmatch), in processor time.
+character. An expression is tried the way it is used (search, match, fullmatch), in processor time, the best of
+three, scaled by what a search of known cost takes now: a busy or slow machine fails nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE, LIMIT_S = 8192, 0.050
+REFERENCE_S = 0.035  # what `machine_scale` searches for took this where the limit was set: a 2-core Xeon, Python 3.11
 BUDGET_S = 1.0  # for one expression: beyond it, what was found so far stands
 SMALL = 1024  # tried first; an expression that is quadratic is slow enough here to be tried at full size
 USES = ("search", "match", "fullmatch", "finditer", "findall", "sub", "split")
@@ -191,6 +193,12 @@ def seconds(pattern: re.Pattern[str], use: str, text: str) -> float:
     return time.process_time() - started
 
 
+def machine_scale() -> float:
+    """How much slower than the reference this machine is now; at least 1."""
+    pattern = _real["compile"](r"(?:\\.|[^\]\\]){0,200}\]")
+    return max(1.0, min(seconds(pattern, "search", "[\\a" * 1024) for _ in range(3)) / REFERENCE_S)
+
+
 def slowest(pattern: re.Pattern[str], use: str) -> tuple[float, str]:
     """The longest time on 8 KB, and how the text begins."""
     from gfxgraph.port.budget import OutOfTimeError, processor_time
@@ -205,7 +213,7 @@ def slowest(pattern: re.Pattern[str], use: str) -> tuple[float, str]:
                     if seconds(pattern, use, small[: 2 * SMALL]) < LIMIT_S / 80:
                         continue
                     text = (lead + pump * (SIZE // len(pump)) + end)[:SIZE]
-                    took = min(seconds(pattern, use, text) for _ in range(2))
+                    took = min(seconds(pattern, use, text) for _ in range(3))
             except OutOfTimeError:
                 took, text = 0.5, small
             if took > worst:
@@ -221,7 +229,7 @@ def main() -> None:
     bad = 0
     for (pattern, flags, use), place in sorted(seen.items(), key=lambda item: item[1]):
         took, text = slowest(_real["compile"](pattern, flags), use)
-        if took > LIMIT_S:
+        if took > LIMIT_S and took > LIMIT_S * machine_scale():
             bad += 1
             print(f"{place}: {use} takes {1000 * took:.0f} ms on 8 KB of {text!r}\n    {pattern[:160]}", flush=True)
     print(f"check_patterns: {len(seen)} expressions, {bad} slow")

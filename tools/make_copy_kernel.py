@@ -1,6 +1,6 @@
 """Write src/gfxgraph/driver/copies.ptx from the source in copies.py; needs nvcc.
 
-    python tools/make_copy_kernel.py
+python tools/make_copy_kernel.py
 """
 
 from __future__ import annotations

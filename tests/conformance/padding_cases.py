@@ -198,7 +198,9 @@ CASES = {
     ),
     # the size as a number
     "times size": refused("aten::mul", lambda x: (x + 1) * x.shape[0]),
-    "reversed positions": refused("aten::flip", lambda x: x + torch.arange(x.shape[0], device="cuda").flip(0)[:, None]),
+    "reversed positions": refused(
+        "aten::flip", lambda x: x + torch.arange(x.shape[0], device="cuda").flip(0)[:, None]
+    ),
     "linspace": refused("", lambda x: x + torch.linspace(0, 1, x.shape[0], device="cuda")[:, None]),
     "number returned": refused("result", lambda x: (x * 2, x.shape[0])),
     # results
@@ -214,7 +216,9 @@ CASES = {
     "embedding mean": table_step(lambda e: e.mean(0), "aten::mean"),
     "embedding sum": table_step(lambda e: e.sum(0), "aten::sum"),
     "index no table has": weighted(F.embedding, "", args=lambda n: (ids(n)[0] % HIDDEN,), pad={"x": -1}),
-    "loss over labels": refused("aten::nll_loss_forward", lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED),
+    "loss over labels": refused(
+        "aten::nll_loss_forward", lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED
+    ),
     # attention
     "attention, no mask": refused(SOFTMAX, attention, heads, dynamic=SEQ),
     "attention, zeros for an additive mask": refused(
@@ -249,15 +253,11 @@ CASES = {
     "cache by index, read": cache_case(True),
     "calls counted outside": named(counter, None),
     "argument written": named(writes_argument, None),
-    "attention, mask promised": fine(
-        attention, with_mask(None), dynamic={**SEQ, "mask": {3: "n"}}, pad={"mask": 0}
-    ),
+    "attention, mask promised": fine(attention, with_mask(None), dynamic={**SEQ, "mask": {3: "n"}}, pad={"mask": 0}),
     "attention, additive mask": fine(
         attention, with_mask(-1e9), dynamic={**SEQ, "mask": {3: "n"}}, pad={"mask": -1e9}
     ),
-    "loss with ignored labels": fine(
-        lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED, pad={"y": -100}
-    ),
+    "loss with ignored labels": fine(lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED, pad={"y": -100}),
     "any": fine(lambda x: x.any(0), lambda n: (torch.rand(n, 3, device="cuda") > 0.7,)),
     "all": fine(lambda x: x.all(0), lambda n: (torch.rand(n, 3, device="cuda") > 0.2,)),
     "probabilities": fine(

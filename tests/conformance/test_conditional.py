@@ -365,7 +365,9 @@ def test_a_loop_whose_step_changes_its_state_says_what_it_became(platform):
     loop = WhileLoop(lambda x: x.sum() < 5, lambda x: torch.cat([x, x]), max_steps=3)
     with pytest.raises(gfxgraph.CaptureError) as caught:
         loop(torch.ones(2, device="cuda"))
-    assert caught.value.code == "loop_state" and "float32[2]" in str(caught.value) and "float32[4]" in str(caught.value)
+    assert (
+        caught.value.code == "loop_state" and "float32[2]" in str(caught.value) and "float32[4]" in str(caught.value)
+    )
 
 
 # -- several steps in one launch ------------------------------------------------------------------------------
@@ -570,7 +572,9 @@ def test_the_documents_examples_run(platform, capsys):
     program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S))
     with torch.enable_grad():
         exec(compile(program, str(page), "exec"), {"__name__": "page"})
-    newton, composition, training = re.fullmatch(r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S).groups()
+    newton, composition, training = re.fullmatch(
+        r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S
+    ).groups()
     assert re.fullmatch(r"\d+ False \d+", newton) and "one launch" in composition and training == "1 "
     assert gfxgraph.stats()["fallback_count"] == 0
 

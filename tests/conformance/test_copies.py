@@ -215,7 +215,10 @@ def test_without_the_kernel_calls_are_as_before(platform, monkeypatch, broken):
         assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
     assert launches(g) == [] and g.stats()["replays"] == 5
     why = {"refused": "no", "wrong": "it copied wrongly", "absent": "the runtime cannot load a kernel"}[broken]
-    assert f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not to be had: '}{why}" in g.explain()
+    assert (
+        f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not to be had: '}{why}"
+        in g.explain()
+    )
     assert kinds().count("no_copy_kernel") == (broken != "absent")
 
 

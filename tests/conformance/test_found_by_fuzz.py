@@ -326,7 +326,10 @@ def test_parts_of_a_composite_operation_under_autocast(platform, is_outside):
             with torch.autocast("cuda", enabled=False):
                 return y, x.square()
 
-    with torch.inference_mode(), torch.autocast("cuda", enabled=is_outside, dtype=torch.bfloat16, cache_enabled=False):
+    with (
+        torch.inference_mode(),
+        torch.autocast("cuda", enabled=is_outside, dtype=torch.bfloat16, cache_enabled=False),
+    ):
         eager = body()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

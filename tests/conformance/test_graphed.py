@@ -88,7 +88,12 @@ def test_any_tree_in_and_out():
             total = total + item[0]
         if flag:
             total = total - named["w"]["deep"][1]
-        return {"pair": Pair(total, total * 2), "batch": Batch(batch.ids + 1, 3.0), "n": None, "l": [total, "text", 7]}
+        return {
+            "pair": Pair(total, total * 2),
+            "batch": Batch(batch.ids + 1, 3.0),
+            "n": None,
+            "l": [total, "text", 7],
+        }
 
     g = gfxgraph.graphed(f)
     for i in range(4):

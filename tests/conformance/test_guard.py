@@ -13,7 +13,9 @@ from gfxgraph import simulator
 from gfxgraph.core.strides import Oddity
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
+)
 
 
 @pytest.fixture(params=PROFILES)
@@ -278,7 +280,9 @@ def test_validate_layout_names_what_is_odd(safe):
     assert gfxgraph.validate_layout(x)
     report = gfxgraph.validate_layout(x[:, :2].t(), "mask")
     assert set(report.oddities) == {Oddity.PERMUTED, Oddity.GAPS, Oddity.SHARED}
-    assert str(report).startswith("mask: gaps between its elements, not in row-major order, a part of a larger storage (")
+    assert str(report).startswith(
+        "mask: gaps between its elements, not in row-major order, a part of a larger storage ("
+    )
     assert gfxgraph.validate_layout(x[:1].expand(5, 4)).oddities[0] is Oddity.BROADCAST
     with pytest.raises(gfxgraph.CaptureError, match="unsafe_layout"):
         gfxgraph.validate_layout(x[1:], strict=True)

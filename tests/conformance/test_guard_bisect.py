@@ -16,7 +16,9 @@ from gfxgraph.core.reproducer import FaultKind
 from gfxgraph.guard import bisect
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
+)
 SOURCE = str(Path(gfxgraph.__file__).parents[1])
 
 
@@ -56,7 +58,10 @@ def test_the_first_operation_that_differs_is_named(profile, tmp_path, monkeypatc
         assert (found.n_ops, found.n_ops_before, found.script) == (2, 7, tmp_path / "small.py")
         assert x.tolist() == before
     # The operation alone with made-up values, with the very values, then with what it depends on.
-    calls = [[line.split("torch.ops.")[1].split("(")[0] for line in text.splitlines() if "torch.ops." in line] for text in tried]
+    calls = [
+        [line.split("torch.ops.")[1].split("(")[0] for line in text.splitlines() if "torch.ops." in line]
+        for text in tried
+    ]
     assert calls == [["aten.cumsum.default"]] * 2 + [["aten.sigmoid.default", "aten.cumsum.default"]]
     assert "random(0, torch.float32" in tried[0] and "data('" in tried[1]
     assert (tmp_path / "small.py").read_text() == tried[2]
@@ -167,7 +172,11 @@ print("not reached")
 @pytest.mark.parametrize(
     ("profile", "detail", "shown"),
     [
-        ("cuda", "index 100 is out of bounds for dimension 0 with size 8", "REPRODUCED: the replay failed: CUDA error"),
+        (
+            "cuda",
+            "index 100 is out of bounds for dimension 0 with size 8",
+            "REPRODUCED: the replay failed: CUDA error",
+        ),
         ("hip+fault=aten::gather", "hipErrorIllegalAddress (700)", "REPRODUCED: the replay failed: HIP error"),
         ("hip+abort=aten::gather", "SIGABRT", ""),
     ],

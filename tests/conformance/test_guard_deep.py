@@ -15,7 +15,9 @@ from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard import zoned_pool
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton, write_bytes
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
+)
 
 
 @pytest.fixture(params=PROFILES)

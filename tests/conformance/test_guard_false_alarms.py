@@ -20,7 +20,9 @@ from tests.conformance import test_engine_patterns as engines
 from tests.conformance.conftest import Surface
 from tests.conformance.guarding import PROFILES, guarded
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
+)
 TAKES_ALL = os.environ.get("GFXGRAPH_TEST_ALL") == "1"
 TIERS = [1, 2]
 

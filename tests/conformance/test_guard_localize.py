@@ -18,7 +18,9 @@ from gfxgraph.simulator.driver import SimDriver
 from gfxgraph.types import NodeKind
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands in for the only card there is")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
+)
 SOURCE = str(Path(gfxgraph.__file__).parents[1])
 
 

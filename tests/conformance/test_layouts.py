@@ -111,7 +111,10 @@ def test_sizes_that_are_not_declared_may_vary_too(mode: str, platform: str) -> N
         for size in shapes:
             for dtype in (torch.float32, torch.float64):
                 for rows in (2, 3):
-                    x, k = torch.randn(*size, device="cuda", dtype=dtype), torch.randn(rows, 2, device="cuda", dtype=dtype)
+                    x, k = (
+                        torch.randn(*size, device="cuda", dtype=dtype),
+                        torch.randn(rows, 2, device="cuda", dtype=dtype),
+                    )
                     y = g(x, k)
                     assert y.dtype == dtype and torch.equal(y, x * 2 + k[0, 0]), size
     assert g.stats()["replays"] > 10

@@ -340,7 +340,10 @@ def test_a_function_that_is_not_traced_is_judged_by_running_it_without_data(step
 @ON_ONE
 def test_one_row_is_the_same_program(platform):
     """Dynamo traces a size of one on its own; the graph does the same, unless the function asks for that size."""
-    for step, is_served in ((lambda x: x.cumsum(0) + x.shape[1], True), (lambda x: x * (2 if len(x) == 1 else 3), False)):
+    for step, is_served in (
+        (lambda x: x.cumsum(0) + x.shape[1], True),
+        (lambda x: x * (2 if len(x) == 1 else 3), False),
+    ):
         g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[4])
         for n in (3, 3, 3, 1, 1, 1):
             x = torch.randn(n, 4, device="cuda")

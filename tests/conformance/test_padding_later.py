@@ -92,16 +92,20 @@ HARMFUL = {
     "index limited by the size": Case(
         lambda x, i: x[i.clamp(max=x.shape[0] - 1)], with_rows(ints, 0, 2), with_rows(ints, -1, -2), X
     ),
-    "index computed from the data": Case(
-        row_by_value, lambda: (rows().clamp(-0.9, 0.9),), lambda: (rows() * 90,), X
-    ),
+    "index computed from the data": Case(row_by_value, lambda: (rows().clamp(-0.9, 0.9),), lambda: (rows() * 90,), X),
     "flag": Case(lambda x, f: torch.where(f, x.mean(0), x[0]), with_rows(bools, 0), with_rows(bools, 1), X),
-    "flag that was set": Case(lambda x, f: torch.where(f, x[0], x.mean(0)), with_rows(bools, 1), with_rows(bools, 0), X),
-    "flag as a number": Case(lambda x, f: torch.where(f > 0, x.mean(0), x[0]), with_rows(ints, 0), with_rows(ints, 1), X),
+    "flag that was set": Case(
+        lambda x, f: torch.where(f, x[0], x.mean(0)), with_rows(bools, 1), with_rows(bools, 0), X
+    ),
+    "flag as a number": Case(
+        lambda x, f: torch.where(f > 0, x.mean(0), x[0]), with_rows(ints, 0), with_rows(ints, 1), X
+    ),
     "gate": Case(lambda x, f: x + f * x.mean(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
     "flag beside a gate": Case(
-        lambda x, f, k: k * torch.where(f, x.mean(0), x[0]), lambda: (rows(), bools(0), ints(1)),
-        lambda: (rows(), bools(1), ints(2)), X
+        lambda x, f, k: k * torch.where(f, x.mean(0), x[0]),
+        lambda: (rows(), bools(0), ints(1)),
+        lambda: (rows(), bools(1), ints(2)),
+        X,
     ),
     "temperature": Case(lambda x, f: (x * f).softmax(0), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
     "mask on everywhere": Case(
@@ -142,7 +146,11 @@ HARMFUL = {
         "chunks",
     ),
     "pieces and a flag": Case(
-        lambda x, f: torch.where(f, x.mean(0), x), lambda: (rows(19), bools(0)), lambda: (rows(19), bools(1)), X, "chunks"
+        lambda x, f: torch.where(f, x.mean(0), x),
+        lambda: (rows(19), bools(0)),
+        lambda: (rows(19), bools(1)),
+        X,
+        "chunks",
     ),
 }
 # The function may be right with padding, but only for lengths and indices that no graph knows of.
@@ -163,12 +171,12 @@ HARMFUL |= {
         {"x": {0: "b", 1: "n"}, "lengths": {0: "b"}},
     ),
     "pooled by lengths": Case(pooled, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
-    "last token by lengths": Case(last_token, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ),
+    "last token by lengths": Case(
+        last_token, lambda: (sequences(), ints(3, 5)), lambda: (sequences(), ints(1, 4)), SEQ
+    ),
 }
 HARMLESS = {
-    "index never below zero": Case(
-        lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X
-    ),
+    "index never below zero": Case(lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X),
     "flag of rows": Case(lambda x, f: torch.where(f, x * 2, x - 1), with_rows(bools, 0), with_rows(bools, 1), X),
     "gate of rows": Case(lambda x, f: x + f * x.flip(1), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
     "mask of rows": Case(

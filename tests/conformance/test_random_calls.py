@@ -87,7 +87,11 @@ class Arrival:
 
 
 arrivals = st.builds(
-    Arrival, st.integers(1, 9), st.sampled_from([WIDTH, WIDTH, WIDTH, 6]), st.sampled_from(list(LAYOUTS)), st.integers(0, 99)
+    Arrival,
+    st.integers(1, 9),
+    st.sampled_from([WIDTH, WIDTH, WIDTH, 6]),
+    st.sampled_from(list(LAYOUTS)),
+    st.integers(0, 99),
 )
 programs = st.lists(st.tuples(st.sampled_from(list(FRAGMENTS)), st.integers(0, 3)), min_size=1, max_size=4)
 

@@ -121,7 +121,9 @@ def test_what_changes_on_one_rank_is_captured_anew_by_all(scenarios):
     first, second = both(scenarios, "one_rank_changes")
     assert first["seen"] == second["seen"] and first["captures"] == second["captures"] == 3
     assert first["seen"][-1] == 1 and 0 in first["seen"][4:14]
-    assert any("factor" in why for why in second["eager"]) and sum(first["eager"].values()) < sum(second["eager"].values())
+    assert any("factor" in why for why in second["eager"]) and sum(first["eager"].values()) < sum(
+        second["eager"].values()
+    )
 
 
 def test_effects_in_python_on_one_rank_keep_all_from_capturing(scenarios):

@@ -195,7 +195,9 @@ def test_an_unknown_layout_is_named(monkeypatch):
 
     def unknown(self, node, layout=None):
         found = real(self, node, layout)
-        return KernelParams(found.grid, found.block, 0, found.func, None, why_unknown="hipKernelGetParamInfo is missing")
+        return KernelParams(
+            found.grid, found.block, 0, found.func, None, why_unknown="hipKernelGetParamInfo is missing"
+        )
 
     monkeypatch.setattr(simulator.SimDriver, "node_params", unknown)
     g = gfxgraph.graphed(step, moved="relocate")

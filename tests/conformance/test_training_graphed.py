@@ -326,8 +326,6 @@ def test_switching_off_puts_torchs_function_back(platform):
     assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables
 
 
-
-
 # -- graphed() where results need gradients -------------------------------------------------------------------
 
 

@@ -40,9 +40,7 @@ REPEATS = 3  # of both runs, where they differed
 # Long runs, which the emulator cannot end in time.
 LEFT_OUT = ("Perf", "MultiThread", "Complex", "Complx", "Stress")
 # What fails without the library and passes with it, as it should.
-MENDED = {
-    "Unit_hipStreamEndCapture_Negative_InvalidatedStateReset": "HIP before 7.14 leaves the stream invalid"
-}
+MENDED = {"Unit_hipStreamEndCapture_Negative_InvalidatedStateReset": "HIP before 7.14 leaves the stream invalid"}
 MAIN = ("main.cc", "hip_test_context.cc", "hip_test_features.cc", "hip_test_params.cc", "hip_test_listener.cc")
 FLAGS = ("-O1", "-w", "-std=c++17", "-DHT_AMD=1", "-D__HIP_PLATFORM_AMD__")
 

@@ -283,9 +283,7 @@ def test_one_byte_past_a_buffer_is_found_on_either_side(tmp_path):
     reports = [re.sub(r"\S*program\.py:", "program.py:", report) for report in reports if report.strip()]
     place = f"program.py:{line((BYTES, 'a = x'))} to program.py:{line((BYTES, 'return a + 1'))}"
     assert [report.rstrip("\n").replace("`a`", "output of aten::mul") for report in reports] == [
-        BYTE_REPORT.format(
-            offset=offset, replay=replay, place=place, made=f"program.py:{line((BYTES, 'a = x'))}"
-        )
+        BYTE_REPORT.format(offset=offset, replay=replay, place=place, made=f"program.py:{line((BYTES, 'a = x'))}")
         for offset, replay in ((32, 2), (-1, 4))
     ]
 

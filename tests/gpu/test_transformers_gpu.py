@@ -277,8 +277,10 @@ def test_attention_over_shared_heads_changes_no_bit(shape, cudnn, dtype, monkeyp
             if attention.repeats_itself(given, wanted, 50 if differs else 5):
                 n_compared += 1
                 # cuDNN's kernels do not all repeat themselves on a busy device.
-                assert not differs or cudnn and any(
-                    not attention.same_bits(attention.attend(*given, way), made) for _ in range(50)
+                assert (
+                    not differs
+                    or cudnn
+                    and any(not attention.same_bits(attention.attend(*given, way), made) for _ in range(50))
                 ), (way, n_seen)
             else:
                 assert torch.allclose(made, wanted, rtol=1e-2, atol=2e-2), (way, n_seen)

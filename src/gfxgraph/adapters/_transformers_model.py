@@ -153,9 +153,7 @@ class Accelerated:
             else:
                 self.compiled[key] = (decoder, made)
 
-        self.compiling[key] = compiling.start(
-            decoder, lambda: Decoder(model, arena, *key), self.compile, done
-        )
+        self.compiling[key] = compiling.start(decoder, lambda: Decoder(model, arena, *key), self.compile, done)
 
     def wait(self) -> None:
         """Wait until nothing is being compiled."""

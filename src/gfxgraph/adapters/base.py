@@ -147,9 +147,7 @@ class Adapter(ABC):
                     "engine_missing", engine=self.name, module=self.module, supported=self.supported
                 )
             if not self._knows(version):
-                raise ActivationError(
-                    "engine_version", engine=self.name, version=version, supported=self.supported
-                )
+                raise ActivationError("engine_version", engine=self.name, version=version, supported=self.supported)
             undo = Undo()
             try:
                 for part in missing:

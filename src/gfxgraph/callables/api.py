@@ -126,7 +126,16 @@ def graphed(
     mode = mode if mode is not None else policy
     chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
     options = Options(
-        dynamic, buckets, Above(above), budget, pad, chosen, MovedInput(moved), warmup, max_graphs, strict,
+        dynamic,
+        buckets,
+        Above(above),
+        budget,
+        pad,
+        chosen,
+        MovedInput(moved),
+        warmup,
+        max_graphs,
+        strict,
         assume_pure,
     )
     made = Graphed(fn, options, make_piece=make_piece) if threads == "serial" else GraphedPerThread(fn, options)

@@ -1,8 +1,8 @@
 """The part of a graphed callable that captures: warm-up, room, attempts, and what a capture says of the next.
 
-    warm-up, eager ──> room under the limit ──> attempt ──> captured
-                                                   ├─ out of memory: everything else is given back, once more
-                                                   └─ it cannot be captured: eager for good, with the reason
+warm-up, eager ──> room under the limit ──> attempt ──> captured
+                                               ├─ out of memory: everything else is given back, once more
+                                               └─ it cannot be captured: eager for good, with the reason
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def launched(graphs: Iterable[Any]) -> ExitStack:
         stack.enter_context(one_replay(graph))
     return stack
 
+
 def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
     """Numbers of the static inputs that a replay writes."""
     places = [span(place) for place in writes_of(graph)]

@@ -105,9 +105,7 @@ class StaticInput:
     new_nbytes: int = 0
 
     @classmethod
-    def like(
-        cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int
-    ) -> StaticInput:
+    def like(cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int) -> StaticInput:
         """A buffer for tensors like ``example``; with a ``size`` for all whose dims are in its order."""
         with torch.inference_mode(False), torch.no_grad():
             wanted = tuple(size) if size is not None else tuple(example.size())

@@ -34,6 +34,7 @@ RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
+
 @dataclass(slots=True)
 class Result:
     """One tensor of the captured result.

@@ -1,9 +1,9 @@
 """The part of a graphed callable that is about sizes and choices: buckets, padding, chunks, eager or graph.
 
-    a padded call of a new size ── verdict on the graph, one comparison ── replays from now on
-                                └─ refused: eager, with the operation named
-    a call above every bucket   ── in pieces, where the verdict allows it; else eager
-    adaptive                    ── the way that was measured to be faster
+a padded call of a new size ── verdict on the graph, one comparison ── replays from now on
+                            └─ refused: eager, with the operation named
+a call above every bucket   ── in pieces, where the verdict allows it; else eager
+adaptive                    ── the way that was measured to be faster
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
 
     def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
         if backend == "gfxgraph":  # also where the package is used without being installed
-
             register()
         make_stock(self, backend, *args, **kwargs)
 
@@ -58,9 +57,7 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     return undo
 
 
-def _compile(
-    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any
-) -> Any:
+def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any) -> Any:
     """What ``torch.compile`` with Inductor does with a traced graph."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config

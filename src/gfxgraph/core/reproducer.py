@@ -98,7 +98,7 @@ _ENDS_BY_SIGNAL = (
     "a runtime that ends the process at a fault ends it by SIGABRT instead."
 )
 
-_CAPTURE = '''
+_CAPTURE = """
 def captured(step, given):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -107,9 +107,9 @@ def captured(step, given):
         results = step(*given)
     return graph, results
 
-'''
+"""
 
-_DIFFERS = '''
+_DIFFERS = """
 expected = [t.clone() for t in step(*inputs())]
 given = inputs()
 graph, results = captured(step, given)
@@ -128,9 +128,9 @@ for number, (graphed, eager) in enumerate(zip(results, expected)):
         print(f"REPRODUCED: result {{number}} differs by {{gap:g}} between graph and eager")
         sys.exit(1)
 print("not reproduced")
-'''
+"""
 
-_CANNOT = '''
+_CANNOT = """
 given = inputs()
 try:
     step(*inputs())
@@ -141,9 +141,9 @@ except RuntimeError as error:
     import os
     os._exit(1)  # a failed capture may leave torch unable to end well
 print("not reproduced")
-'''
+"""
 
-_FAULTS = '''
+_FAULTS = """
 given = inputs()
 graph, results = captured(step, given)
 try:
@@ -155,7 +155,7 @@ except RuntimeError as error:
     import os
     os._exit(1)  # the device is gone
 print("not reproduced")
-'''
+"""
 
 
 def script(

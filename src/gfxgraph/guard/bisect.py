@@ -127,9 +127,7 @@ def bisect_program(
     return None
 
 
-def _differs(
-    program: Program, step: SegmentStep, number: int, progress: Progress | None
-) -> dict[str, Any] | None:
+def _differs(program: Program, step: SegmentStep, number: int, progress: Progress | None) -> dict[str, Any] | None:
     """What validation says of the first difference; the segment's eager results stand afterwards."""
     before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
     entries = step.tape.entries

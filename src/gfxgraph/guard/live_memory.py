@@ -129,11 +129,7 @@ def n_frees() -> tuple[int, int]:
 
 def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: Names) -> list[Allocation]:
     """Every live block, and in it every tensor, with names."""
-    found = [
-        Allocation(block.address, block.requested, "", block.where)
-        for block in memory.blocks
-        if block.is_live
-    ]
+    found = [Allocation(block.address, block.requested, "", block.where) for block in memory.blocks if block.is_live]
     named: dict[tuple[int, int], Allocation] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

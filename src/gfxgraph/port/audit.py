@@ -21,6 +21,7 @@ from gfxgraph.port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
 
+
 class AuditError(Exception):
     """The audit could not start; the message says why and what to do."""
 

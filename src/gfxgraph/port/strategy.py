@@ -61,7 +61,11 @@ def choose(audit: Audit, project: Project) -> Strategy:
     by_file: dict[str, set[str]] = {}
     for f in audit.findings:
         by_file.setdefault(f.path, set()).add(f.code)
-    native = {p for p, codes in by_file.items() if codes & {"untranslated-cuda", *_NO_COUNTERPART} and p in set(project.paths("cpp"))}
+    native = {
+        p
+        for p, codes in by_file.items()
+        if codes & {"untranslated-cuda", *_NO_COUNTERPART} and p in set(project.paths("cpp"))
+    }
     native |= set(sources)
     stuck = {p for p in native if by_file.get(p, set()) & _NO_COUNTERPART}
     triton = sum(1 for codes in by_file.values() if any(c.startswith("triton-") for c in codes))
@@ -73,21 +77,52 @@ def choose(audit: Audit, project: Project) -> Strategy:
             said = (f"no CUDA sources; {triton} files of Triton kernels, which compile for AMD",
                     f"没有 CUDA 源码；{triton} 个文件含 Triton 内核，可为 AMD 编译")  # fmt: skip
             return Strategy(Way.TRITON, (said,))
-        return Strategy(Way.NONE, (("no CUDA sources and no Triton kernels: packages, flags and gates only", "没有 CUDA 源码与 Triton 内核：只涉及软件包、标志与判断"),))
+        return Strategy(
+            Way.NONE,
+            (
+                (
+                    "no CUDA sources and no Triton kernels: packages, flags and gates only",
+                    "没有 CUDA 源码与 Triton 内核：只涉及软件包、标志与判断",
+                ),
+            ),
+        )
     if share > _MANY:
-        also = [(f"{triton} files of Triton kernels may take the place of the kernels", f"{triton} 个文件的 Triton 内核可替代这些内核")] if triton else []
-        rest = ("beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them", "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的")
+        also = (
+            [
+                (
+                    f"{triton} files of Triton kernels may take the place of the kernels",
+                    f"{triton} 个文件的 Triton 内核可替代这些内核",
+                )
+            ]
+            if triton
+            else []
+        )
+        rest = (
+            "beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them",
+            "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的",
+        )
         return Strategy(Way.TRITON if triton > len(native) else Way.DUAL, (counts, rest), tuple(also))
     if project.has_torch_extension:
-        why = ("a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling", "torch 扩展：在 ROCm 上构建时会自动转换源码，保留 CUDA 写法")
+        why = (
+            "a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling",
+            "torch 扩展：在 ROCm 上构建时会自动转换源码，保留 CUDA 写法",
+        )
         return Strategy(Way.HIPIFY, (why, counts))
     if project.has_hip_build:
-        return Strategy(Way.EXISTING, (("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"), counts))
+        return Strategy(
+            Way.EXISTING, (("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"), counts)
+        )
     cmake = any(True for _ in project.paths("cmake"))
     why = (
-        ("CMake builds the sources: an option marks them LANGUAGE HIP, a header gives CUDA's names HIP's meaning", "由 CMake 构建：用选项把源码标为 LANGUAGE HIP，用头文件把 CUDA 名称映射到 HIP")
+        (
+            "CMake builds the sources: an option marks them LANGUAGE HIP, a header gives CUDA's names HIP's meaning",
+            "由 CMake 构建：用选项把源码标为 LANGUAGE HIP，用头文件把 CUDA 名称映射到 HIP",
+        )
         if cmake
-        else ("no CMake and no torch extension: hipcc as the compiler, with a header of aliases", "没有 CMake 与 torch 扩展：以 hipcc 为编译器，加别名头文件")
+        else (
+            "no CMake and no torch extension: hipcc as the compiler, with a header of aliases",
+            "没有 CMake 与 torch 扩展：以 hipcc 为编译器，加别名头文件",
+        )
     )
     return Strategy(Way.HEADER, (why, counts))
 

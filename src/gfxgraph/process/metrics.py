@@ -119,7 +119,7 @@ def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[
     return list(found.values())
 
 
-_SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 

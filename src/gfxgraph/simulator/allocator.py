@@ -31,9 +31,7 @@ _SMALL_SEGMENT = 2 << 20
 _LARGE = 10 << 20
 _LARGE_SEGMENT = 20 << 20
 _GRANULE = 2 << 20
-_NO_USERS = (
-    'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{place}, please report a bug to PyTorch. '
-)
+_NO_USERS = 'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{place}, please report a bug to PyTorch. '
 
 
 class OutOfDeviceMemory(Exception):

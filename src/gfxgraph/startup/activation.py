@@ -260,5 +260,3 @@ def _exit_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., An
             raise
 
     return __exit__
-
-

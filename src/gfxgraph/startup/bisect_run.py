@@ -205,9 +205,7 @@ class Replays:
         )
         detail = str(self.again["detail"])
         shown, n_ops = script if script is not None else (None, 0)
-        self.watch.found(
-            Bisection(FaultKind.FAULT, entry.name, str(entry.where), detail, shown, n_ops, n_before)
-        )
+        self.watch.found(Bisection(FaultKind.FAULT, entry.name, str(entry.where), detail, shown, n_ops, n_before))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -67,7 +67,9 @@ class Machine:
         return [torch.tanh(y + 1) * 2]
 
     def compiled(self, fn=None, offload_copy=False, parameters=("x",), n_outputs=1):
-        program = self.migraphx.program(fn or self.step, dict.fromkeys(parameters, self.shape), [self.shape] * n_outputs)
+        program = self.migraphx.program(
+            fn or self.step, dict.fromkeys(parameters, self.shape), [self.shape] * n_outputs
+        )
         program.compile(self.migraphx.get_target("gpu"), offload_copy=offload_copy)
         return program
 

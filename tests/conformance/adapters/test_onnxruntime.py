@@ -256,7 +256,9 @@ class Session:
         return [self.engine.provider, "CPUExecutionProvider"]
 
     def get_provider_options(self):
-        known = {} if "option" in self.engine.faults else {self.engine.option: self.options.get(self.engine.option, "0")}
+        known = (
+            {} if "option" in self.engine.faults else {self.engine.option: self.options.get(self.engine.option, "0")}
+        )
         return {self.engine.provider: known}
 
     def io_binding(self):
@@ -362,7 +364,13 @@ def test_how_many_replays_are_validated_follows_the_defect_table(gpu, monkeypatc
 
     for rocm, arch, wanted in (("7.2.1", "gfx942", True), ("", "", False)):
         file = tmp_path / "machine.json"
-        about = {"platform": "hip" if rocm else "cuda", "rocm": rocm, "hip": "", "torch": "", "archs": [arch][: bool(arch)]}
+        about = {
+            "platform": "hip" if rocm else "cuda",
+            "rocm": rocm,
+            "hip": "",
+            "torch": "",
+            "archs": [arch][: bool(arch)],
+        }
         file.write_text(json.dumps(about | {"n_gpus": 1, "environ": {}}))
         monkeypatch.setenv("GFXGRAPH_ENVIRONMENT", str(file))
         session = GraphedSession(linear(), buckets=(4,), ort=gpu.engine())

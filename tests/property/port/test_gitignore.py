@@ -19,7 +19,25 @@ PATHS = [
     *NAMES, *(f"{x}/{y}" for x in ("a", "build", "ab") for y in NAMES),
     "a/b/a.py", "a/build/x.o", "build/a/b/a.py", "a/b/build/k1",
 ]  # fmt: skip
-PIECES = [*NAMES, "*", "*a*b", "a*b*", "*.*", "**", "*.py", "?", "[ab]", "[!a]", "[a-k]*", "\\#c", "\\!d", "k\\[1]", "b*", "a\\ b", "[[:alpha:]]"]
+PIECES = [
+    *NAMES,
+    "*",
+    "*a*b",
+    "a*b*",
+    "*.*",
+    "**",
+    "*.py",
+    "?",
+    "[ab]",
+    "[!a]",
+    "[a-k]*",
+    "\\#c",
+    "\\!d",
+    "k\\[1]",
+    "b*",
+    "a\\ b",
+    "[[:alpha:]]",
+]
 pattern = st.builds(
     lambda bang, lead, parts, tail: bang + lead + "/".join(parts) + tail,
     st.sampled_from(["", "", "!"]),

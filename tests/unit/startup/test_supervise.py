@@ -15,7 +15,7 @@ from gfxgraph.startup import supervise as supervising
 from gfxgraph.startup.supervise import supervise
 
 # What a program at tier 2 has written when its third node of nine has begun; then it ends as the argument says.
-PROGRAM = '''
+PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gfxgraph.core import flight
@@ -36,7 +36,7 @@ page = Page(os.getpid(), phase, 1, 0, 2, 9, 5, time.monotonic_ns(), 7)
 (home / flight.RECORDER_FILE).write_bytes(page.pack())
 print("on stdout", flush=True)
 exec(sys.argv[1])
-'''
+"""
 ABORTS = (
     'os.write(2, b"Memory access fault by GPU node-1 (Agent handle: 0x5d0) on address 0x2101ff. '
     'Reason: Page not present or supervisor privilege.\\n"); os.abort()'

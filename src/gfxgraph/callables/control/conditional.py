@@ -322,4 +322,3 @@ def _owned(made: Any) -> Any:
 
 def _meta(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.device
-

@@ -113,8 +113,10 @@ class Agreed:
             place.follow(torch.cuda.current_stream())
             self._n_calls += 1
             rows, size = self._agree_on_size((args, kwargs))
-            padded = (args, kwargs) if size == rows else pytree.tree_map_only(
-                Tensor, lambda t: _pad(t, rows, size), (args, kwargs)
+            padded = (
+                (args, kwargs)
+                if size == rows
+                else pytree.tree_map_only(Tensor, lambda t: _pad(t, rows, size), (args, kwargs))
             )
             made = self._run(place, padded)
             if size == rows:

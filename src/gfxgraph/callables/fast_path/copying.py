@@ -125,4 +125,3 @@ def _copies_right(kernel: CopyKernel) -> bool:
     for want, (at, to, n) in zip(wanted, spans):
         want[to : to + n] = given[at : at + n]
     return all(torch.equal(a, b) for a, b in zip(made, wanted))
-

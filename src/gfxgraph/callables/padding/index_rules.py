@@ -294,5 +294,3 @@ def masked_scatter(step: Step) -> Rows:
     ):  # fmt: skip
         return Rows({0: 1}, repeats=False)
     return step.mixed(Why.MOVES)
-
-

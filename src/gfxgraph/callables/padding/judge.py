@@ -62,9 +62,7 @@ class Judge:
         """By sizes and bucket, for people."""
         self._verdicts: dict[Any, Independence] = {}
 
-    def verdicts(
-        self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims
-    ) -> Independence:
+    def verdicts(self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims) -> Independence:
         """For each dynamic dim; worked out once for each ``key``."""
         found = self._verdicts.get(key)
         if found is None:

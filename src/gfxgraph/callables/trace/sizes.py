@@ -32,10 +32,7 @@ class Sizes:
         self._seen.add(values)
         for number in numbers:
             found = {
-                (at, dim)
-                for at in tensors
-                for dim, size in enumerate(inputs[at].size())
-                if size == inputs[number]
+                (at, dim) for at in tensors for dim, size in enumerate(inputs[at].size()) if size == inputs[number]
             }
             known = self._candidates.get(number)
             self._candidates[number] = found if known is None else known & found

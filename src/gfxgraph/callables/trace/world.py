@@ -71,7 +71,11 @@ class World:
     """
 
     def __init__(
-        self, guards: Any, names: Mapping[str, Any], given: Mapping[str, Any], sources: Sequence[str],
+        self,
+        guards: Any,
+        names: Mapping[str, Any],
+        given: Mapping[str, Any],
+        sources: Sequence[str],
         code: Sequence[Any] = (),
     ) -> None:
         self.guards = guards
@@ -160,9 +164,7 @@ class World:
         guards = torch._C._dynamo.guards
         self._check: Callable[..., bool] = lambda *tensors: True
         if self._device:
-            self._check = guards.TensorGuards(
-                *self._device, dynamic_dims_sizes=None, dynamic_dims_strides=None
-            ).check
+            self._check = guards.TensorGuards(*self._device, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
     @property
     def homes(self) -> frozenset[int]:
@@ -370,7 +372,7 @@ class _Watch:
             for leaf in _leaves(manager, "NO_HASATTR"):
                 lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
                 if not lacking:
-                    raise _Unwatchable(f'{source} {leaf.verbose_code_parts()}')
+                    raise _Unwatchable(f"{source} {leaf.verbose_code_parts()}")
                 for name in lacking:
                     self._compare(("lacks", id(value), name), value, None, f"hasattr({{0}}, {name!r})")
             if HAS_TAGS and isinstance(getattr(value, "__dict__", None), dict):

@@ -1,5 +1,5 @@
 """training: captured forward, backward and optimizer steps.
 
-    training.py   whole training steps; make_graphed_callables warmed up where it captures
-    gradients.py  a captured function whose inputs need gradients
+training.py   whole training steps; make_graphed_callables warmed up where it captures
+gradients.py  a captured function whose inputs need gradients
 """

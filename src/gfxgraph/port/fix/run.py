@@ -74,7 +74,7 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
             made = fix_file(project, source.path, source.kind, unsafe=unsafe, archs=archs or select(None))
             if made is not None:
                 found.append(made)
-    if project.compat and any(f"{COMPAT}\"" in f.new for f in found):
+    if project.compat and any(f'{COMPAT}"' in f.new for f in found):
         needs = "each name is HIP's in meaning too; HIP_SYMBOL and renamed constants are taken care of"
         found.append(FileFix(project.compat, "", aliases, applied=[Edit(1, 0, "", "GFX201", needs=needs)]))
     _define_option(project, found)

@@ -41,7 +41,11 @@ def cpp_hit(
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free", "group") if k in kwargs}
+    fields = {
+        k: kwargs.pop(k)
+        for k in ("severity", "archs", "guarded_by", "end_line", "guard_free", "group")
+        if k in kwargs
+    }
     return Hit(line, column, values=kwargs, **fields)
 
 

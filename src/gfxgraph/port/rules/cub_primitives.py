@@ -24,14 +24,16 @@ RULE = Rule(
         "HIP 对应的是 hipCUB：头文件与命名空间都不同，而此构建中没有任何步骤转换它们。",
         "统一放进一个头文件：HIP 下 #include <hipcub/hipcub.hpp> 并写 namespace cub = hipcub;，否则用 <cub/cub.cuh>。",
     ),
-    path='sum.cu',
-    bad='void f(void* t, size_t& n, float* a, float* b) { cub::DeviceReduce::Sum(t, n, a, b, 10); }\n',
-    good='#include <hipcub/hipcub.hpp>\nvoid f(void* t, size_t& n, float* a, float* b) { hipcub::DeviceReduce::Sum(t, n, a, b, 10); }\n',
-    needs=('cub::',),
+    path="sum.cu",
+    bad="void f(void* t, size_t& n, float* a, float* b) { cub::DeviceReduce::Sum(t, n, a, b, 10); }\n",
+    good="#include <hipcub/hipcub.hpp>\nvoid f(void* t, size_t& n, float* a, float* b) { hipcub::DeviceReduce::Sum(t, n, a, b, 10); }\n",
+    needs=("cub::",),
 )
 
 
-_USED = re.compile(r"(?<![\w:])(?:::)?cub::(?:Device|Block|Warp|Double|Arg|Counting|Cache|Transform|Caching|Sum|Min|Max)\w*")
+_USED = re.compile(
+    r"(?<![\w:])(?:::)?cub::(?:Device|Block|Warp|Double|Arg|Counting|Cache|Transform|Caching|Sum|Min|Max)\w*"
+)
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:

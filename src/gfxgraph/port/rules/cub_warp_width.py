@@ -40,10 +40,10 @@ RULE = Rule(
         "hipCUB 的默认宽度是 wavefront：gfx9 上为 64 个 lane。此时按每 32 个线程分配一个 TempStorage 和一个结果，数量就不对，lane 32 至 63 会并入别的组。",
         "写明宽度（cub::WarpReduce<T, 32>），或按设备的 wavefront 分配存储与结果。",
     ),
-    path='w.cu',
-    bad='__global__ void k(float* o) {\n  __shared__ typename cub::WarpReduce<float>::TempStorage s;\n  o[0] = cub::WarpReduce<float>(s).Sum(o[threadIdx.x]);\n}\n',
-    good='__device__ float f(WarpReduce<float, 32>& w, float v) { return w.Sum(v); }\n',
-    needs=('warpreduce', 'warpscan', 'warpmergesort'),
+    path="w.cu",
+    bad="__global__ void k(float* o) {\n  __shared__ typename cub::WarpReduce<float>::TempStorage s;\n  o[0] = cub::WarpReduce<float>(s).Sum(o[threadIdx.x]);\n}\n",
+    good="__device__ float f(WarpReduce<float, 32>& w, float v) { return w.Sum(v); }\n",
+    needs=("warpreduce", "warpscan", "warpmergesort"),
 )
 
 

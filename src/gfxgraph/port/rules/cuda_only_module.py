@@ -40,10 +40,18 @@ RULE = Rule(
         "由于该模块的导入，本文件在 AMD 上无法导入。",
         "用 try/except ImportError 包住这次导入，模块为 None 时走另一条路径。",
     ),
-    path='pkg/api.py',
-    bad={'pkg/__init__.py': '', 'pkg/api.py': 'from .fast import kernel\n', 'pkg/fast/__init__.py': 'import cutlass\n'},
-    good={'pkg/__init__.py': '', 'pkg/api.py': 'try:\n    from .fast import kernel\nexcept ImportError:\n    kernel = None\n', 'pkg/fast/__init__.py': 'import os\n'},
-    needs=('import',),
+    path="pkg/api.py",
+    bad={
+        "pkg/__init__.py": "",
+        "pkg/api.py": "from .fast import kernel\n",
+        "pkg/fast/__init__.py": "import cutlass\n",
+    },
+    good={
+        "pkg/__init__.py": "",
+        "pkg/api.py": "try:\n    from .fast import kernel\nexcept ImportError:\n    kernel = None\n",
+        "pkg/fast/__init__.py": "import os\n",
+    },
+    needs=("import",),
 )
 
 

@@ -38,10 +38,10 @@ RULE = Rule(
         "HIP 也读取 CUDA_VISIBLE_DEVICES，但若设置了 HIP_VISIBLE_DEVICES 或 ROCR_VISIBLE_DEVICES，设备会重新编号；Ray 等工具遇到不一致会拒绝。",
         "在 ROCm 上把 HIP_VISIBLE_DEVICES 设为同样的值，且在运行时启动之前。",
     ),
-    path='main.py',
+    path="main.py",
     bad='import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "0"\n',
     good='import os\n\nfor name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):\n    os.environ[name] = "0"\n',
-    needs=('cuda_visible_devices',),
+    needs=("cuda_visible_devices",),
 )
 
 

@@ -90,4 +90,6 @@ def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
     if any(line.rstrip().endswith("\\") for line in lines):
         return Refusal(hit.line, "inside a macro")
     text = "\n".join(["#if !defined(__HIP_PLATFORM_AMD__)", *lines, "#endif"])
-    return Edit(first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types")
+    return Edit(
+        first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types"
+    )

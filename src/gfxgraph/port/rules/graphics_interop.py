@@ -24,10 +24,10 @@ RULE = Rule(
         "CDNA 没有图形管线：没有可共享的上下文，链接虽然成功，注册缓冲区却在运行时失败。",
         "保留不依赖显示的路径，并写明支持的架构（RDNA）。",
     ),
-    path='gl.cpp',
-    bad='void f(unsigned vbo) { cudaGraphicsGLRegisterBuffer(&r, vbo, 0); }\n',
-    good='void f(unsigned vbo);\n',
-    needs=('graphics', 'externalmemory', 'externalsemaphore', 'egl'),
+    path="gl.cpp",
+    bad="void f(unsigned vbo) { cudaGraphicsGLRegisterBuffer(&r, vbo, 0); }\n",
+    good="void f(unsigned vbo);\n",
+    needs=("graphics", "externalmemory", "externalsemaphore", "egl"),
 )
 
 

@@ -23,10 +23,10 @@ RULE = Rule(
         "在 gfx90a 上（ROCm 7.2.1，ROCm/clr#275）逐层写入后，每一层读回的都是最后一层。",
         "改用不分层的 3D 数组，层作为 z；NVIDIA 上保留分层数组。",
     ),
-    path='lay.cu',
-    bad='int flags = cudaArrayLayered;\n',
-    good='int flags = 0;\n',
-    needs=('layered',),
+    path="lay.cu",
+    bad="int flags = cudaArrayLayered;\n",
+    good="int flags = 0;\n",
+    needs=("layered",),
 )
 
 

@@ -115,7 +115,9 @@ def _is_build(f: PyFile) -> bool:
 
 
 # What no other compiler has, so that the line need not name nvcc.
-_SURE = re.compile(r"-Xcompiler|--?expt-|--?extended-lambda|use_fast_math|-Xptxas|--ptxas-options|-Xcudafe|-Xfatbin|-lineinfo|--generate-line-info")
+_SURE = re.compile(
+    r"-Xcompiler|--?expt-|--?extended-lambda|use_fast_math|-Xptxas|--ptxas-options|-Xcudafe|-Xfatbin|-lineinfo|--generate-line-info"
+)
 _CUDA = re.compile(r"(?i)nvcc|cuda")
 _DEBUG = re.compile(r"(?:^|[\s\"'])(-G)(?=[\"'\s]|$)")
 
@@ -128,7 +130,11 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
         for number in range(entry.line, max(entry.line, entry.last_line) + 1):
             line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
             match = FLAG.search(line) or (_DEBUG.search(line) if named and f.kind in ("cmake", "make") else None)
-            if match and (named or _SURE.search(line)) and not re.search(r"\bmessage\b|\becho\b|^cmake\b.* -G", line.strip()):
+            if (
+                match
+                and (named or _SURE.search(line))
+                and not re.search(r"\bmessage\b|\becho\b|^cmake\b.* -G", line.strip())
+            ):
                 yield replace(entry_hit(f, entry, flag=match.group(1)), line=number, end_line=number)
 
 
@@ -150,7 +156,13 @@ def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
     needs = "the build runs with the torch that the extension is for"
     up = f.parent(node)
     if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
-        return Edit(node.lineno, node.col_offset, f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})', needs=needs, define=define)
+        return Edit(
+            node.lineno,
+            node.col_offset,
+            f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})',
+            needs=needs,
+            define=define,
+        )
     if isinstance(up, ast.List) and not isinstance(f.parent(up), ast.Starred):
         elements = [e.value for e in up.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
         if len(elements) != len(up.elts):

@@ -37,10 +37,10 @@ RULE = Rule(
         "若每行 32 个线程，NVIDIA 的屏障不再等待已退出的 warp；而 64 宽的 wavefront 含有两行，会带着一半 lane 继续。",
         "保留这些线程：不做计算，但让它们都到达 __syncthreads()。",
     ),
-    path='ret.cu',
-    bad='__global__ void k(float* o, int n) {\n  int row = blockIdx.x * blockDim.y + threadIdx.y;\n  if (row >= n) return;\n  __syncthreads();\n  o[row] = 0;\n}\n',
-    good='__global__ void k(float* o, int n) {\n  int row = blockIdx.x * blockDim.y + threadIdx.y;\n  __syncthreads();\n  if (row >= n) return;\n  o[row] = 0;\n}\n',
-    needs=('__syncthreads',),
+    path="ret.cu",
+    bad="__global__ void k(float* o, int n) {\n  int row = blockIdx.x * blockDim.y + threadIdx.y;\n  if (row >= n) return;\n  __syncthreads();\n  o[row] = 0;\n}\n",
+    good="__global__ void k(float* o, int n) {\n  int row = blockIdx.x * blockDim.y + threadIdx.y;\n  __syncthreads();\n  if (row >= n) return;\n  o[row] = 0;\n}\n",
+    needs=("__syncthreads",),
 )
 
 

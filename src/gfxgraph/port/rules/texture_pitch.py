@@ -23,11 +23,13 @@ RULE = Rule(
         "AMD 要求 256 字节对齐的行，NVIDIA 只要 32：在那边能绑定的在这里失败；由该属性算出的间距也会更大。",
         "分配带 pitch 的行；只做点采样时绑定线性内存；未绑定纹理时把该属性限制为 32。",
     ),
-    path='pitch.cu',
-    bad='int a = cudaDevAttrTexturePitchAlignment;\n',
-    good='int pitch = 640;\n',
-    needs=('pitch',),
+    path="pitch.cu",
+    bad="int a = cudaDevAttrTexturePitchAlignment;\n",
+    good="int pitch = 640;\n",
+    needs=("pitch",),
 )
 
 
-check_cpp = named(r"cudaDevAttrTexturePitchAlignment|texturePitchAlignment|cudaResourceTypePitch2D|cudaBindTexture2D|CU_RESOURCE_TYPE_PITCH2D")
+check_cpp = named(
+    r"cudaDevAttrTexturePitchAlignment|texturePitchAlignment|cudaResourceTypePitch2D|cudaBindTexture2D|CU_RESOURCE_TYPE_PITCH2D"
+)

@@ -60,7 +60,9 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for taken in f.nodes(ast.Subscript):
         if text_of(taken.slice) in ("ptx", "cubin", "sass") and re.search(r"\basm$", f.source(taken.value)):
             yield hit(taken, expr=f.source(taken)[:80])
-    for site, name in imports_of(f, r"triton\.backends\.nvidia|triton\.runtime\.driver\.CudaDriver|triton\.common\.backend"):
+    for site, name in imports_of(
+        f, r"triton\.backends\.nvidia|triton\.runtime\.driver\.CudaDriver|triton\.common\.backend"
+    ):
         yield hit(site, guarded_by=import_guard(f, site), expr=name)
     for compare in f.nodes(ast.Compare):
         if any(text_of(s) == "cuda" for s in compare.comparators) and re.search(

@@ -41,7 +41,22 @@ RULE = Rule(
     ),
     bad='import os\n\nos.environ["HSA_NO_SCRATCH_RECLAIM"] = "1"\n',
     good='import os\nimport torch\n\nif torch.version.hip:\n    os.environ["HSA_NO_SCRATCH_RECLAIM"] = "1"\n',
-    needs=("fnuz", "hip_", "hsa_", "rocr_", "rocm", "rccl_", "amd_", "torchinductor", "pytorch_", "gpu_max", "aiter", "miopen_", "waves_per_eu", "matrix_instr_nonkdim"),
+    needs=(
+        "fnuz",
+        "hip_",
+        "hsa_",
+        "rocr_",
+        "rocm",
+        "rccl_",
+        "amd_",
+        "torchinductor",
+        "pytorch_",
+        "gpu_max",
+        "aiter",
+        "miopen_",
+        "waves_per_eu",
+        "matrix_instr_nonkdim",
+    ),
 )
 
 
@@ -62,7 +77,13 @@ def _all(f: PyFile) -> Iterator[Hit]:
         ):
             yield hit(node, expr=f.source(node))
     for write, key, _ in env_writes(f):
-        if re.match(r"(HIP|HSA|ROCR|MIOPEN|AMD|ROCM|RCCL|GPU_MAX|TORCHINDUCTOR|PYTORCH_\w*ALLOC|PYTORCH_TUNABLEOP|FLASH_ATTENTION_TRITON_AMD|TRITON_HIP|VLLM_ROCM)_?", key) and key != "HIP_VISIBLE_DEVICES":
+        if (
+            re.match(
+                r"(HIP|HSA|ROCR|MIOPEN|AMD|ROCM|RCCL|GPU_MAX|TORCHINDUCTOR|PYTORCH_\w*ALLOC|PYTORCH_TUNABLEOP|FLASH_ATTENTION_TRITON_AMD|TRITON_HIP|VLLM_ROCM)_?",
+                key,
+            )
+            and key != "HIP_VISIBLE_DEVICES"
+        ):
             yield hit(write, expr=f.source(write)[:80])
     for site, name in imports_of(f, r"aiter"):
         yield hit(site, guarded_by=import_guard(f, site), expr=name)

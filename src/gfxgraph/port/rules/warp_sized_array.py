@@ -24,10 +24,10 @@ RULE = Rule(
         "随 warp 增大的（每 lane 一格）需要 64，随 warp 减小的（每 warp 一格）需要 32：两者共用一个常量，总有一个会越界。",
         "warp 在乘法中取上界 64，在除法中取下界 32。",
     ),
-    path='arr.cu',
-    bad='__global__ void k(float* o) {\n  __shared__ float part[1024 / warpSize];\n  part[0] = o[0];\n}\n',
-    good='__global__ void k(float* o) {\n  __shared__ float part[1024 / MIN_LANES];\n  part[0] = o[0];\n}\n',
-    needs=('warp',),
+    path="arr.cu",
+    bad="__global__ void k(float* o) {\n  __shared__ float part[1024 / warpSize];\n  part[0] = o[0];\n}\n",
+    good="__global__ void k(float* o) {\n  __shared__ float part[1024 / MIN_LANES];\n  part[0] = o[0];\n}\n",
+    needs=("warp",),
 )
 
 

@@ -40,10 +40,10 @@ RULE = Rule(
         "循环在剩 32 个 lane 处停止，屏障换成 warp 级同步：那是 NVIDIA 的 warp。在 32 宽的 wavefront 上，步长 32 那一步有两个 wavefront 参与；在 64 宽的上，warp 级同步对块不是屏障。",
         "让带 __syncthreads() 的循环一直走到设备的 wavefront 宽度或 0，速度相同。",
     ),
-    path='r.cu',
-    bad='__global__ void k(float* s) {\n  for (int o = blockDim.x >> 1; o > 32; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncthreads();\n  }\n  for (int o = 32; o > 0; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncwarp();\n  }\n}\n',
-    good='__global__ void k(float* s) {\n  for (int o = blockDim.x >> 1; o > 0; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncthreads();\n  }\n}\n',
-    needs=('__syncwarp', 'volatile'),
+    path="r.cu",
+    bad="__global__ void k(float* s) {\n  for (int o = blockDim.x >> 1; o > 32; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncthreads();\n  }\n  for (int o = 32; o > 0; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncwarp();\n  }\n}\n",
+    good="__global__ void k(float* s) {\n  for (int o = blockDim.x >> 1; o > 0; o >>= 1) {\n    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];\n    __syncthreads();\n  }\n}\n",
+    needs=("__syncwarp", "volatile"),
 )
 
 

@@ -59,7 +59,9 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
     """The macro of the same name with HIP in place of CUDA is asked as well."""
     line = f.line_text(hit.line)
-    match = re.fullmatch(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
+    )
     if match is None:
         return Refusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
     name = match.group(2) or match.group(3)

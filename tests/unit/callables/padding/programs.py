@@ -199,7 +199,8 @@ for _name, (_op, _step) in {
     "gram of features": ("mm", lambda x: x.T @ x),
     "attention among rows": ("_softmax", lambda x: torch.softmax(x @ x.T, -1) @ x),
     "causal attention among rows": (
-        "_scaled_dot|_softmax", lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True)
+        "_scaled_dot|_softmax",
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
     ),
     "masked causal by hand": (
         "_softmax",
@@ -207,7 +208,8 @@ for _name, (_op, _step) in {
     ),
     "convolution along rows": ("convolution", lambda x: F.conv1d(x.T[None], W[:, :, None].repeat(1, 1, 3))),
     "batch norm in training": (
-        "batch_norm", lambda x: F.batch_norm(x, W[0].clone(), W[1].abs().clone(), training=True)
+        "batch_norm",
+        lambda x: F.batch_norm(x, W[0].clone(), W[1].abs().clone(), training=True),
     ),
     "flip of rows": ("flip", lambda x: x.flip(0)),
     "flip there and back": ("cumsum|flip", lambda x: x.flip(0).cumsum(0).flip(0)),
@@ -216,7 +218,10 @@ for _name, (_op, _step) in {
     "over its number of elements": ("div", lambda x: x / x.numel()),
     "filled with its size": ("full|mul|fill|add|", lambda x: x + torch.full((2, 1), float(x.shape[0])).sum()),
     "positions from the end": ("flip", lambda x: x + torch.arange(x.shape[0]).flip(0)[:, None]),
-    "positions counted down": ("arange|rsub|sub|add|mul", lambda x: x + (x.shape[0] - torch.arange(x.shape[0]))[:, None]),
+    "positions counted down": (
+        "arange|rsub|sub|add|mul",
+        lambda x: x + (x.shape[0] - torch.arange(x.shape[0]))[:, None],
+    ),
     "linspace": ("linspace|arange|lt|sub|mul|add|", lambda x: x + torch.linspace(0, 1, x.shape[0])[:, None]),
     "size returned": ("result", lambda x: (x * 2, x.shape[0])),
     "doubled by cat": ("cat", lambda x: torch.cat([x, x])),
@@ -264,10 +269,15 @@ fine("distances", lambda x, y: ((x - y) ** 2).sum(1), two, XY)
 fine("lerp", lambda x, y: torch.lerp(x, y, 0.3), two, XY)
 fine("first written", lambda x, y: x.copy_(y), two, XY)
 fine("addcmul", lambda x, y: torch.addcmul(x, y, y, value=0.5), two, XY)
-fine("cross attention over constant keys", lambda x: F.scaled_dot_product_attention(x[None], TABLE[None], TABLE[None]), rows, X)
+fine(
+    "cross attention over constant keys",
+    lambda x: F.scaled_dot_product_attention(x[None], TABLE[None], TABLE[None]),
+    rows,
+    X,
+)
 refused("products over rows", "mm", lambda x, y: x.T @ y, two, XY)
 refused("one behind the other", "cat", lambda x, y: torch.cat([x, y]), two, XY)
-refused("correlation", "mean|mul|sum", lambda x, y: ((x - x.mean(0)) * y), two, XY)
+refused("correlation", "mean|mul|sum", lambda x, y: (x - x.mean(0)) * y, two, XY)
 refused("a constant of its size", "", lambda x: x + torch.ones(5, 1), rows, X)
 
 
@@ -299,12 +309,27 @@ refused("masked sum", "sum", lambda x, m: (x * m[:, None]).sum(0), with_mask, XY
 
 # -- batches of more dims -------------------------------------------------------------------------------------
 fine("merged dims", lambda x: (x.reshape(-1, H) @ W).view(x.shape), cube, X)
-fine("merged behind another dim", lambda x: (x.reshape(-1, H) @ W).view(x.shape), lambda n: (torch.randn(3, n, H),), {0: {1: "n"}})
+fine(
+    "merged behind another dim",
+    lambda x: (x.reshape(-1, H) @ W).view(x.shape),
+    lambda n: (torch.randn(3, n, H),),
+    {0: {1: "n"}},
+)
 fine("bmm", lambda x: x @ x.transpose(1, 2), cube, X)
 fine("softmax within", lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x, cube, X)
-fine("heads", lambda x: x.view(x.shape[0], 4, 2, 3).transpose(1, 2).reshape(x.shape[0] * 2, 4, 3).sum(1).view(-1, 2, 3), cube, X)
+fine(
+    "heads",
+    lambda x: x.view(x.shape[0], 4, 2, 3).transpose(1, 2).reshape(x.shape[0] * 2, 4, 3).sum(1).view(-1, 2, 3),
+    cube,
+    X,
+)
 fine("attention", lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]), cube, X)
-fine("causal attention", lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True), cube, X)
+fine(
+    "causal attention",
+    lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True),
+    cube,
+    X,
+)
 fine("flatten", lambda x: x.flatten(1) * 2, cube, X)
 fine("permute", lambda x: x.permute(2, 1, 0) * 2, cube, X)
 fine("pooled within", lambda x: x.mean(1), cube, X)
@@ -314,7 +339,13 @@ refused("merged and summed", "sum", lambda x: x.reshape(-1, H).sum(0), cube, X)
 refused("merged and normalized", "mean|var_mean|", lambda x: x.reshape(-1, H) - x.reshape(-1, H).mean(0), cube, X)
 refused("interleaved rows", "", lambda x: x.transpose(0, 1).reshape(-1, H), cube, X)
 refused("softmax over merged", "_softmax", lambda x: x.reshape(-1).softmax(0), cube, X)
-refused("cumsum over interleaved rows", "cumsum", lambda x: x.transpose(0, 1).reshape(-1, H).cumsum(0).view(4, -1, H), cube, X)
+refused(
+    "cumsum over interleaved rows",
+    "cumsum",
+    lambda x: x.transpose(0, 1).reshape(-1, H).cumsum(0).view(4, -1, H),
+    cube,
+    X,
+)
 
 
 def masked_attention(n: int) -> tuple[Any, ...]:
@@ -338,7 +369,9 @@ def by_lengths(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 
 
 fine("attention by lengths", by_lengths, lengths, XY)
-fine("pooled by lengths", lambda x, n: (x * (torch.arange(4) < n[:, None])[..., None]).sum(1) / n[:, None], lengths, XY)
+fine(
+    "pooled by lengths", lambda x, n: (x * (torch.arange(4) < n[:, None])[..., None]).sum(1) / n[:, None], lengths, XY
+)
 fine("last token by lengths", lambda x, n: x[torch.arange(x.shape[0]), n - 1], lengths, XY)
 fine("divided by lengths", lambda x, n: n // (n + 1) + n.remainder(n), lengths, XY)
 
@@ -365,10 +398,17 @@ for _name, _make in {
     ),
 }.items():  # fmt: skip
     fine(_name, module(_make), images, X)
-fine("grid sample", lambda x, g: F.grid_sample(x, g, align_corners=False), lambda n: (*images(n), torch.rand(n, 3, 3, 2)), XY)
+fine(
+    "grid sample",
+    lambda x, g: F.grid_sample(x, g, align_corners=False),
+    lambda n: (*images(n), torch.rand(n, 3, 3, 2)),
+    XY,
+)
 fine("patches", lambda x: F.conv2d(x, torch.ones(5, 4, 4, 4), stride=4).flatten(2).transpose(1, 2), images, X)
 refused("pool across the batch", "", lambda x: F.max_pool2d(x.permute(2, 3, 0, 1), 2), images, X)
-refused("first rows are channels", "convolution", lambda x: F.conv1d(x.flatten(2)[:, 0].T, torch.ones(1, 1, 3)), images, X)
+refused(
+    "first rows are channels", "convolution", lambda x: F.conv1d(x.flatten(2)[:, 0].T, torch.ones(1, 1, 3)), images, X
+)
 fine("first rows as channels", lambda x: F.conv2d(x.transpose(0, 1)[:, :4], torch.ones(2, 4, 3, 3)), images, X)
 for _name, _layer in {"lstm": nn.LSTM, "rnn": nn.RNN}.items():
     _made = module(lambda: _layer(H, 5, batch_first=True))
@@ -390,7 +430,13 @@ fine("table by index", lambda i: TABLE[i], ids, X)
 fine("ids minus one", lambda i: F.embedding(i - 1, TABLE), lambda n: (torch.randint(1, 9, (n,)),), X)
 fine("embedding bag", lambda i: F.embedding_bag(i, TABLE, mode="mean"), tokens, X)
 refused("embedding mean", "mean", lambda i: _embedding(i).mean(0), ids, X)
-refused("positions as an index", "embedding", lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]), TABLE), ids, X)
+refused(
+    "positions as an index",
+    "embedding",
+    lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]), TABLE),
+    ids,
+    X,
+)
 
 
 def source(n: int) -> tuple[Any, ...]:
@@ -405,7 +451,12 @@ refused("index written from the end", "index_put", lambda x, i: x.index_put((i,)
 refused("ring", "index|remainder", lambda x, i: x[i % x.shape[0]], source, X)
 refused("index limited by the size", "index|clamp", lambda x, i: x[i.clamp(max=x.shape[0] - 1)], source, X)
 fine("gather of features", lambda x, i: x.gather(1, i), lambda n: (*rows(n), torch.randint(0, H, (n, 2))), XY)
-fine("labels", lambda x, y: F.cross_entropy(x, y, reduction="none"), lambda n: (*rows(n), torch.randint(0, H, (n,))), XY)
+fine(
+    "labels",
+    lambda x, y: F.cross_entropy(x, y, reduction="none"),
+    lambda n: (*rows(n), torch.randint(0, H, (n,))),
+    XY,
+)
 refused("loss", "nll_loss", lambda x, y: F.cross_entropy(x, y), lambda n: (*rows(n), torch.randint(0, H, (n,))), XY)
 
 
@@ -467,10 +518,24 @@ refused("rows counted", "add", count_rows, lambda n: (*rows(n), torch.zeros(()))
 refused("rows summed", "sum", sum_rows, lambda n: (*rows(n), torch.zeros(H)), X)
 refused("front of a buffer", "", front_of_buffer, lambda n: (*rows(n), torch.zeros(32, H)), X)
 fine("decode with a static cache", decode, lambda n: (*rows(n), torch.randn(n, 7, H), torch.tensor([3])), XY)
-fine("decode, each row at its place", decode_by_rows, lambda n: (*rows(n), torch.randn(n, 7, H), torch.randint(0, 7, (n,))), XYZ)
-fine("scatter into a table", lambda x, i: torch.zeros(10, H).index_put((i,), x), lambda n: (*rows(n), torch.randperm(10)[:n]), XY)
-refused("histogram", "scatter_add|index_put", lambda i: torch.zeros(10).scatter_add(0, i, torch.ones(i.shape[0])), ids, X)
-refused("row of the padding written", "select_scatter|select", lambda x: torch.select_scatter(x, W[0], 0, -1), rows, X)
+fine(
+    "decode, each row at its place",
+    decode_by_rows,
+    lambda n: (*rows(n), torch.randn(n, 7, H), torch.randint(0, 7, (n,))),
+    XYZ,
+)
+fine(
+    "scatter into a table",
+    lambda x, i: torch.zeros(10, H).index_put((i,), x),
+    lambda n: (*rows(n), torch.randperm(10)[:n]),
+    XY,
+)
+refused(
+    "histogram", "scatter_add|index_put", lambda i: torch.zeros(10).scatter_add(0, i, torch.ones(i.shape[0])), ids, X
+)
+refused(
+    "row of the padding written", "select_scatter|select", lambda x: torch.select_scatter(x, W[0], 0, -1), rows, X
+)
 fine("first row written", lambda x: torch.select_scatter(x, W[0], 0, 0), rows, X)
 
 # -- a sequence's length ---------------------------------------------------------------------------------------------
@@ -483,7 +548,9 @@ def sequences(n: int) -> tuple[Any, ...]:
 
 fine("token by token", lambda x: F.layer_norm(x @ W, (H,)), sequences, SEQ)
 fine("rotary", lambda x: x * torch.arange(x.shape[1])[None, :, None].float().cos(), sequences, SEQ)
-refused("attention over the length", "_softmax|_scaled", lambda x: F.scaled_dot_product_attention(x, x, x), sequences, SEQ)
+refused(
+    "attention over the length", "_softmax|_scaled", lambda x: F.scaled_dot_product_attention(x, x, x), sequences, SEQ
+)
 refused("pooled over the length", "mean", lambda x: x.mean(1), sequences, SEQ)
 refused("lstm over the length", "", lambda x: _lstm(x)[0].flip(1), sequences, SEQ)
 _lstm = module(lambda: nn.LSTM(H, 5, batch_first=True))

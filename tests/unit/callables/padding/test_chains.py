@@ -118,7 +118,10 @@ OPS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x.conj().real.var(-1),
 ]
 SHAPES: list[tuple[tuple[int], Callable[[int], tuple[int, ...]]]] = [
-    ((0,), lambda n: (n, 4)), ((1,), lambda n: (3, n, 2)), ((0,), lambda n: (n, 2, 6)), ((1,), lambda n: (4, n)),
+    ((0,), lambda n: (n, 4)),
+    ((1,), lambda n: (3, n, 2)),
+    ((0,), lambda n: (n, 2, 6)),
+    ((1,), lambda n: (4, n)),
 ]
 
 

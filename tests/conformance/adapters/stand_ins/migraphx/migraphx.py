@@ -87,7 +87,12 @@ def _tensor_at(address, where):
     dtype = _DTYPES[where.type()]
     device = torch.device("cuda", torch.cuda.current_device())
     storage = torch._C._construct_storage_from_data_pointer(address, device, where.bytes())
-    about = {"nbytes": where.bytes(), "data_ptr": address, "size": tuple(where.lens()), "stride": tuple(where.strides())}
+    about = {
+        "nbytes": where.bytes(),
+        "data_ptr": address,
+        "size": tuple(where.lens()),
+        "stride": tuple(where.strides()),
+    }
     about |= {"dtype": dtype, "device": device, "storage_offset": 0}
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(about, storage)
 

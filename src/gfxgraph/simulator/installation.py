@@ -55,6 +55,8 @@ class Undo:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
+        self.replaced: list[tuple[Any, Any]] = []
+        """What ``set`` put in the place of what, in order."""
 
     def add(self, step: Callable[[], object]) -> None:
         self._steps.append(step)
@@ -73,6 +75,7 @@ class Undo:
         """Set ``owner.name``, to be restored."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
+        self.replaced.append((before, value))
         if before is _MISSING:
             self.add(lambda: delattr(owner, name))
         else:
@@ -120,8 +123,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         _patch_classes(sim, undo)
         _patch_compile(undo)
         _settle_autograd(undo)
-        _tell_dynamo()
-        undo.add(_tell_dynamo)
+        _tell_dynamo(undo)
     except BaseException:
         undo.undo()
         raise
@@ -139,8 +141,25 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
             raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
 
 
-def _tell_dynamo() -> None:
-    """Let Dynamo look up torch's functions anew: it knows them by identity, and some are other ones now."""
+def _tell_dynamo(undo: Undo) -> None:
+    """Give torch's functions that are other ones now Dynamo's rules for them: it knows them by identity.
+
+    To clear its map would do the same, but looking up all of torch takes 60 ms, at each installation.
+    """
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None or not rules.get_torch_obj_rule_map.cache_info().currsize:
+        undo.add(_have_dynamo_look_again)
+        return
+    known = rules.get_torch_obj_rule_map()
+    added = []
+    for before, value in undo.replaced:
+        if callable(before) and callable(value) and before in known and value not in known:
+            known[value] = known[before]
+            added.append(value)
+    undo.add(lambda: [known.pop(each, None) for each in added])
+
+
+def _have_dynamo_look_again() -> None:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.get_torch_obj_rule_map.cache_clear()

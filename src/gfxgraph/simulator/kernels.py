@@ -11,6 +11,7 @@ accident.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -100,6 +101,22 @@ def make_plan(op: Any, name: str) -> Plan:
     return plan
 
 
+@functools.cache
+def _on_the_cpu(n_operations: int) -> frozenset[str]:
+    """The operations of aten that a CPU kernel can compute; looked up anew where a library added some."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = set()
+    for full in torch._C._dispatch_get_all_op_names():
+        name = full.removeprefix("aten::")
+        if name == full:
+            continue
+        # Without a CPU kernel of its own an op may still be composed of such.
+        composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
+        if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
+            names.add(name)
+    return frozenset(names)
+
+
 class Kernels:
     """The registrations at torch's CUDA key, and how one call is carried out."""
 
@@ -112,16 +129,7 @@ class Kernels:
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self, special: dict[str, Callable[..., Any]]) -> None:
-        names = set(special)
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        for full in torch._C._dispatch_get_all_op_names():
-            if not full.startswith("aten::"):
-                continue
-            name = full[6:]
-            # Without a CPU kernel of its own an op may still be composed of such.
-            composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
-            if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
-                names.add(name)
+        names = _on_the_cpu(len(torch._C._dispatch_get_all_op_names())) | set(special)
         with warnings.catch_warnings():
             # Composite kernels are overridden on purpose.
             warnings.simplefilter("ignore", UserWarning)

@@ -292,12 +292,30 @@ class _Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(self._config), _quiet(), _unshielded():
+        with torch._dynamo.config.patch(self._config), _quiet(), _unshielded(), _unmeasured():
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
             _local.skipped.append(reason)
         return made
+
+
+@functools.cache
+def _measure_guards() -> Any:
+    return getattr(torch._dynamo.guards, "profile_guard_manager", None)
+
+
+@contextlib.contextmanager
+def _unmeasured() -> Iterator[None]:
+    """Without Dynamo's measuring of its guards for its log, which flushes the caches: 50 ms a trace, unasked."""
+    if _measure_guards() is None or torch._dynamo.guards.guards_log.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
+    try:
+        yield
+    finally:
+        torch._dynamo.guards.profile_guard_manager = _measure_guards()
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class Decisions:
         synchronize_after_destroy: synchronize the device after destroying a graph exec.
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
         clean_after_failure: restore allocator routing and generators after a failed capture.
+        node_walk_resets: launch with every node off between two sets of nodes that a walk enables.
         child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
@@ -108,6 +109,7 @@ class Decisions:
     host_functions: bool = True
     conditional_nodes: bool = True
     node_walk: bool = True
+    node_walk_resets: bool = False
     inductor_graphs: str | None = None
     inductor: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)

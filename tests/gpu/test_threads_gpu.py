@@ -6,13 +6,18 @@ be changed. The promises built on them are tests/conformance/test_threads.py, wh
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
+import types
+from pathlib import Path
 
 import pytest
 import torch
 
 import gfxgraph
 from gfxgraph.capture.recovery import heal_capture
+from gfxgraph.driver import copies
 from gfxgraph.process import process
 from gfxgraph.simulator import profiles
 from gfxgraph.types import CaptureStatus
@@ -126,3 +131,39 @@ def test_relaxed_calls_do_nothing_to_a_capture(state, call, mode):
             return action()
 
     assert survives(state, mode, relaxed) == (True, [])
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_a_kernel_is_loaded_and_dies_inside_a_capture(state, monkeypatch, mode):
+    """As Triton from 3.7 on: its module is loaded inside the capture; an old one goes when it is over."""
+    cuda, image = ctypes.CDLL("libcuda.so.1"), (Path(copies.__file__).parent / "copies.ptx").read_bytes()
+    statuses = []
+
+    class CompiledKernel:
+        def _init_handles(self):
+            self.module = ctypes.c_void_p()
+            statuses.append(cuda.cuModuleLoadData(ctypes.byref(self.module), image))
+
+        def __del__(self):
+            statuses.append(cuda.cuModuleUnload(self.module))
+
+    for name in ("triton", "triton.compiler", "triton.compiler.compiler"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["triton.compiler.compiler"].CompiledKernel = CompiledKernel
+    torch.cuda.synchronize()
+    old, x = CompiledKernel(), torch.ones(4, device="cuda")
+    old._init_handles()
+    bag, graph = [old], torch.cuda.CUDAGraph()
+    del old
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        y = x + 1
+        bag.clear()
+        new = CompiledKernel()
+        new._init_handles()
+        assert statuses == [0, 0]
+        y = y * 2
+    assert statuses == [0, 0, 0]
+    graph.replay()
+    assert y.tolist() == [4.0] * 4 and graph._program.is_plain
+    del new
+    assert statuses == [0, 0, 0, 0]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import draws, turns, whole
+from gfxgraph.capture import draws, shield, turns, whole
 from gfxgraph.capture.numbers import TrackedNumber
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
@@ -65,14 +65,15 @@ def enter(draws: bool = True) -> turns.Turn:
         draws: whether it has the default generator, so that other threads cannot draw meanwhile.
     """
     global _depth, _collects
+    shield.prepare(torch.cuda.current_device())
     turn = turns.take(draws)
     with _lock:
         _depth += 1
         if _depth == 1:
-            _install()
             # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
             _collects = gc.isenabled()
             gc.disable()
+            _install()
     return turn
 
 
@@ -88,10 +89,11 @@ def leave(turn: turns.Turn) -> None:
             undo()
         _undo.clear()
         _stock.clear()
-        if _collects:
-            gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
-    del dead
+    with turns.unnoticed():
+        del dead
+    if _collects:
+        gc.enable()
 
 
 def is_capturing_anywhere() -> bool:
@@ -113,6 +115,8 @@ def _install() -> None:
         if owner is None or not hasattr(owner, attribute):
             continue
         _stock[name] = getattr(owner, attribute)
+        _put(owner, attribute, replacement)
+    for owner, attribute, replacement in shield.targets(keep_until_captures_end):
         _put(owner, attribute, replacement)
     _guards_draws = False
     if threading.active_count() > 1:
@@ -360,6 +364,24 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
+def _collect(*args: Any, **kwargs: Any) -> int:
+    if not turns.is_held_here():
+        return _stock["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
+    collect = _stock["gc_collect"]
+    keep_until_captures_end(shield.Later(lambda: collect(*args, **kwargs)))
+    return 0
+
+
+def _switch_collector_on() -> None:
+    global _collects
+    _collects = True
+
+
+def _switch_collector_off() -> None:
+    global _collects
+    _collects = False
+
+
 def _start_thread(self: threading.Thread) -> None:
     for session in process.sessions():
         session.make_room_for_threads()
@@ -507,6 +529,9 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
+        "gc_collect": (gc, "collect", _collect),
+        "gc_enable": (gc, "enable", _switch_collector_on),
+        "gc_disable": (gc, "disable", _switch_collector_off),
         "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
         "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),

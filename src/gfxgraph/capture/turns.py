@@ -90,6 +90,12 @@ def held() -> Iterator[bool]:
         give(turn)
 
 
+def is_held_here() -> bool:
+    """True while this thread captures."""
+    me = threading.get_ident()
+    return any(turn.thread == me for turn in _turns)
+
+
 def wait_until_none_draws() -> bool:
     """Wait for captures of other threads that have the default generator; True where there was one, and is over."""
     with _changed:

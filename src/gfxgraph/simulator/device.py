@@ -105,6 +105,8 @@ class _OfThread(threading.local):
 
     has_context = False
     """It has made a call of the runtime."""
+    has_blas = False
+    """It has a BLAS handle, which takes device memory to make."""
     mode = "global"
     """Its own capture mode (cudaThreadExchangeStreamCaptureMode): "relaxed" is forbidden little by captures."""
 

@@ -154,6 +154,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     base = state.base
     workspaces.note(stream, graph)
     turn = intercept.enter(draws=not is_drawless())
+    turn.where = "a graphed callable"
     try:
         with turns.unnoticed(), kept_out(stream.device_index):
             base.capture_begin(graph, pool, "thread_local")

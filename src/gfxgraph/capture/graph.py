@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,8 @@ def bridged_class(base: type) -> type:
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
                 mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
+            if capture_error_mode == "relaxed":
+                mode = self._state.decisions.relaxed_capture_mode
             extra = _without_liveness_check(args, kwargs)
             if self._state.settings.guard is GuardTier.DEEP:
                 pool = self._begin_deep(pool)
@@ -284,7 +286,8 @@ def bridged_class(base: type) -> type:
             remedies.before_replay()
             if self._guard is not None:
                 self._guard.before_replay()
-            with one_replay(self):
+            watch = self._state.watch
+            with one_replay(self), watch.replaying(self) if watch is not None else nullcontext():
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
                     validate.replay_validated(program, self._retire)
@@ -328,7 +331,7 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            checked = self._unvalidated or self._state.decisions.join_copies
+            checked = self._unvalidated or self._state.decisions.join_copies or self._state.watch is not None
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:

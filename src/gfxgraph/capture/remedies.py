@@ -5,7 +5,7 @@ where the table does not ask. What the table asks elsewhere: ``capture_error_mod
 ``validate_replays`` in graph.py, ``node_walk`` in walk.py, ``max_nodes`` in recorder.py. Always done,
 whatever the table says: one capture at a time (turns.py), no collection of garbage inside a capture, a look at
 the capture after each operation on HIP, replays inside a capture as steps of their own, and cleaning after a
-failed capture.
+failed capture (``ALWAYS``, which a test holds to the table).
 """
 
 from __future__ import annotations
@@ -19,6 +19,16 @@ import torch
 from gfxgraph.capture import turns
 from gfxgraph.process import process
 
+ALWAYS = {
+    "one_capture_at_a_time": "capture/turns.py",
+    "gc_before_capture": "capture/intercept.py",
+    "check_after_each_op": "capture/recorder.py",
+    "inline_nested_replay": "capture/session.py",
+    "clean_after_failure": "capture/recovery.py",
+    "conditional_nodes": "callables/control/conditional.py",
+    "host_functions": "capture/walk.py",
+}
+"""What is done, or never used, whatever the table says, and where. No node of the last two kinds is ever made."""
 _kept: list[Any] = []
 
 
@@ -35,6 +45,12 @@ def before_replay() -> None:
         done = torch.cuda.Event()
         done.record()
         done.wait()
+
+
+def has_headroom() -> bool:
+    """``update_headroom_mib``: True if there is the free memory that an update of a graph exec needs."""
+    needed = process.require().decisions.update_headroom_mib
+    return not needed or torch.cuda.mem_get_info()[0] >= needed << 20
 
 
 def keeps(graph: Any) -> bool:

@@ -33,7 +33,7 @@ from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import enter_mode, leave_modes
-from gfxgraph.capture.places import place
+from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
@@ -108,6 +108,7 @@ class Session:
             outer.suspend()
         # Before the first segment: a collection after its begin could destroy a graph inside it.
         self._turn = intercept.enter(draws=not is_drawless())
+        self._turn.where = Place(self.begun_at)
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:

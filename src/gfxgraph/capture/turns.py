@@ -50,6 +50,9 @@ class Turn:
     """One thread's time to do what others must not disturb."""
 
     thread: int = field(default_factory=threading.get_ident)
+    begun: float = field(default_factory=time.monotonic)
+    where: object = ""
+    """The line that began it."""
     draws: bool = True
     """Whether the default generator is in capture mode meanwhile, so that nobody else can draw."""
 
@@ -59,6 +62,7 @@ def take(draws: bool = True) -> Turn:
     turn = Turn(draws=draws)
     with _changed:
         is_alone = _wait()
+        turn.begun = time.monotonic()
         _turns.append(turn)
     if not is_alone:
         process.require().report(
@@ -68,6 +72,11 @@ def take(draws: bool = True) -> Turn:
             level=logging.INFO,
         )
     return turn
+
+
+def underway() -> list[Turn]:
+    """The captures of all threads that have a turn."""
+    return [turn for turn in list(_turns) if turn.where]
 
 
 def give(turn: Turn) -> None:

@@ -114,6 +114,8 @@ class Config:
     """Settings of torch.compile that stay as they are where the defect table would change them."""
     transformers: Transformers = Transformers.OFF
     """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
+    watch: float | None = None
+    """Seconds after which a capture or a replay is reported as hanging; 0: never, None: as the defect table says."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -181,6 +183,7 @@ VARIABLES: Mapping[str, str] = {
     "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
     "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
+    "GFXGRAPH_WATCH": "seconds until a capture or replay is reported as hanging; 0 for never",
     "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
@@ -309,6 +312,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
+        watch=reader.checked("GFXGRAPH_WATCH", _maybe_seconds, None),
         problems=tuple(reader.problems),
     )
 
@@ -367,6 +371,13 @@ def _whole(least: int) -> Callable[[str], int]:
 
 def _maybe_whole(value: str, least: int = 0) -> int | None:
     return _whole(least)(value)
+
+
+def _maybe_seconds(value: str) -> float | None:
+    number = float(value)
+    if not 0.0 <= number < float("inf"):  # also refuses nan
+        raise ValueError(value)
+    return number
 
 
 def _fraction(value: str) -> float:

@@ -694,6 +694,7 @@ def test_replay_on_any_stream(surface):
 
 def test_captures_in_two_threads(surface):
     """Two captures that overlap, in two threads in thread_local mode: each gets its own graph, no mode stays."""
+    surface.allow("capture_not_serialized")  # each waits for the other inside its capture
     both_capture = threading.Barrier(2, timeout=60)
     first_is_begun, first_is_ended = threading.Event(), threading.Event()
     results, errors = {}, []

@@ -175,6 +175,7 @@ def node_walk(driver: RuntimeDriver, gpu: Machine) -> Facts:
     assert (gpu.read(a), gpu.read(b), gpu.read(c)) == (9, 0, 0)
     seen = []
     for node in nodes:
+        driver.launch(graph_exec, stream)  # every node off: HIP 7.2.4 would run the last one again
         driver.set_node_enabled(graph_exec, node, True)
         driver.launch(graph_exec, stream)
         driver.synchronize_stream(stream)
@@ -189,6 +190,35 @@ def node_walk(driver: RuntimeDriver, gpu: Machine) -> Facts:
     driver.synchronize_stream(stream)
     assert gpu.read(b) == 16
     return {"steps": seen}
+
+
+@scenario(kernels=True)
+def switched_nodes(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """Sets of as many nodes each, one launch after the other: 7.2.4 alone runs the first set again."""
+    b, stream = gpu.buffer(), gpu.stream()
+    driver.begin_capture(stream)
+    for value in (1, 10, 100):
+        gpu.add_by_stub(b, b, value, stream)
+    graph = driver.end_capture(stream)
+    graph_exec, nodes = driver.instantiate(graph), driver.nodes(graph)
+    facts: Facts = {}
+    for name, resets in (("at_once", False), ("after_a_launch_of_none", True)):
+        gpu.fill(b, 0)
+        totals = []
+        for chosen in ({0}, {1}, {0, 2}, {1, 2}):
+            if resets:
+                for node in nodes:
+                    driver.set_node_enabled(graph_exec, node, False)
+                driver.launch(graph_exec, stream)
+            for at, node in enumerate(nodes):
+                driver.set_node_enabled(graph_exec, node, at in chosen)
+            driver.launch(graph_exec, stream)
+            driver.synchronize_stream(stream)
+            totals.append(gpu.read(b))
+        facts[name] = totals
+    assert facts["after_a_launch_of_none"] == [1, 11, 112, 222]
+    assert facts["at_once"] in ([1, 11, 112, 222], [1, 2, 103, 204])
+    return facts
 
 
 @scenario(kernels=True)

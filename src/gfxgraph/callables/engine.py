@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import intercept, workspaces
-from gfxgraph.capture.generators import drawless, kept_out
+from gfxgraph.capture import intercept, turns, workspaces
+from gfxgraph.capture.generators import drawless, is_drawless, kept_out
 from gfxgraph.capture.graph import bridged_class
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.program import Program
@@ -62,7 +62,7 @@ class SharedPool:
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
         workspaces.own_pools.add(tuple(self.id))
-        with torch.cuda.stream(stream), warnings.catch_warnings():
+        with turns.held(), turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is empty
             try:
                 with drawless(True), kept_out(stream.device_index):
@@ -153,23 +153,24 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base = state.base
     workspaces.note(stream, graph)
-    intercept.enter()
+    turn = intercept.enter(draws=not is_drawless())
+    turn.where = "a graphed callable"
     try:
-        with kept_out(stream.device_index):
+        with turns.unnoticed(), kept_out(stream.device_index):
             base.capture_begin(graph, pool, "thread_local")
         with _refusing_waits():
             result = call()
-        with warnings.catch_warnings():
+        with turns.unnoticed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
             base.capture_end(graph)
-        base.instantiate(graph)
+            base.instantiate(graph)
     except BaseException as error:
         _end_dead(state, graph, stream)
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
             raise
         raise CaptureDied(kind_and_line(error)) from error
     finally:
-        intercept.leave()
+        intercept.leave(turn)
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -200,7 +201,7 @@ def _refusing_waits() -> Iterator[None]:
 def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
     refused = False
     try:
-        with warnings.catch_warnings():
+        with turns.unnoticed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state.base.capture_end(graph)
     except RuntimeError:

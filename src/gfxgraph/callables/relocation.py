@@ -36,6 +36,7 @@ from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.callables.signature import flatten
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.remedies import has_headroom
 from gfxgraph.core.tape import Opaque
 from gfxgraph.driver.base import GraphDriver, Patcher
 from gfxgraph.driver.params import KernelParams
@@ -111,7 +112,7 @@ class Moving:
         place = self.places[i]
         if place.address == address:
             return True
-        if (address - place.home) % ALIGNMENT:
+        if (address - place.home) % ALIGNMENT or not has_headroom():
             return False
         try:
             n = len(place.patchers)

@@ -50,6 +50,7 @@ class Rooms:
     bisect_program: Callable[[Program, Path | None], Any]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
     older_capture: Callable[..., Any]
+    running_node: Callable[[], str]
 
 
 rooms = Rooms()

@@ -63,6 +63,11 @@ class _Drawless(threading.local):
 _drawless = _Drawless()
 
 
+def is_drawless() -> bool:
+    """True where captures of this thread are promised to draw nothing."""
+    return _drawless.is_now
+
+
 @contextmanager
 def drawless(is_so: bool) -> Iterator[None]:
     """Captures of this thread inside draw no random numbers, where ``is_so``: others may go on drawing."""

@@ -18,13 +18,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gfxgraph.capture import above, intercept, remedies, validate
+from gfxgraph.capture import above, intercept, remedies, turns, validate
 from gfxgraph.capture.hooks import bare_launch, one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place
@@ -115,6 +115,10 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
             pool = _checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
+            if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
+                mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
+            if capture_error_mode == "relaxed":
+                mode = self._state.decisions.relaxed_capture_mode
             extra = _without_liveness_check(args, kwargs)
             if self._state.settings.guard is GuardTier.DEEP:
                 pool = self._begin_deep(pool)
@@ -231,7 +235,8 @@ def bridged_class(base: type) -> type:
                 return
             self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
             if self._program.is_plain:
-                self._program.segments[0].instantiate()
+                with turns.unnoticed():
+                    self._program.segments[0].instantiate()
             self._is_instantiated = True
             self._choose_path()
 
@@ -281,7 +286,8 @@ def bridged_class(base: type) -> type:
             remedies.before_replay()
             if self._guard is not None:
                 self._guard.before_replay()
-            with one_replay(self):
+            watch = self._state.watch
+            with one_replay(self), watch.replaying(self) if watch is not None else nullcontext():
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
                     validate.replay_validated(program, self._retire)
@@ -294,6 +300,9 @@ def bridged_class(base: type) -> type:
             self._choose_path()
 
         def _replay_failed(self, error: RuntimeError) -> None:
+            if turns.is_worth_another_try(error):
+                self._launch_again()
+                return
             session = process.active_session()
             if session is not None and not session.recorder.paused:
                 self._counted -= 1
@@ -302,6 +311,12 @@ def bridged_class(base: type) -> type:
             program = self._program
             assert program is not None
             program.launch_failed(program.segments[0], error)
+
+        def _launch_again(self) -> None:
+            try:
+                launch(self)
+            except RuntimeError as error:
+                self._replay_failed(error)
 
         def _retire(self) -> None:
             """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
@@ -316,7 +331,7 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            checked = self._unvalidated or self._state.decisions.join_copies
+            checked = self._unvalidated or self._state.decisions.join_copies or self._state.watch is not None
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
@@ -357,9 +372,10 @@ def bridged_class(base: type) -> type:
                 self._session = None
             self._state.counters.add("replay", self._take_count())
             self._was_reset = self._program is not None or self._was_reset
-            self._let_go_of_program()
-            self._is_instantiated = False
-            super().reset()
+            with turns.unnoticed():
+                self._let_go_of_program()
+                self._is_instantiated = False
+                super().reset()
             remedies.after_destroy()
 
         def _let_go_of_program(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import whole
+from gfxgraph.capture import draws, shield, turns, whole
 from gfxgraph.capture.numbers import TrackedNumber
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
@@ -31,6 +31,7 @@ _depth = 0
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
+_guards_draws = False
 EXTERNAL = "_gfxgraph_external"
 """Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
@@ -57,21 +58,29 @@ def event_new(original: Any) -> Any:
     return __new__
 
 
-def enter() -> None:
-    """A capture begins in some thread."""
+def enter(draws: bool = True) -> turns.Turn:
+    """A capture begins in this thread, once those of other threads are over.
+
+    Args:
+        draws: whether it has the default generator, so that other threads cannot draw meanwhile.
+    """
     global _depth, _collects
+    shield.prepare(torch.cuda.current_device())
+    turn = turns.take(draws)
     with _lock:
         _depth += 1
         if _depth == 1:
-            _install()
             # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
             _collects = gc.isenabled()
             gc.disable()
+            _install()
+    return turn
 
 
-def leave() -> None:
-    """A capture has ended in some thread."""
+def leave(turn: turns.Turn) -> None:
+    """The capture that began with ``turn`` is over."""
     global _depth
+    turns.give(turn)
     with _lock:
         _depth -= 1
         if _depth:
@@ -80,10 +89,11 @@ def leave() -> None:
             undo()
         _undo.clear()
         _stock.clear()
-        if _collects:
-            gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
-    del dead
+    with turns.unnoticed():
+        del dead
+    if _collects:
+        gc.enable()
 
 
 def is_capturing_anywhere() -> bool:
@@ -100,14 +110,33 @@ def keep_until_captures_end(held: Any) -> bool:
 
 
 def _install() -> None:
+    global _guards_draws
     for name, (owner, attribute, replacement) in _targets().items():
         if owner is None or not hasattr(owner, attribute):
             continue
-        own = vars(owner).get(attribute)
-        original = getattr(owner, attribute)
-        _stock[name] = original
-        setattr(owner, attribute, replacement)
-        _undo.append(_putting_back(owner, attribute, own))
+        _stock[name] = getattr(owner, attribute)
+        _put(owner, attribute, replacement)
+    for owner, attribute, replacement in shield.targets(keep_until_captures_end):
+        _put(owner, attribute, replacement)
+    _guards_draws = False
+    if threading.active_count() > 1:
+        _guard_draws()
+
+
+def _guard_draws() -> None:
+    """Have other threads, of which there are some, wait before they draw."""
+    global _guards_draws
+    with _lock:
+        if not _guards_draws:
+            _guards_draws = True
+            for owner, attribute, replacement in draws.targets():
+                _put(owner, attribute, replacement)
+
+
+def _put(owner: Any, attribute: str, replacement: Any) -> None:
+    own = vars(owner).get(attribute)
+    setattr(owner, attribute, replacement)
+    _undo.append(_putting_back(owner, attribute, own))
 
 
 def _putting_back(owner: Any, attribute: str, own: Any) -> Callable[[], None]:
@@ -220,7 +249,14 @@ def _format(self: Tensor, spec: str) -> str:
 
 
 def _device_synchronize(*args: Any) -> Any:
-    return _wait("torch.cuda.synchronize", "device_synchronize", *args)
+    return _wait_for_device("device_synchronize", *args)
+
+
+def _wait_for_device(short: str, *args: Any) -> Any:
+    call = _stock[short]
+    if _session() is None:
+        return turns.synchronize_device(lambda: call(*args))
+    return _wait("torch.cuda.synchronize", short, *args)
 
 
 def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
@@ -241,14 +277,16 @@ def _wait(name: str, short: str, *args: Any) -> Any:
     session = _session()
     call = _stock[short]
     if session is None:
-        return call(*args)
+        with turns.unnoticed():
+            return call(*args)
     return session.host_call(name, lambda: call(*args))
 
 
 def _stream_query(self: Any) -> bool:
     session = _session()
     if session is None:
-        return _stock["stream_query"](self)  # type: ignore[no-any-return]
+        with turns.unnoticed():
+            return _stock["stream_query"](self)  # type: ignore[no-any-return]
     synchronize = _stock["stream_synchronize"]
     session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
     return True
@@ -257,7 +295,8 @@ def _stream_query(self: Any) -> bool:
 def _event_synchronize(self: Any) -> Any:
     session = _session()
     if session is None:
-        return _stock["event_synchronize"](self)
+        with turns.unnoticed():
+            return _stock["event_synchronize"](self)
     if session.streams.recorded_in(self) is not None:  # everything up to here has to be done
         return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(_stock["stream_synchronize"]))
     event_synchronize = _stock["event_synchronize"]
@@ -267,7 +306,8 @@ def _event_synchronize(self: Any) -> Any:
 def _event_query(self: Any) -> bool:
     session = _session()
     if session is None:
-        return _stock["event_query"](self)  # type: ignore[no-any-return]
+        with turns.unnoticed():
+            return _stock["event_query"](self)  # type: ignore[no-any-return]
     if session.streams.recorded_in(self) is not None:
         synchronize, stream = _stock["stream_synchronize"], session.streams.own
         session.host_call("torch.cuda.Event.query", lambda: synchronize(stream), repeat=False)
@@ -324,9 +364,28 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
+def _collect(*args: Any, **kwargs: Any) -> int:
+    if not turns.is_held_here():
+        return _stock["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
+    collect = _stock["gc_collect"]
+    keep_until_captures_end(shield.Later(lambda: collect(*args, **kwargs)))
+    return 0
+
+
+def _switch_collector_on() -> None:
+    global _collects
+    _collects = True
+
+
+def _switch_collector_off() -> None:
+    global _collects
+    _collects = False
+
+
 def _start_thread(self: threading.Thread) -> None:
     for session in process.sessions():
         session.make_room_for_threads()
+    _guard_draws()
     _stock["start_thread"](self)
 
 
@@ -343,7 +402,8 @@ def _wait_once(name: str, short: str) -> None:
     session = _session()
     call = _stock[short]
     if session is None:
-        call()
+        with turns.held(), turns.unnoticed():  # torch gives no memory back while any capture is underway
+            call()
     else:
         session.host_call(name, call, repeat=False)
 
@@ -469,6 +529,9 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
+        "gc_collect": (gc, "collect", _collect),
+        "gc_enable": (gc, "enable", _switch_collector_on),
+        "gc_disable": (gc, "disable", _switch_collector_off),
         "start_thread": (threading.Thread, "start", _start_thread),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
         "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),
@@ -490,4 +553,4 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
 
 
 def _accelerator_synchronize(*args: Any) -> Any:
-    return _wait("torch.cuda.synchronize", "accelerator_synchronize", *args)
+    return _wait_for_device("accelerator_synchronize", *args)

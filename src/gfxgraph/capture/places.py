@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph.core.tape import where_of
+
 LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
@@ -47,3 +49,15 @@ def place() -> tuple[CodeType | None, int]:
     """Code object and instruction of the user's line, cheap to take and resolved when shown."""
     frame = user_frame(sys._getframe(1))
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+
+
+class Place:
+    """A place as ``place`` gives it, worded when somebody asks."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: tuple[Any, int]) -> None:
+        self._where = where
+
+    def __str__(self) -> str:
+        return str(where_of(*self._where))

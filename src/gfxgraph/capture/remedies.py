@@ -3,45 +3,33 @@
 Each function acts on one of the table's answers (``hardware.defects.Decisions``), and does nothing
 where the table does not ask. What the table asks elsewhere: ``capture_error_mode`` and
 ``validate_replays`` in graph.py, ``node_walk`` in walk.py, ``max_nodes`` in recorder.py. Always done,
-whatever the table says: no collection of garbage inside a capture, a look at the capture after each
-operation on HIP, replays inside a capture as steps of their own, and cleaning after a failed capture.
+whatever the table says: one capture at a time (turns.py), no collection of garbage inside a capture, a look at
+the capture after each operation on HIP, replays inside a capture as steps of their own, and cleaning after a
+failed capture (``ALWAYS``, which a test holds to the table).
 """
 
 from __future__ import annotations
 
 import atexit
-import threading
 from contextlib import suppress
 from typing import Any
 
 import torch
 
+from gfxgraph.capture import turns
 from gfxgraph.process import process
 
-# Held until the other capture ends; after so long two captures at once are the smaller harm.
-WAIT_FOR_CAPTURE_S = 120
-
-_captures = threading.RLock()
+ALWAYS = {
+    "one_capture_at_a_time": "capture/turns.py",
+    "gc_before_capture": "capture/intercept.py",
+    "check_after_each_op": "capture/recorder.py",
+    "inline_nested_replay": "capture/session.py",
+    "clean_after_failure": "capture/recovery.py",
+    "conditional_nodes": "callables/control/conditional.py",
+    "host_functions": "capture/walk.py",
+}
+"""What is done, or never used, whatever the table says, and where. No node of the last two kinds is ever made."""
 _kept: list[Any] = []
-
-
-def take_turn() -> bool:
-    """``one_capture_at_a_time``: wait for the captures of other threads; True if it must be given back."""
-    if not process.require().decisions.one_capture_at_a_time:
-        return False
-    if _captures.acquire(timeout=WAIT_FOR_CAPTURE_S):
-        return True
-    process.require().report(
-        "capture_not_serialized",
-        f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm may "
-        "not survive; capture in one thread, or see gfxgraph doctor --why",
-    )
-    return False
-
-
-def give_turn() -> None:
-    """The capture that took its turn is over."""
-    _captures.release()
 
 
 def leave_stream(stream: Any) -> None:
@@ -59,6 +47,12 @@ def before_replay() -> None:
         done.wait()
 
 
+def has_headroom() -> bool:
+    """``update_headroom_mib``: True if there is the free memory that an update of a graph exec needs."""
+    needed = process.require().decisions.update_headroom_mib
+    return not needed or torch.cuda.mem_get_info()[0] >= needed << 20
+
+
 def keeps(graph: Any) -> bool:
     """``keep_graphs``: hold a graph that is being dropped until the process ends; True if it is held."""
     if process.current() is None or not process.require().decisions.keep_graphs:
@@ -71,8 +65,8 @@ def after_destroy() -> None:
     """``synchronize_after_destroy``: let a destroyed graph be gone before anything else starts."""
     state = process.current()
     if state is not None and state.decisions.synchronize_after_destroy and process.active_session() is None:
-        with suppress(RuntimeError):  # another thread captures: its graph comes first
-            torch.cuda.synchronize()
+        with suppress(RuntimeError):
+            turns.synchronize_device(torch.cuda.synchronize)
 
 
 def arrange_exit(state: process.Process) -> Any:

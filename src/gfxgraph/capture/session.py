@@ -27,13 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import autocasting, failures, intercept, remedies, workspaces
-from gfxgraph.capture.generators import Generators, kept_out
+from gfxgraph.capture import autocasting, failures, intercept, remedies, turns, workspaces
+from gfxgraph.capture.generators import Generators, is_drawless, kept_out
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import enter_mode, leave_modes
-from gfxgraph.capture.places import place
+from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
@@ -97,7 +97,6 @@ class Session:
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self._has_entered = False
-        self._took_turn = False
 
     # -- begin and end ------------------------------------------------------------------------------
 
@@ -108,14 +107,13 @@ class Session:
         if outer is not None:
             outer.suspend()
         # Before the first segment: a collection after its begin could destroy a graph inside it.
-        self._took_turn = remedies.take_turn()
-        intercept.enter()
+        self._turn = intercept.enter(draws=not is_drawless())
+        self._turn.where = Place(self.begun_at)
         try:
             self._open(self.graph_ref(), self.extra)
         except BaseException:
             self._forget_graphs()
-            intercept.leave()
-            self._give_turn()
+            intercept.leave(self._turn)
             if outer is not None:
                 outer.resume()
             raise
@@ -130,9 +128,10 @@ class Session:
     def end(self) -> Program:
         """End the last segment; undo what splits executed; give the program."""
         try:
-            self._end_segment(final=True)
-            self._close()
-            self._finish_program()
+            with turns.unnoticed():
+                self._end_segment(final=True)
+                self._close()
+                self._finish_program()
         except BaseException as error:
             self.abort(error)
             raise
@@ -173,9 +172,10 @@ class Session:
         self._dying = dying
         self.error = error if error is not None else RuntimeError("abandoned")
         try:
-            if self.is_open:
-                self._discard_segment()
-            self._close()
+            with turns.unnoticed():
+                if self.is_open:
+                    self._discard_segment()
+                self._close()
         except RuntimeError as second:
             # The first error is the one to see.
             process.log.error("while leaving a failed capture: %s", str(second))
@@ -184,11 +184,6 @@ class Session:
             self._dying = None
             remedies.leave_stream(self.streams.own)
             self.state.counters.add("capture_failed")
-
-    def _give_turn(self) -> None:
-        if self._took_turn:
-            self._took_turn = False
-            remedies.give_turn()
 
     def _close(self) -> None:
         if not self._has_entered:
@@ -199,9 +194,8 @@ class Session:
         leave_modes()
         autocasting.leave()
         torch._C._set_multithreading_enabled(self._saved_multithreading)
-        intercept.leave()
         self._settle_random_states()
-        self._give_turn()
+        intercept.leave(self._turn)
         stack = process.sessions()
         if self in stack:
             stack.remove(self)
@@ -436,9 +430,9 @@ class Session:
             self.has_executed = True
             # Inputs may still be written by other streams; a capture never waited for them.
             try:
-                intercept.stock("device_synchronize")()
+                turns.synchronize_device(intercept.stock("device_synchronize"))
             except RuntimeError:
-                intercept.stock("stream_synchronize")(self.streams.own)  # another thread captures in global mode
+                intercept.stock("stream_synchronize")(self.streams.own)  # somebody captures without us
             self.undo.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, tensor_of
 from gfxgraph.core.questions import Question, ask
@@ -139,6 +140,8 @@ class SegmentStep(Step):
         except GfxGraphFault:
             raise  # the device is gone: nothing that could be tried would run
         except RuntimeError as error:
+            if turns.is_worth_another_try(error):
+                return self.launch(program)
             program.launch_failed(self, error)
             return False
         return True

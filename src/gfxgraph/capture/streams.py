@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 
-from gfxgraph.capture import intercept
+from gfxgraph.capture import intercept, turns
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
@@ -36,10 +37,12 @@ class Streams:
         # Held, not weakly: torch's event type does not clear weak references when it dies.
         self._events: dict[int, tuple[Any, int]] = {}
 
-    def be_on_own(self) -> Any:
-        """Make the stream current that the capture began on."""
+    @contextmanager
+    def be_on_own(self) -> Iterator[None]:
+        """Make the stream current that the capture began on; what is done there disturbs no other capture."""
         is_current = torch.cuda.current_stream().cuda_stream == self.own.cuda_stream
-        return nullcontext() if is_current else torch.cuda.stream(self.own)
+        with turns.unnoticed(), nullcontext() if is_current else torch.cuda.stream(self.own):
+            yield
 
     def captures(self, stream: Any) -> bool:
         """True if ``stream`` is part of this capture."""

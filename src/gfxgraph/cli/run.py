@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 
 from gfxgraph.cli import _guarded
+from gfxgraph.core.faults import HANG_LIMIT_S
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
@@ -25,7 +26,7 @@ from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
 DEFAULT_PROFILE = "hip"
-DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR}
+DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR, "--watch": f"{HANG_LIMIT_S:g}"}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
 
@@ -97,6 +98,12 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     is_flag=True,
     help="For engines that call the graph API themselves: preload the native library, print its report.",
 )
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0),
+    metavar="[=SECONDS]",
+    help=f"Report captures and replays that take longer ({HANG_LIMIT_S:g} s where not said), with stacks; 0: never.",
+)
 @_guarded.options
 @click.pass_context
 def command(
@@ -108,6 +115,7 @@ def command(
     debug: bool,
     stats: str | None,
     preload: bool,
+    watch: float | None,
     guard: str | None,
     guard_limit: float,
     sanitizer: bool,
@@ -128,6 +136,8 @@ def command(
     if allow_cuda and simulate:
         raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
     asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
+    if watch is not None:
+        asked["GFXGRAPH_WATCH"] = f"{watch:g}"
     if guard or sanitizer:
         asked["GFXGRAPH_GUARD"] = "3" if sanitizer else str(guard)
     environment, settings = program_environment(asked)

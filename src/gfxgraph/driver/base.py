@@ -145,6 +145,10 @@ class GraphDriver(Protocol):
         """Wait for what was sent to ``stream``; captures of other threads go on."""
         ...
 
+    def relaxed(self) -> AbstractContextManager[Any]:
+        """Calls of this thread inside are not refused for a capture of another stream, and end none."""
+        ...
+
     def device_copier(self) -> Callable[[int, int, int, int], int]:
         """Return the call ``copy(to, from, nbytes, stream)`` within one device; its status is 0 or a refusal."""
         ...

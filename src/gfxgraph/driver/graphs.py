@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
@@ -227,8 +227,12 @@ class RuntimeDriver(ABC):
 
     def synchronize_stream(self, stream: int) -> None:
         """Wait for what was sent to ``stream``; captures of other threads go on."""
-        with relaxed(self.table):  # else those of global mode are ended, and this is refused
+        with self.relaxed():  # else those of global mode are ended, and this is refused
             self.table.call("synchronize", stream)
+
+    def relaxed(self) -> AbstractContextManager[None]:
+        """Calls of this thread inside are not refused for a capture of another stream, and end none."""
+        return relaxed(self.table)
 
     def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None:
         """Let ``graph_exec`` skip ``node``, or not. Kernel, copy and memset nodes of the top level only."""

@@ -111,6 +111,14 @@ def recorder() -> FlightRecorder | None:
     return _recorder
 
 
+def running_node() -> str:
+    """The node that this process is at, where graphs are walked; else ""."""
+    page = _recorder.page if _recorder is not None else None
+    if page is None or page.phase is not Phase.RUNNING:
+        return ""
+    return f"{page.node + 1} of {page.n_nodes}, graph {page.graph}, replay {page.replay}"
+
+
 def _home() -> tuple[Path, bool]:
     """Where the folder goes, and whether a supervisor asked for it there."""
     own = config.state_folder()

@@ -70,7 +70,8 @@ class Decisions:
         update_headroom_mib: free memory that an update needs; below it, instantiate anew.
         replay_timeout_s: after so long a replay is reported as hanging; None: never.
         fresh_stream_after_failure: never capture again on a stream where a capture failed.
-        gc_before_capture: collect garbage before, and not during, a capture.
+        drain_watchdog: before a capture, wait until NCCL's watchdog has no event left to ask about.
+        gc_before_capture: collect no garbage during a capture.
         check_after_each_op: compare capture state after every op; illegal calls are not reported.
         inline_nested_replay: a replay inside a capture is captured anew, not launched.
         join_copies: wait, on the device, for host copies issued before a replay.
@@ -79,6 +80,7 @@ class Decisions:
         synchronize_after_destroy: synchronize the device after destroying a graph exec.
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
         clean_after_failure: restore allocator routing and generators after a failed capture.
+        node_walk_resets: launch with every node off between two sets of nodes that a walk enables.
         child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
@@ -95,6 +97,7 @@ class Decisions:
     update_headroom_mib: int = 0
     replay_timeout_s: int | None = None
     fresh_stream_after_failure: bool = False
+    drain_watchdog: bool = False
     gc_before_capture: bool = False
     check_after_each_op: bool = False
     inline_nested_replay: bool = False
@@ -108,6 +111,7 @@ class Decisions:
     host_functions: bool = True
     conditional_nodes: bool = True
     node_walk: bool = True
+    node_walk_resets: bool = False
     inductor_graphs: str | None = None
     inductor: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)

@@ -93,7 +93,8 @@ def _decisions(platform: str, settings: Config) -> Any:
         return defects.decide(environment.load(Path(settings.environment)))
     if platform == "rocm":
         return defects.decide(environment.detect())
-    return defects.Decisions()
+    # A simulated HIP switches nodes as the real one does, where its profile says so.
+    return defects.Decisions(node_walk_resets=platform == "simulator" and settings.simulate.startswith("hip"))
 
 
 def validate_replays(settings: Config, platform: str, by_table: int) -> int:

@@ -66,6 +66,8 @@ class Process:
     """By device: the kernel that copies small tensors; None where it cannot be had."""
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
+    watch: Any = None
+    """Reports captures and replays that do not end (capture/watch.py); None where nobody asked for it."""
     why_not_joined: str = ""
     """Why they may not, where that is so."""
     contexts: Contexts = field(default_factory=Contexts)

@@ -100,6 +100,17 @@ class Event:
     frontier: tuple[Node, ...] = ()
 
 
+class _OfThread(threading.local):
+    """What the runtime keeps for each thread."""
+
+    has_context = False
+    """It has made a call of the runtime."""
+    has_blas = False
+    """It has a BLAS handle, which takes device memory to make."""
+    mode = "global"
+    """Its own capture mode (cudaThreadExchangeStreamCaptureMode): "relaxed" is forbidden little by captures."""
+
+
 class Device:
     """Streams and captures of the one simulated card."""
 
@@ -118,8 +129,7 @@ class Device:
         self._capture_ids = itertools.count(1)
         self._exec_numbers = itertools.count()
         self._next_in_pool = {0: itertools.count(), -1: itertools.count()}
-        self.threads = threading.local()
-        """``has_context`` in a thread that has made a call of the runtime."""
+        self.threads = _OfThread()
 
     # ---- streams ------------------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ class Device:
 
     def check_below(self, call: str) -> None:
         """As ``check``, for a call of the driver's: a thread that has made none of the runtime's has no context."""
-        if not getattr(self.threads, "has_context", False):
+        if not self.threads.has_context:
             raise Refused(codes.INVALID_CONTEXT)
         self.check(call)
 
@@ -207,11 +217,15 @@ class Device:
         for capture in list(self.captures):
             if stream is None and call in ("device_synchronize", "memcpy_sync", "memset_sync"):
                 self.apply(call if capture.thread == me else f"thread_{call}", capture)
-            elif capture.thread == me:
-                self.apply(_about_others(call), capture)
-            elif f"thread_{call}" in self.profile.calls:
-                self.apply(f"thread_{call}", capture)
+            else:
+                self.apply_unsafe(_about_others(call) if capture.thread == me else f"thread_{call}", capture)
         return True
+
+    def apply_unsafe(self, row: str, capture: Capture) -> None:
+        """As ``apply``, for a call that a thread in relaxed mode may make whatever others capture."""
+        if self.threads.mode == "relaxed" and not self.profile.rule(row, "relaxed").code:
+            return
+        self.apply(row, capture)
 
     def runtime_call(self, call: str) -> None:
         """Make one call of the profile's table from this thread, as a library beside torch may do.
@@ -222,7 +236,7 @@ class Device:
         for capture in list(self.captures):
             row = call if capture.thread == me else f"thread_{call}"
             if row in self.profile.calls:
-                self.apply(row, capture)
+                self.apply_unsafe(row, capture)
 
     def _note_busy(self) -> None:
         self.busy = bool(
@@ -335,11 +349,9 @@ class Device:
         self.check("synchronize")
         self.unsafe_call("device_synchronize")
 
-    def synchronize_stream(self, stream: Stream, relaxed: bool = False) -> None:
-        """Wait; ``relaxed`` is a thread in that mode, which no capture but the stream's own forbids anything."""
+    def synchronize_stream(self, stream: Stream) -> None:
         self.check("synchronize")
-        if not relaxed or stream.status is not CaptureStatus.NONE:
-            self.unsafe_call("stream_synchronize", stream)
+        self.unsafe_call("stream_synchronize", stream)
 
     def query_stream(self, stream: Stream) -> bool:
         self.check("synchronize")
@@ -406,7 +418,9 @@ class Device:
 
     def instantiate(self, graph: Graph) -> GraphExec:
         self.check("instantiate")
+        self.unsafe_call("instantiate")
         made = GraphExec(graph, next(self._exec_numbers))
+        made.goes_stale = self.profile.switched_nodes_go_stale
         self.handles.execs[made.handle] = made
         return made
 

@@ -162,9 +162,18 @@ class SimDriver:
 
     def synchronize_stream(self, stream: int) -> None:
         try:
-            self._device.synchronize_stream(self._stream(stream), relaxed=True)
+            with self.relaxed():
+                self._device.synchronize_stream(self._stream(stream))
         except Refused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        before, self._device.threads.mode = self._device.threads.mode, "relaxed"
+        try:
+            yield
+        finally:
+            self._device.threads.mode = before
 
     def device_copier(self) -> Callable[[int, int, int, int], int]:
         def copy(to: int, source: int, nbytes: int, stream: int) -> int:

@@ -138,6 +138,8 @@ class GraphExec:
         self.inner = {node.handle: node.inner for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index
         self.disabled: set[int] = set()
+        self.goes_stale = False
+        self._last_off: frozenset[int] = frozenset()
         self.launches = 0
 
     def run(
@@ -146,7 +148,10 @@ class GraphExec:
         before_node: Callable[[Node], None] | None = None,
     ) -> None:
         """Execute every enabled node; ``before_node`` sees each, and ``after_node`` with its index."""
-        disabled = self.disabled
+        disabled = frozenset(self.disabled)
+        if self.goes_stale and len(disabled) == len(self._last_off):
+            disabled = self._last_off
+        self._last_off = disabled
         for at, node in enumerate(self.nodes):
             if node.handle in disabled:
                 continue

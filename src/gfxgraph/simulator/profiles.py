@@ -65,6 +65,8 @@ class Profile:
     # Status code of a failed EndCapture -> what the stream's capture status is afterwards.
     after_failed_end: dict[int, str]
     stuck_launch: Rule
+    # As many nodes enabled as at the last launch, but others: the old ones run again.
+    switched_nodes_go_stale: bool
     torch: TorchHabits
     calls: dict[str, dict[str, Rule]]
 
@@ -128,6 +130,7 @@ def _parse(table: dict[str, Any]) -> Profile:
         nested_begin=capture["nested_begin"],
         after_failed_end={int(code): status for code, status in capture["after_failed_end"].items()},
         stuck_launch=_rule(capture["stuck_launch"]),
+        switched_nodes_go_stale=table.get("switched_nodes_go_stale", False),
         torch=TorchHabits(**table["torch"]),
         calls={call: _row(row) for call, row in table["calls"].items()},
     )

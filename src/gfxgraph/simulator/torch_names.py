@@ -47,6 +47,12 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
+    def blas_handle() -> int:
+        if not device.threads.has_blas:
+            sim.runtime_call("malloc")
+            device.threads.has_blas = True
+        return 1
+
     def sleep(cycles: int) -> None:
         sim.launch_opaque("sim::spin_kernel", lambda: None)
 
@@ -63,11 +69,11 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_get_sync_debug_mode": lambda: device.sync_debug_mode,
         "_cuda_sleep": sleep,
         "_cuda_ipc_collect": nothing,
+        "_cuda_getCurrentBlasHandle": blas_handle,
         "_cuda_canDeviceAccessPeer": lambda one, other: False,
         "_cuda_getArchFlags": lambda: sim.profile.device.arch,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_hasPrimaryContext": lambda index: True,
-        "_cuda_getCurrentBlasHandle": lambda: 0,
         "_cuda_clearCublasWorkspaces": nothing,
         "_cuda_lock_mutex": nothing,
         "_cuda_unlock_mutex": nothing,

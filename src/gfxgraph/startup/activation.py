@@ -191,7 +191,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
     from gfxgraph.callables.training import training
-    from gfxgraph.capture import intercept, remedies, workspaces
+    from gfxgraph.capture import intercept, remedies, watch, workspaces
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import takeover
     from gfxgraph.guard import for_capture
@@ -210,6 +210,9 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         bridge.undo.append(no_exit)
     for_capture.fill()
     older.fill()
+    no_watch = watch.start(state)
+    if no_watch is not None:
+        bridge.undo.append(no_watch)
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)

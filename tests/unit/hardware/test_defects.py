@@ -82,7 +82,7 @@ def test_decisions_lean_to_caution_and_give_their_reasons():
     decisions = decide(env("7.2.0", archs=("gfx942", "gfx1201")))
     assert decisions.validate_replays == 8
     assert decisions.max_nodes == 200
-    assert decisions.capture_error_mode == "thread_local"
+    assert decisions.drain_watchdog and decisions.because("drain_watchdog") == ("watchdog-query-kills-capture",)
     assert "wrong-replays-one-process-in-five" in decisions.because("validate_replays")
     assert decisions.because("max_nodes") == ("stale-values-in-long-graphs", "deep-graphs-overflow-the-stack")
 

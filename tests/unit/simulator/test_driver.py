@@ -13,9 +13,9 @@ from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
 
 
-@pytest.fixture
-def driver(sim: simulator.Simulator) -> GraphDriver:
-    return simulator.SimDriver(sim)
+@pytest.fixture(params=["cuda", "hip-6.4", "hip-7.2"])
+def driver(request: pytest.FixtureRequest, install: Callable[..., simulator.Simulator]) -> GraphDriver:
+    return simulator.SimDriver(install(request.param))
 
 
 def graph_of(work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
@@ -60,12 +60,45 @@ def test_node_walk_replays_one_node_at_a_time(driver: GraphDriver) -> None:
     driver.launch(made, stream)
     assert y.isnan().all()
     for node in nodes:
+        driver.launch(made, stream)  # every node off: HIP 7.2.4 would run the last one again
         driver.set_node_enabled(made, node, True)
         assert driver.node_enabled(made, node)
         driver.launch(made, stream)
         driver.synchronize_stream(stream)
         driver.set_node_enabled(made, node, False)
     assert y.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("profile", "resets", "totals"),
+    [
+        ("hip-6.4", False, [1, 11, 112, 222]),
+        ("hip-7.2", False, [1, 2, 103, 204]),
+        ("hip-7.2", True, [1, 11, 112, 222]),
+        ("hip-7.14", False, [1, 11, 112, 222]),
+    ],
+)
+def test_switched_nodes_go_stale_on_one_version(
+    install: Callable[..., simulator.Simulator], profile: str, resets: bool, totals: list[int]
+) -> None:
+    """As measured under the emulator: HIP 7.2.4 runs the last set again where as many nodes are enabled."""
+    driver, total = simulator.SimDriver(install(profile)), torch.zeros(1, device="cuda")
+
+    def add() -> torch.Tensor:
+        for value in (1, 10, 100):
+            total.add_(value)
+        return total
+
+    graph, _ = graph_of(add)
+    made, nodes = graph.raw_cuda_graph_exec(), driver.nodes(graph.raw_cuda_graph())
+    seen = []
+    for chosen in ({0}, {1}, {0, 2}, {1, 2}):
+        for states in ([set()] if resets else []) + [chosen]:
+            for at, node in enumerate(nodes):
+                driver.set_node_enabled(made, node, at in states)
+            driver.launch(made, 0)
+        seen.append(int(total.item()))
+    assert seen == totals
 
 
 def test_operands_can_be_moved(sim: simulator.Simulator) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from gfxgraph.callables.facts import draws, is_opaque, launched, overlap, reads_of, span, writes_of
-from gfxgraph.capture import intercept
+from gfxgraph.capture import intercept, remedies
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 
@@ -209,7 +209,7 @@ class Composition:
     def _is_used_up(self) -> bool:
         decisions = self._state.decisions
         budget = None if decisions is None else decisions.update_budget
-        return budget is not None and self.n_updates >= budget
+        return (budget is not None and self.n_updates >= budget) or not remedies.has_headroom()
 
     def _drop(self) -> None:
         made, self._exec = self._exec, None

@@ -1,0 +1,135 @@
+"""What kills captures without being an operation: put off, done before, or done in relaxed mode.
+
+    a kernel of Triton or Inductor dies and unloads its module    put off until captures are over
+    a memory pool or an IPC handle dies and frees device memory   put off likewise
+    a kernel is loaded at its first launch                        in relaxed mode
+    the BLAS handle of a thread is made at its first product      made before the thread's first capture
+    the collector is called, or switched on                       put off; graphs that die wait as well (intercept.py)
+    NCCL's watchdog asks an event of the capturing stream         waited for before, where the defect table says so
+
+Only modules that the program has imported are touched, and only while captures run.
+
+Source: cuModuleUnload inside a capture, measured on an H200 (global and thread_local: 900, and the capture is dead;
+relaxed: 0, and the graph replays); sglang#35427, vllm#53399, pytorch#177309; docs/decisions/0139.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gfxgraph.capture import turns
+from gfxgraph.process import process
+
+_TRITON = "triton.compiler.compiler", "CompiledKernel"
+_STATIC = "torch._inductor.runtime.static_triton_launcher", "StaticallyLaunchedTritonKernel"
+_STATIC_OLD = "torch._inductor.runtime.static_cuda_launcher", "StaticallyLaunchedCudaKernel"
+_FREE = (_TRITON, _STATIC, _STATIC_OLD, ("torch.cuda", "MemPool"))
+_LOAD = (
+    (*_TRITON, "_init_handles"),
+    (*_STATIC, "load_kernel"),
+    (*_STATIC_OLD, "load_kernel"),
+    ("torch.cuda._utils", "", "_cuda_load_module"),
+)
+# ProcessGroupNCCL looks every 100 ms at what is not done yet.
+WATCHDOG_SLEEPS_S = 0.25
+
+_has_handles = threading.local()
+
+
+class Later:
+    """A call that is made when this object dies; what it raises is told as of any finalizer."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
+def targets(put_off: Callable[[Later], bool]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """(owner, attribute, what stands in its place while captures run).
+
+    Args:
+        put_off: takes what is to be done when captures are over; False where none runs any more.
+    """
+    for module, name in _FREE:
+        owner = _found(module, name)
+        final = getattr(owner, "__del__", None)
+        if owner is not None and (final is not None or name == "MemPool"):
+            yield owner, "__del__", _dies_later(final, put_off)
+    for module, name, loader in _LOAD:
+        owner = _found(module, name)
+        if owner is not None and loader in vars(owner):
+            yield owner, loader, _relaxed(vars(owner)[loader])
+    yield torch.cuda, "ipc_collect", _done_later(torch.cuda.ipc_collect, put_off)
+
+
+def _found(module: str, name: str) -> Any:
+    found = sys.modules.get(module)
+    return getattr(found, name, None) if name else found
+
+
+def _dies_later(final: Callable[[Any], object] | None, put_off: Callable[[Later], bool]) -> Callable[[Any], None]:
+    def __del__(self: Any) -> None:
+        # What is put off holds the object; a second finalizer is not called for it, so the first one is.
+        if not put_off(Later(lambda: None if final is None else final(self))):
+            return
+
+    return __del__
+
+
+def _done_later(call: Callable[[], object], put_off: Callable[[Later], bool]) -> Callable[[], None]:
+    def later() -> None:
+        put_off(Later(call))
+
+    return later
+
+
+def _relaxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        with turns.unnoticed():
+            return function(*args, **kwargs)
+
+    return load
+
+
+def prepare(device_index: int) -> None:
+    """Make what a capture would otherwise make inside itself, before this thread's first one on a device."""
+    if process.require().decisions.drain_watchdog:
+        _wait_for_watchdog()
+    known: set[tuple[float, int]] = _has_handles.__dict__.setdefault("devices", set())
+    device = process.require().enabled_at, device_index
+    if device in known or torch.cuda.is_current_stream_capturing():
+        return
+    known.add(device)
+    # On the default stream, whose workspace a program with products has anyway; nobody's mode is to see it.
+    with (
+        turns.unnoticed(),
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch.cuda.stream(torch.cuda.default_stream(device_index)),
+    ):
+        make = getattr(torch._C, "_cuda_getCurrentBlasHandle", None)
+        if make is not None:
+            make()
+        if torch.version.hip is not None:  # hipBLASLt has a handle of its own
+            x = torch.ones(16, 16, dtype=torch.float16, device=f"cuda:{device_index}")
+            torch.addmm(x[0], x, x)
+
+
+def _wait_for_watchdog() -> None:
+    """Let NCCL's watchdog find all collectives done, so that it asks no event while the capture runs."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or "nccl" not in str(dist.get_backend()):
+        return
+    turns.synchronize_device(torch.cuda.synchronize)
+    time.sleep(WATCHDOG_SLEEPS_S)

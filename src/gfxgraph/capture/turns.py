@@ -1,0 +1,182 @@
+"""Captures of several threads: one at a time, and what would end one waits for it.
+
+Problem: torch allows one capture in a process, and the runtime lets calls of any thread end it: waiting for the
+whole device in every capture mode, destroying a graph on HIP, drawing random numbers (the default generator is in
+capture mode for all threads). Two threads that capture, or one that captures beside one that works, break each
+other.
+
+Idea: captures take turns. A thread's capture begins when those of other threads are over; another thread's call
+that a capture cannot bear waits in the same line. Captures of one thread never wait for each other.
+
+A capture may itself wait for the thread that waits for it (it started a thread and joins it). A turn whose thread
+sits in a lock, a queue or a join is therefore not waited for: better two captures at once, each in a mode that
+heeds its own thread only, than a hang.
+
+Source: CUDA's documentation of cuThreadExchangeStreamCaptureMode; hipamd's sources as noted in
+simulator/profiles; docs/decisions/0138.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gfxgraph.errors import DriverError
+from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus
+
+WAIT_FOR_CAPTURE_S = 120.0
+"""After so long two captures at once are the smaller harm."""
+_LOOK_EVERY_S = 0.02
+_LOOKS_UNTIL_BLOCKED = 5
+_WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/")
+_REFUSED_BY_GENERATOR = "Cannot prepare for replay during capturing stage"  # torch's CUDAGeneratorState
+_STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
+
+_changed = threading.Condition()
+_turns: list[Turn] = []
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """One thread's time to do what others must not disturb."""
+
+    thread: int = field(default_factory=threading.get_ident)
+    begun: float = field(default_factory=time.monotonic)
+    where: object = ""
+    """The line that began it."""
+    draws: bool = True
+    """Whether the default generator is in capture mode meanwhile, so that nobody else can draw."""
+
+
+def take(draws: bool = True) -> Turn:
+    """Begin a turn when those of other threads are over."""
+    turn = Turn(draws=draws)
+    with _changed:
+        is_alone = _wait()
+        turn.begun = time.monotonic()
+        _turns.append(turn)
+    if not is_alone:
+        process.require().report(
+            "capture_not_serialized",
+            "another thread's capture waits for this thread, or takes too long, so two run at once; random numbers "
+            "in both are not safe then",
+            level=logging.INFO,
+        )
+    return turn
+
+
+def underway() -> list[Turn]:
+    """The captures of all threads that have a turn."""
+    return [turn for turn in list(_turns) if turn.where]
+
+
+def give(turn: Turn) -> None:
+    """The turn is over; from any thread, and more than once."""
+    with _changed, suppress(ValueError):
+        _turns.remove(turn)
+        _changed.notify_all()
+
+
+@contextmanager
+def held() -> Iterator[bool]:
+    """A turn for one call; False where another thread's turn could not be waited for."""
+    turn = Turn()
+    with _changed:
+        is_alone = _wait()
+        _turns.append(turn)
+    try:
+        yield is_alone
+    finally:
+        give(turn)
+
+
+def is_held_here() -> bool:
+    """True while this thread captures."""
+    me = threading.get_ident()
+    return any(turn.thread == me for turn in _turns)
+
+
+def wait_until_none_draws() -> bool:
+    """Wait for captures of other threads that have the default generator; True where there was one, and is over."""
+    with _changed:
+        return bool(_others(only_drawing=True)) and _wait(only_drawing=True)
+
+
+def is_worth_another_try(error: RuntimeError) -> bool:
+    """True for a replay that was refused because another thread captured with the generator, and does no longer."""
+    return _REFUSED_BY_GENERATOR in str(error) and wait_until_none_draws()
+
+
+def _others(only_drawing: bool) -> list[Turn]:
+    me = threading.get_ident()
+    alive = set(sys._current_frames()) if _turns else ()  # no frames: they, this one too, would be a cycle
+    return [t for t in _turns if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
+
+
+def _wait(only_drawing: bool = False) -> bool:
+    """Wait, with the lock held, for the turns of other threads; False where that has no end."""
+    deadline = time.monotonic() + WAIT_FOR_CAPTURE_S
+    seen: dict[int, tuple[object, int]] = {}
+    while others := _others(only_drawing):
+        _changed.wait(_LOOK_EVERY_S)
+        seen = {t.thread: _look(t.thread, seen.get(t.thread)) for t in others}
+        if time.monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for _, n in seen.values()):
+            return False
+    return True
+
+
+def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
+    """Where a thread stands, and how many looks have found it waiting there."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return None, 0
+    at = (id(frame), frame.f_lasti)
+    is_waiting = any(part in frame.f_code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
+    return at, (before[1] + 1 if is_waiting and before is not None and before[0] == at else 0)
+
+
+def unnoticed() -> AbstractContextManager[Any]:
+    """What this thread calls here ends no capture of another thread, and is not refused for one's sake."""
+    state = process.current()
+    if state is None or state.driver is None or "relaxed" in state.driver.missing:
+        return nullcontext()
+    try:
+        return state.driver.relaxed()
+    except DriverError as error:
+        process.log.debug("the capture mode of this thread could not be changed: %s", error)
+        return nullcontext()
+
+
+def synchronize_device(wait: Any) -> Any:
+    """``wait`` for the device, between captures; where one cannot be waited for, for every stream it leaves free.
+
+    Args:
+        wait: torch's own call. Every runtime refuses it while any capture is underway, and ends that capture.
+    """
+    with held() as is_alone, unnoticed():
+        if is_alone:
+            return wait()
+        return _synchronize_streams()
+
+
+def _synchronize_streams() -> None:
+    """Wait for the streams of torch that do not capture; streams that torch did not make are not known."""
+    state = process.require()
+    default, current = torch.cuda.default_stream(), torch.cuda.current_stream()
+    streams = [default, current]
+    for priority in (0, -1):
+        streams += [torch.cuda.Stream(priority=priority) for _ in range(_STREAMS_PER_POOL)]
+    for handle in {stream.cuda_stream for stream in streams}:
+        if state.driver is not None:
+            with suppress(DriverError):
+                if state.driver.capture_info(handle).status is CaptureStatus.NONE:
+                    state.driver.synchronize_stream(handle)

@@ -1,0 +1,169 @@
+"""What kills captures without being an operation: put off, done before, or done where captures do not see it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.capture import intercept, shield
+from gfxgraph.process import process
+
+
+@pytest.fixture
+def runtime(platform):
+    """runtime("module_unload"): the call, made as a library beside torch makes it, which ends a capture."""
+    if platform == "gpu":
+        pytest.skip("the GPU's own calls: tests/gpu/test_threads_gpu.py")
+    from gfxgraph import simulator
+
+    return simulator.active().runtime_call
+
+
+@pytest.fixture
+def kernels(runtime, monkeypatch):
+    """A Triton whose kernels load at their first launch and unload as they die, as from 3.7 on; and what was called."""
+    calls = []
+
+    class CompiledKernel:
+        def _init_handles(self):
+            runtime("module_load")
+            calls.append("load")
+
+        def __del__(self):
+            runtime("module_unload")
+            calls.append("unload")
+
+    for name in ("triton", "triton.compiler", "triton.compiler.compiler"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["triton.compiler.compiler"].CompiledKernel = CompiledKernel
+    return CompiledKernel, calls
+
+
+def capture(body, mode="global"):
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        y = x + 1
+        body()
+        y = y * 2
+    graph.replay()
+    assert y.tolist() == [4.0] * 4 and graph._program.is_plain
+    stats = gfxgraph.stats()
+    assert not [event for event in stats["events"] if event["kind"] in ("fallback", "split", "capture_failed")]
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_a_kernel_dies_inside_a_capture(kernels, mode):
+    """Its module is unloaded when the capture is over, by its own finalizer, once."""
+    kernel, calls = kernels
+    bag = [kernel(), kernel()]
+    bag[1].me = bag[1]  # a cycle: the collector's
+
+    def body():
+        bag.clear()
+        gc.collect()
+        assert calls == []
+
+    capture(body, mode)
+    gc.collect()
+    assert calls == ["unload", "unload"]
+    assert kernel.__del__.__module__ == __name__
+
+
+def test_a_kernel_is_loaded_inside_a_capture(kernels):
+    """The first launch of a kernel that nobody warmed up loads its module, and the capture goes on."""
+    kernel, calls = kernels
+    kept = kernel()
+    capture(lambda: kept._init_handles())
+    assert calls == ["load"]
+
+
+def test_the_calls_do_end_captures_without_a_shield(runtime):
+    """What the tests above stand on: the same calls, not shielded, end the capture."""
+    for call in ("module_unload", "module_load"):
+        with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            runtime(call)
+
+
+def test_a_pool_dies_inside_a_capture(platform):
+    """A MemPool dropped inside a capture gives its memory back afterwards."""
+    bag = [torch.cuda.MemPool()]
+    with torch.cuda.use_mem_pool(bag[0]):
+        torch.ones(1 << 20, device="cuda")
+    capture(bag.clear)
+    assert "__del__" not in vars(torch.cuda.MemPool)
+
+
+def test_the_collector_waits(platform):
+    """Called or switched on inside a capture, it does nothing until captures are over; then it is as it was left."""
+    collected = []
+
+    class Cycle:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            collected.append(intercept._depth)
+
+    def body():
+        Cycle()
+        assert gc.collect() == 0
+        gc.enable()
+        assert not collected and not gc.isenabled()
+
+    gc.disable()
+    try:
+        capture(body)
+        assert collected == [0] and gc.isenabled()
+        capture(lambda: gc.disable())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_blas_handles_are_made_before(platform):
+    """Each thread's first capture finds the thread's handle made: its product needs no memory of its own."""
+    if platform == "gpu":
+        w, results = torch.eye(4, device="cuda"), []
+
+        def first():
+            graph, x = torch.cuda.CUDAGraph(), torch.ones(4, 4, device="cuda")
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+                y = x @ w
+            graph.replay()
+            torch.cuda.current_stream().synchronize()
+            results.append((graph._program.is_plain, y.sum().item()))
+
+        expected = [(True, 16.0)]
+    else:
+        results = []
+
+        def first():
+            capture(lambda: results.append(torch.cuda.current_blas_handle()))
+
+        expected = [1]
+    thread = threading.Thread(target=first)
+    thread.start()
+    thread.join()
+    assert results == expected
+
+
+def test_the_watchdog_is_waited_for(platform, monkeypatch):
+    """drain_watchdog: before a capture, where collectives of NCCL may be under way, and only there."""
+    slept = []
+    monkeypatch.setattr(shield.time, "sleep", slept.append)
+    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl")
+    for asked, has_group in ((False, True), (True, False), (True, True)):
+        state = process.require()
+        state.decisions = replace(state.decisions, drain_watchdog=asked)
+        with monkeypatch.context() as patch:
+            if has_group:
+                patch.setitem(sys.modules, "torch.distributed", dist)
+            shield.prepare(0)
+        assert slept == ([shield.WATCHDOG_SLEEPS_S] if asked and has_group else [])

@@ -1,0 +1,238 @@
+"""Threads beside each other: two that capture, and others that work while one captures.
+
+On the GPU these are the promise of tests/gpu/test_threads_gpu.py, too; here the simulator's profiles refuse what the
+runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.capture import intercept, turns
+from gfxgraph.process import process
+
+MODES = ["global", "thread_local", "relaxed"]
+
+
+def run_together(*bodies):
+    """Run each in a thread of its own; raise what one raised."""
+    errors = []
+
+    def guarded(body):
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001  (raised below, in the test's thread)
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def no_event(*kinds):
+    return not [event for event in gfxgraph.stats()["events"] if event["kind"] in kinds]
+
+
+@contextmanager
+def capturing_elsewhere(mode, draws=False):
+    """Another thread's capture is underway inside; at the end it is ended and its graph's result checked."""
+    begun, go_on, result = threading.Event(), threading.Event(), []
+    x = torch.ones(4, device="cuda")
+
+    def work():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode=mode):
+            y = x * 2
+            if draws:
+                y = y + torch.rand(4, device="cuda") * 0
+            begun.set()
+            while not go_on.is_set():  # at work, as a capture is; not waiting for anybody
+                sum(range(100))
+            y = y + 1
+        result.append((graph, y))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(60)
+    try:
+        yield go_on
+    finally:
+        go_on.set()
+        thread.join()
+    graph, y = result[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [3.0] * 4
+    assert graph._program.is_plain and no_event("fallback", "capture_failed")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_threads_capture(platform, mode):
+    """Two plain programs in two threads, each with its own graphs, in every mode: captured, replayed, right."""
+
+    def work(seed):
+        torch.manual_seed(seed)
+        w, x = made[seed]
+        for _ in range(3):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode=mode):
+                y = torch.relu(x @ w)
+            for _ in range(3):
+                x.add_(0.1)
+                graph.replay()
+                assert torch.allclose(y, torch.relu(x @ w), atol=1e-5)
+            assert graph._program.is_plain
+
+    made = [(torch.randn(16, 16, device="cuda"), torch.randn(4, 16, device="cuda")) for _ in range(2)]
+    run_together(lambda: work(0), lambda: work(1))
+    assert no_event("fallback", "split") and gfxgraph.stats()["capture_count"] == 6
+
+
+CALLS = {
+    "synchronize": torch.cuda.synchronize,
+    "stream": lambda: torch.cuda.current_stream().synchronize(),
+    "event": lambda: recorded().synchronize(),
+    "query": lambda: recorded().query(),
+    "allocate": lambda: torch.empty(64 << 20, dtype=torch.uint8, device="cuda").fill_(1),
+    "read": lambda: torch.ones(4, device="cuda").sum().item(),
+    "empty_cache": torch.cuda.empty_cache,
+    "rand": lambda: torch.rand(4, device="cuda"),
+    "dropout": lambda: torch.nn.functional.dropout(torch.ones(4, device="cuda")),
+    "normal_": lambda: torch.empty(4, device="cuda").normal_(),
+    "free": lambda: captured().reset(),
+    "drop": lambda: (captured(), gc.collect()),
+}
+
+
+def recorded():
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def captured():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        torch.ones(4, device="cuda") + 1
+    return graph
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_others_work_beside_a_capture(platform, call):
+    """What another thread does is right or waits, and the capture comes to its end."""
+    for mode in MODES:
+        with capturing_elsewhere(mode, draws=call in ("rand", "dropout", "normal_")) as go_on:
+            threading.Timer(0.05, go_on.set).start()  # a call that waits, waits for this
+            CALLS[call]()
+
+
+def test_a_replay_of_random_numbers_waits(platform):
+    """A graph that draws is replayed by another thread while this one captures: by the graph, with its own numbers."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    expected = [torch.rand(4, device="cuda") for _ in range(2)]
+    torch.cuda.manual_seed(3)
+    graph.replay()
+    assert torch.equal(y, expected[0])
+    with capturing_elsewhere("global") as go_on:
+        threading.Timer(0.05, go_on.set).start()
+        graph.replay()
+    assert torch.equal(y, expected[1]) and no_event("fallback")
+
+
+def test_a_capture_that_waits_for_a_capturing_thread(platform):
+    """A thread started and joined inside a capture captures itself: no hang, both right, and it is said."""
+    x, inner = torch.ones(4, device="cuda"), []
+
+    def work():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            inner.append((graph, x + 5))
+            graph.capture_end()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        z = y * 2
+    for made in (graph, inner[0][0]):
+        made.replay()
+    assert z.tolist() == [4.0] * 4 and inner[0][1].tolist() == [6.0] * 4
+    assert not no_event("capture_not_serialized")
+
+
+def test_a_capture_that_waits_for_a_thread_that_synchronizes(platform):
+    """The waiting capture does not bear a wait for the device: streams are waited for one by one instead."""
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        thread = threading.Thread(target=torch.cuda.synchronize)
+        thread.start()
+        thread.join()
+        z = y * 2
+    graph.replay()
+    assert z.tolist() == [4.0] * 4 and graph._program.is_plain and no_event("fallback")
+
+
+def test_nothing_is_left_of_turns(platform):
+    """A capture that failed, at its begin or in its body, keeps nobody out; nor does a thread that died in one."""
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="careless"):
+        pass
+    with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.linalg.cholesky(-torch.eye(3, device="cuda"))
+    assert turns._turns == [] and intercept._depth == 0
+    turn = []
+    thread = threading.Thread(target=lambda: turn.append(turns.take()))
+    thread.start()
+    thread.join()
+    captured()
+    turns.give(turn[0])
+    assert torch.rand.__module__ != "gfxgraph.capture.draws"
+
+
+def test_the_runtime_refuses_other_threads(platform):
+    """Without us: in global mode an unsafe call of another thread is refused and ends the capture, as CUDA says."""
+    state = process.require()
+    if platform == "gpu":
+        pytest.skip("tests/gpu/test_threads_gpu.py asks the GPU")
+    for mode, survives in (("global", False), ("thread_local", True), ("relaxed", True)):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph = state.base()
+            state.base.capture_begin(graph, None, mode)
+            errors = []
+
+            def allocate(errors=errors):
+                try:
+                    torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+                except RuntimeError as error:
+                    errors.append(error)
+
+            run_together(allocate)
+            assert bool(errors) != survives
+            stream = torch.cuda.current_stream().cuda_stream
+            assert state.driver.capture_info(stream).status.name == ("ACTIVE" if survives else "INVALIDATED")
+            if survives:
+                state.base.capture_end(graph)
+            else:
+                with pytest.raises(RuntimeError):
+                    state.base.capture_end(graph)
+        if not survives:
+            gfxgraph.disable()
+            gfxgraph.enable(simulate=platform, validate=False)
+            state = process.require()

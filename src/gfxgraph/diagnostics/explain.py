@@ -95,7 +95,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         component, line, text = found
         matches = (Match(lastresort.CODE, text, line, 1, component=component), *matches)
     if not matches:
-        return Explanation(lang=lang or config.language_of())
+        return Explanation(lang=lang or config.language_of(), n_rested=scanner.n_rested)
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
     return Explanation(
@@ -104,6 +104,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         lang or config.language_of(),
         _named(archs or [here.arch], family_of),
         here,
+        scanner.n_rested,
     )
 
 

@@ -22,6 +22,8 @@ _MORE_WORDS = {
         "part": "part: ",
         "also": "also: ",
         "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
+        "rested": "many lines come close to messages without being any; expressions were left out for a while"
+        " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },
     "zh": {
         "seen": "日志：",
@@ -34,6 +36,8 @@ _MORE_WORDS = {
         "part": "组件：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+        "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
+        "因此可能有遗漏，次数也可能偏低",
     },
 }
 
@@ -73,6 +77,7 @@ class Explanation:
     ``situation`` says for which GPU and system the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
+    ``n_rested`` says how often an expression was left out for a while, because the text was full of near misses.
     """
 
     matches: tuple[Match, ...] = ()
@@ -80,6 +85,7 @@ class Explanation:
     lang: str = "en"
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
+    n_rested: int = 0
 
     @property
     def code(self) -> Code | None:
@@ -95,12 +101,14 @@ class Explanation:
     def format(self, lang: str = "") -> str:
         """Return the text for people: the root cause in full, what follows from it in a line each."""
         lang = lang or self.lang
+        words = _MORE_WORDS[lang]
+        rested = [_indent(words["note"], words["rested"].format(count=self.n_rested))] if self.n_rested else []
         if not self.matches:
-            return _MORE_WORDS[lang]["nothing"]
+            return "\n".join([words["nothing"], *rested])
         root, *others = self.matches
         lines = [self._full(root, lang)]
-        lines += [_indent(_MORE_WORDS[lang]["also"], _brief(match, lang)) for match in others]
-        return "\n".join(lines)
+        lines += [_indent(words["also"], _brief(match, lang)) for match in others]
+        return "\n".join(lines + rested)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
@@ -123,6 +131,7 @@ class Explanation:
             "text": self.format(lang) if self.matches else "",
             "families": list(self.families),
             "archs": list(self.archs),
+            "n_rested": self.n_rested,
             "lang": lang,
         }
 

@@ -23,9 +23,11 @@ _CHANGELOG = Expression(
     r"|handle|make|use|prevent|introduce|bump|revert|correct|skip|clarify|disable|implement|return|raise)"
     r"(?:e?d|e?s|ing|)\b"
     r"|^\s*[-*+\u2022]\s.*\(?#\d+\)?\.?\s*$"
-    r"|^\s+(?:-\w,? +)?--[a-z][\w-]+(?:,? [-A-Z<\[{]\S*)*  +\S"
+    r"|^\s*(?:-\w,? +)?--[a-z][\w-]+(?:,? [-A-Z<\[{]\S*)*  +\S"
     # Lists of commits: "a1b2c3d rccl: raise system error earlier", with or without a pull request's number.
-    r"|^\s*[*|/\\ ]*\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b(?: \([^)]*\))? (?!\[)[A-Za-z\[]"
+    r"|^\s*[*|/\\ ]*\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b(?: \([^)]*\))?"
+    r" (?:\[(?!error|warn|info|fatal|debug)[A-Za-z][\w/ -]*\] ?)*[A-Za-z]"
+    r"|^[0-9a-f]{7,40} .*\(#\d+\)\s*$"
     r"|^(?:commit [0-9a-f]{40}|Subject: \[PATCH|    (?:Merge|Revert|Signed-off-by|Reviewed-by)\b)",
     re.IGNORECASE,
 )

@@ -48,7 +48,7 @@ _FAILURES = tuple(
         r"|\bFATAL\b|^F\d{4,8} |Fatal (?:error|Python error)|\bfatal error\b|Assertion .{0,200}failed"
         r"|\bSIG(?:SEGV|ABRT|BUS|ILL)\b"
         r"|[Ss]egmentation fault|Check failed|CHECK failed|\*ERROR\*|\bpanic(?:ked)?\b|LLVM ERROR",
-        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4} |^E(?:RROR|rror)\b"
+        r"(?:^|[\s\[(|:])(?:ERROR|Error|error|E)(?:\]|:|\s-)\s|^E\d{4,8} |^E(?:RROR|rror)\b"
         r"|\[E:|level=ERROR|\bABORT|Aborted\b",
         r"\b(?:[Ff]ailed|[Ff]ailure|FAILED|FAILURE)\b"
         r"|\b(?:[Cc]annot|[Cc]ould not|[Uu]nable to|not supported|unsupported)\b"

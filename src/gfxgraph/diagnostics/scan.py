@@ -9,14 +9,15 @@ Idea: no expression matches without some fixed text, so
 3. on the lines of a form not settled yet, the expressions that need the text are tried, after a look
    whether everything else that they need is there too.
 
-A long line is searched in overlapping windows, so that its length costs no more than its size. What differs
-only in numbers may differ in meaning (a status), so the lines of a form are searched whole, up to a limit a
-form, and counted after that. What surrounds a failure (which GPU, which program, hints) is read from the head
-of the stream, its end, and round the first sight of each failure.
+A long line is searched round the texts that it holds, so that its length costs no more than its size. What
+differs only in numbers may differ in meaning (a status), so the lines of a form are searched whole, up to a
+limit a form, and counted after that; while blocks are full of texts, settled forms are left out beforehand
+(``repeats``). What surrounds a failure (which GPU, which program, hints) is read from the head of the stream,
+its end, and round the first sight of each failure.
 
-Invariant: no line that an expression matches is passed over, except in a block full of near misses: there an
-expression that was tried often in vain rests until the block's end (``n_rested`` counts that), and except
-after many lines of one form.
+Invariant: no line that an expression matches is passed over, except in a stream full of near misses: there an
+expression that was tried often in vain rests for a while (``n_rested`` counts that), but not in the last lines
+of the stream; and except after many lines of one form.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Set
 from gfxgraph.diagnostics import gates
 from gfxgraph.diagnostics.index import Index, load
 from gfxgraph.diagnostics.literals import Finder
+from gfxgraph.diagnostics.repeats import Repeats, Seen
 
 _DIGITS = b"0123456789"
 # Colours and cursor movements stand between the words of a message.
@@ -47,13 +49,16 @@ _LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size
 # Memory stays fixed: when a limit is reached, all are forgotten and met anew.
 _MOST_LINES_OF_A_FORM = 64
 _MOST_FORMS = 8192
-# Searches in vain in one piece, after which expressions rest that were tried this often there.
-_MOST_IN_VAIN = 400
-_RESTS_AFTER = 30
+# Searches in vain after which expressions rest that were tried this often. A part is forgotten with each piece,
+# so that searches in vain cost a fixed share of the time, however long near misses go on.
+_MOST_IN_VAIN = 1000
+_RESTS_AFTER = 60
+_KEPT_IN_VAIN = 0.95
+_WINDOW_PART = 400  # bytes of a long line that count as one more search
+_MOST_SEARCHES = 20_000  # of the end, once more
+_COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by what stands round it
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
-
-Seen = tuple[tuple[str, int], ...]
 
 
 class Hit:
@@ -98,9 +103,11 @@ class Scanner:
         self._parts: dict[tuple[str, int], tuple[str, int]] = {}
         self._forms: dict[bytes, _Form] = {}
         self._rest: set[int] = set()
+        self._repeats = Repeats()
+        self._meant: list[tuple[int, Seen | None]] = []
         self._items_for: dict[frozenset[int], tuple[int, ...]] = {}
-        self._in_vain: dict[int, int] = {}
-        self._n_in_vain = 0
+        self._in_vain: dict[int, float] = {}
+        self._n_in_vain: float = 0
         self._tail = b""
         self._n_lines = 0
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
@@ -128,6 +135,8 @@ class Scanner:
             self._block(self._tail)
             self._n_lines += 1
             self._tail = b""
+        if self._rest:
+            self._end_again()
         self._note(self.surroundings())
         self._combine()
         return self._news()
@@ -152,16 +161,32 @@ class Scanner:
         if len(self._forms) > _MOST_FORMS:
             self._forms.clear()
         self._wake()
-        lower = block.lower()
-        found = self._finder.find(lower)
-        if len(found) > _FEW:
-            leading = self._leading({hit[0] for hit in found})
-            found = [hit for hit in found if hit[0] in leading]
-        self._search_lines(_Block(block, lower, self._n_lines + 1), found)
+        self._lines_of(block, block.lower())
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
             self._head += [text[:_LONG] for text in block.split(b"\n", wanted)[:wanted]]
         self._end.extend(text[:_LONG] for text in block.rsplit(b"\n", _END)[-_END:])
+
+    def _lines_of(self, block: bytes, lower: bytes) -> None:
+        """Search the lines of a block, without those of settled forms."""
+        parts = self._repeats.fresh(block, self.hits)
+        fresh, counted = parts or (None, {})
+        for meaning, n_lines in counted.items():
+            for code, _ in meaning:
+                self.hits[code].count += n_lines
+        found = self._finder.find(fresh.text.lower() if fresh else lower)
+        n_texts = len(found)
+        if n_texts > _FEW:
+            leading = self._leading({hit[0] for hit in found})
+            found = [hit for hit in found if hit[0] in leading]
+        if fresh:
+            found = fresh.placed(found)
+        self._meant.clear()
+        self._search_lines(_Block(block, lower, self._n_lines + 1), found)
+        if fresh:
+            self._repeats.learn(fresh, self._meant, n_texts)
+        else:
+            self._repeats.noted(n_texts)
 
     def _search_lines(self, block: _Block, found: list[tuple[int, int, int]]) -> None:
         """Search the lines that hold the texts found."""
@@ -192,7 +217,7 @@ class Scanner:
         leading = set(present & self._marks)
         for number in {number for text in present for number in self._items_of[text]}:
             found_by = self.index.items[number].found_by
-            if number not in self._rest and all(not present.isdisjoint(texts) for texts in found_by):
+            if number not in self._rest and not any(map(present.isdisjoint, found_by)):
                 leading.update(text for texts in found_by for text in texts)
         return leading
 
@@ -211,26 +236,41 @@ class Scanner:
         return known
 
     def _windows(self, block: _Block, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
-        """Search a long line that holds these texts, in windows that overlap."""
-        windows: dict[int, set[int]] = {}
-        for text, half in {(text, (start - begin) // _OVERLAP) for text, start, _ in found}:
-            # A window is two halves long; what lies in the second half of one is in the first of the next.
-            windows.setdefault(half, set()).add(text)
-            windows.setdefault(max(0, half - 1), set()).add(text)
-        for half in sorted(windows):
-            texts = frozenset(windows[half])
-            items = self._items(texts)
+        """Search a long line that holds these texts, for each expression round the texts that lead to it."""
+        possible = set(self._items(frozenset([hit[0] for hit in found])))
+        searched_to: dict[int, int] = {}
+        for text, start, _ in found:
+            items = [n for n in self._items_of[text] if n in possible and searched_to.get(n, 0) <= start]
             if items:
-                start = begin + half * _OVERLAP
-                self._text(block, start, min(stop, start + 2 * _OVERLAP), texts, items)
+                searched_to.update(dict.fromkeys(items, start + _OVERLAP))
+                first, last = max(begin, start - _OVERLAP), min(stop, start + 2 * _OVERLAP)
+                self._text(block, first, last, frozenset(), tuple(items))
 
     def _wake(self) -> None:
-        """Forget half of the searches in vain: an expression rests only as long as near misses go on."""
-        self._in_vain = {number: count // 2 for number, count in self._in_vain.items() if count > 1}
-        self._n_in_vain //= 2
-        self._rest = {number for number, count in self._in_vain.items() if count > _RESTS_AFTER}
+        """Forget a part of the searches in vain: an expression rests only as long as near misses go on."""
+        if not self._in_vain:
+            return
+        self._in_vain = {n: count * _KEPT_IN_VAIN for n, count in self._in_vain.items() if count > 1}
+        self._n_in_vain *= _KEPT_IN_VAIN
         if self._n_in_vain < _MOST_IN_VAIN:
             self._rest.clear()
+        else:
+            self._rest = {number for number, count in self._in_vain.items() if count > _RESTS_AFTER}
+
+    def _end_again(self) -> None:
+        """Search the last lines with what rested there: what ended a program stands at the end."""
+        counts = {code: hit.count for code, hit in self.hits.items()}
+        self._rest.clear()
+        self._in_vain.clear()
+        self._n_in_vain = -_MOST_SEARCHES
+        self._forms.clear()
+        lines = list(self._end)
+        block = b"\n".join(lines)
+        lower = block.lower()
+        block_of = _Block(block, lower, self._n_lines - len(lines) + 1)
+        self._search_lines(block_of, self._finder.find(lower))
+        for code, count in counts.items():
+            self.hits[code].count = count
 
     def _test(self, mark: int) -> None:
         """What a test provoked and expected is no failure: forget it where the test passed."""
@@ -245,6 +285,7 @@ class Scanner:
         """Take a line, or a window of one, that holds texts which these expressions need."""
         if not self._marks.isdisjoint(texts):
             self._test(min(self._marks & texts) - self._first_mark)
+            self._meant.append((begin, None))
             return
         may_match = None
         if len(items) <= _FEW_ITEMS and not (may_match := self._may_match(block, begin, stop, items)):
@@ -259,11 +300,12 @@ class Scanner:
             if may_match is None:
                 may_match = self._may_match(block, begin, stop, items)
             seen = self._search(raw, may_match)
-            if seen and self._is_said(_Line(block, begin, stop)):
+            if seen and not self._is_known(seen) and self._is_said(_Line(block, begin, stop)):
                 seen = ()
             form.lines[raw] = form.last = seen
         if not seen:
             return
+        self._meant.append((begin, seen))
         is_news = False
         line = _Line(block, begin, stop)
         for code, strength in seen:
@@ -283,16 +325,15 @@ class Scanner:
         text = _text(raw)
         lower = text.lower()
         seen: dict[str, int] = {}
+        is_long = len(raw) > 2 * _OVERLAP
         for number in numbers:
             item = self.index.items[number]
             match = item.search(text, lower)
+            if match is None or (is_long and self._is_known(((item.code, 0),))):
+                self._tried_in_vain(number, 1 + len(raw) // _WINDOW_PART)
             if match is None:
-                self._n_in_vain += 1
-                count = self._in_vain[number] = self._in_vain.get(number, 0) + 1
-                if count > _RESTS_AFTER and self._n_in_vain > _MOST_IN_VAIN:
-                    self._rest.add(number)
-                    self.n_rested += 1
-            elif item.kind == "number":
+                continue
+            if item.kind == "number":
                 if code := self.index.numbers.get(match[1]):
                     seen.setdefault(code, _STRENGTH["weak"])
             elif item.kind != "own":
@@ -301,9 +342,19 @@ class Scanner:
                 seen[match[1]] = _STRENGTH["own"]
         return tuple(seen.items())
 
+    def _tried_in_vain(self, number: int, cost: int) -> None:
+        """Count a search that told nothing new, and let the expression rest after many."""
+        self._n_in_vain += cost
+        count = self._in_vain[number] = self._in_vain.get(number, 0) + cost
+        if count > _RESTS_AFTER and self._n_in_vain > _MOST_IN_VAIN and number not in self._rest:
+            self._rest.add(number)
+            self.n_rested += 1
+
     def _is_said(self, line: _Line) -> bool:
         """Whether this line tells of failures without being one: release notes, lists of changes, source code."""
-        text = _text(line.raw)
+        raw = line.raw
+        # Of a window in a long line only the middle: the form of its ends says nothing.
+        text = _text(raw if len(raw) <= 2 * _OVERLAP else raw[_OVERLAP - 100 : _OVERLAP + 300])
         if gates.is_said(text):
             return True
         for number, heading in line.headings():
@@ -312,6 +363,11 @@ class Scanner:
             return True
         near = [*list(self._end)[-gates.AROUND :], *(near for _, near in line.around(gates.AROUND))]
         return gates.in_list(text, [_text(other) for other in near[-2 * gates.AROUND - 1 :]])
+
+    def _is_known(self, seen: Seen) -> bool:
+        """Whether these codes were met so often that this line adds nothing but a number."""
+        hits = (self.hits.get(code) for code, _ in seen)
+        return all(hit is not None and hit.count > _COUNTED_BLINDLY for hit in hits)
 
     def _hit(self, code: str, raw: bytes, number: int, strength: int) -> bool:
         """Count a hit; return whether it is the first of its code."""

@@ -160,6 +160,8 @@ def _run(
         batches[-1].append((path, kind))
         weight += nbytes
     names = tuple(a.name for a in archs)
+    for kind in {kind for _, kind, _ in todo}:
+        for_kind(kind)  # once, before the workers are made
     with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(project, names)) as pool:
         for part in pool.map(_work, batches):
             results += part

@@ -239,11 +239,12 @@ def _audit_python(
                     if through is not None:
                         _record(result, rule, hit, file.lines, through, context.vendor, reason or why)
     for node, module, level, names in file.import_sites:
-        excluded = not guards.reaching(node, archs)[0]
         base = "." * level + module
-        result.imports.append((base, excluded))
-        for name in names:
-            result.imports.append((f"{base}.{name}" if module else base + name, excluded))
+        dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
+        own = [name for name in dotted if context.project.module_path(result.path, name) is not None]
+        if own:  # of the repository's own modules
+            excluded = not guards.is_reached(node, archs)
+            result.imports += [(name, excluded) for name in own]
 
 
 def _cpp_reach(

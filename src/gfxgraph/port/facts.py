@@ -92,13 +92,18 @@ def gather(project: Project) -> None:
 
 
 def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
-    if _WARP_CODE.search(text):
-        found.folders.add(path.rpartition("/")[0])
-    if "cuda" in text and _OWN_NAME.search(text):
-        found.own |= {name for m in _OWN_NAME.finditer(blank_comments(text)) for name in m.groups() if name}
-    if "tex" in text or "surf" in text:
+    # Fixed texts first: they are found twenty times as fast as expressions are tried.
+    lower = text.lower()
+    if any(word in lower for word in ("__shfl", "__ballot", "any_sync", "all_sync", "lane", "warp")):
+        if _WARP_CODE.search(text):
+            found.folders.add(path.rpartition("/")[0])
+    if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
+        code = _lines_with("cuda", blank_comments(text))
+        found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
+    if re.search(r"\b(?:tex|surf)[123]D", text):
         found.own |= set(_OWN_TEXTURE.findall(text))
-    found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
+    if "32" in text and "warp" in lower:
+        found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
         code = blank_comments(text)
         directives = scan(code)
@@ -108,6 +113,10 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
         for d in defines:
             index[d.line] = next((a for a in reversed(arms) if a.first_line <= d.line <= a.last_line), None)
         found.conditionals.append((defines, index))
+
+
+def _lines_with(word: str, text: str) -> str:
+    return "\n".join([line for line in text.split("\n") if word in line])
 
 
 def _python(project: Project, found: _Found, path: str, text: str) -> None:

@@ -38,7 +38,7 @@ _SILENT = frozenset(
     "alloc-from-host-in-capture capture-before-warmup compile-reduce-overhead inductor-cudagraphs "
     "ungated-rocm-change ineffective-rng-patch build-on-cuda-available sdpa-backend-forced torch-not-rocm "
     "visible-devices-conflict syncwarp managed-memory lockfile-resync cuda-wheel-index torch-in-core-deps "
-    "pip-install-with-deps".split()
+    "pip-install-with-deps fp-contract".split()
 )
 _SLOW = frozenset(
     "tf32-flag reduced-precision-reduction triton-num-stages launch-bounds triton-dot-precision "

@@ -242,4 +242,64 @@ def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     )
     assert re.search(r"check GFX330 \(1\): the loop is reached by every thread", output)
     assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
-    assert re.search(r"left GFX301 warp-size-32 \(1\): no diff for this: ", output)
+    assert re.search(r"left GFX317 syncwarp \(1\): no diff for this: ", output)
+
+
+LANES = """#define WARP_SIZE 32
+constexpr unsigned kAll = 0xffffffffu;
+#define EVERY_LANE 0xffffffff
+__global__ void k(int* o, bool p) {
+  unsigned voted = __ballot_sync(0xffffffff, p);
+  o[threadIdx.x % WARP_SIZE] = __shfl_sync(kAll, o[0], 0) + __shfl_sync(EVERY_LANE, o[1], 0);
+  o[1] = voted != 0;
+}
+"""
+
+
+def test_widths_and_masks_are_wide_on_amd_only(tmp_path: Path) -> None:
+    """A constant of 32, a named full mask and a vote's result get an arm for HIP; NVIDIA's tokens stay."""
+    made = only(tmp_path, "k.cu", LANES)
+    for line in (
+        "#define WARP_SIZE 64",
+        "constexpr unsigned long long kAll = 0xffffffffffffffffull;",
+        "#define EVERY_LANE 0xffffffffffffffffull",
+        "  unsigned long long voted = __ballot_sync(0xffffffffffffffffull, p);",
+    ):
+        assert line in made.new
+    assert gate.check("k.cu", made.old, made.new).passes
+    assert all(e.needs for e in made.applied)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#define WARP_SIZE 32\nint f(int n) { return n / WARP_SIZE; }\n__global__ void k(int* o) {}\n", "host code"),
+        ("__global__ void k(int* o, bool p) {\n  unsigned v = __ballot_sync(0xffffffff, p);\n  *o = __popc(v);\n}\n",
+         "__popcll"),
+        ("__global__ void k(int* o) {\n  unsigned m = 0xffffffff;\n  m >>= 1;\n  *o = __shfl_sync(m, *o, 0);\n}\n",
+         "computed with"),
+    ],
+)  # fmt: skip
+def test_a_width_that_more_depends_on_is_left(tmp_path: Path, text: str, why: str) -> None:
+    """Where host code reads the constant, or the mask is shifted or counted, nothing is written, and it says why."""
+    made = only(tmp_path, "k.cu", text)
+    assert any(why in r.reason for r in made.refused)
+    assert "#if defined(__HIP_PLATFORM_AMD__)\n" not in made.new and "__GFX9__" not in made.new
+
+
+def test_a_requirement_list_gets_a_twin_for_rocm(tmp_path: Path) -> None:
+    """torch and NVIDIA's wheels leave the new list; the old one stays, and a twin that exists is not touched."""
+    text = (
+        "--extra-index-url https://download.pytorch.org/whl/cu121\ntorch==2.6.0\nnumpy>=1.26\nonnxruntime-gpu\n"
+        "nvidia-nccl-cu12\n"
+    )
+    found = fixed(tmp_path, {"requirements.txt": text, "dev/requirements.txt": "pytest\n"})
+    assert set(found) == {"requirements-rocm.txt"}
+    new = found["requirements-rocm.txt"].new.splitlines()[1:]
+    assert [line for line in new if not line.startswith("#")] == [
+        "numpy>=1.26", "onnxruntime-migraphx  # in the place of onnxruntime-gpu",
+    ]  # fmt: skip
+    assert sum(line.startswith("#") for line in new) == 3
+    assert not [left for left in run.left_over(str(tmp_path), list(found.values())) if left.rule == "GFX001"]
+    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
+    assert not run.fix(str(tmp_path), unsafe=True)

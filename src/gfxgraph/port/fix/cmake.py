@@ -81,6 +81,13 @@ def _instead(entry: Entry) -> list[str]:
         kept = [_LIBRARIES.get(w.removeprefix("CUDA::"), "") if w.startswith("CUDA::") else w for w in words]
         kept = list(dict.fromkeys(w for w in kept if w))
         return [f"target_link_libraries({' '.join(kept)})"]
+    if re.search(r"--?fmad=(?:false|0)\b", entry.text):  # what else is there is nvcc's own
+        if keyword in ("set", "string", "list") and words and words[0].upper().endswith("CUDA_FLAGS"):
+            return ['set(CMAKE_HIP_FLAGS "${CMAKE_HIP_FLAGS} -ffp-contract=off")']
+        if keyword == "add_compile_options":
+            return ["add_compile_options($<$<COMPILE_LANGUAGE:HIP>:-ffp-contract=off>)"]
+        if keyword == "target_compile_options" and words:
+            return [f"target_compile_options({words[0]} PRIVATE $<$<COMPILE_LANGUAGE:HIP>:-ffp-contract=off>)"]
     if keyword == "set_source_files_properties" and "LANGUAGE CUDA" in entry.text:
         return [f"set_source_files_properties({entry.text.replace('LANGUAGE CUDA', 'LANGUAGE HIP')})"]
     return []

@@ -19,7 +19,7 @@ from gfxgraph.port.audit import audit, require_parsers
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import compat, gate
+from gfxgraph.port.fix import compat, gate, requirement_lists
 from gfxgraph.port.fix.cmake import add_option
 from gfxgraph.port.fix.edits import Edit, Refusal, apply_cpp, apply_lines, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
@@ -46,6 +46,7 @@ class FileFix:
     new: str
     applied: list[Edit] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    answers: frozenset[tuple[str, str]] = frozenset()  # findings in other files: path and rule
 
     def patch(self) -> str:
         """A unified diff that ``git apply`` and ``patch -p1`` take."""
@@ -77,6 +78,9 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     if project.compat and any(f'{COMPAT}"' in f.new for f in found):
         needs = "each name is HIP's in meaning too; HIP_SYMBOL and renamed constants are taken care of"
         found.append(FileFix(project.compat, "", aliases, applied=[Edit(1, 0, "", "GFX201", needs=needs)]))
+    for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
+        answered = frozenset((origin, rule) for rule in ("GFX001", "GFX003", "GFX004", "GFX005"))
+        found.append(FileFix(new, "", text, applied=[edit], answers=answered))
     _define_option(project, found)
     found += _gitignore(project)
     return found
@@ -267,7 +271,7 @@ class Left:
 
 def left_over(path: str, fixes: list[FileFix], archs: tuple[Arch, ...] | None = None) -> list[Left]:
     """What the fixes leave, worst first: refused edits by their reason, and rules for which there is no diff."""
-    touched = {(f.path, e.rule) for f in fixes for e in f.applied}
+    touched = {(f.path, e.rule) for f in fixes for e in f.applied} | {a for f in fixes for a in f.answers}
     refused = {(f.path, r.rule): r.reason for f in fixes for r in f.refused}
     counts: dict[tuple[str, str, str], int] = {}
     for finding in sorted(audit(path, archs=archs).findings, key=rank):

@@ -425,10 +425,13 @@ class PyGuards:
                     known = any(self._may_stop(s) for s in statement.body)
                 case ast.Return() | ast.Raise() | ast.Continue() | ast.Break() | ast.Assert():
                     known = True
-                case ast.Expr():
-                    known = isinstance(statement.value, ast.Call)
+                case ast.Expr(value=ast.Call() as call):
+                    name = self.file.call_name(call)
+                    known = name in _EXITS or "skip" in name.lower()
+                case ast.Assign(targets=[ast.Name(id="pytestmark")]):
+                    known = True
                 case _:
-                    known = isinstance(statement, ast.Assign)
+                    known = False
             self._may_cache[id(statement)] = known
         return known
 
@@ -569,6 +572,10 @@ class PyGuards:
             elif not reason:
                 reason = self.describe(guard)
         return tuple(reached), reason
+
+    def is_reached(self, node: ast.AST, archs: tuple[Arch, ...]) -> bool:
+        """Whether any of these architectures can run a node."""
+        return any(self.exclusion(node, World(arch)) is None for arch in archs)
 
     def describe(self, guard: ast.AST) -> str:
         shown: ast.AST = guard.test if isinstance(guard, ast.If | ast.Assert) else guard

@@ -199,6 +199,8 @@ class CppFile:
     def calls(self, *names: str) -> Iterator[Call]:
         """Calls whose callee's last name is one of these; all calls without names."""
         if self._calls is None:
+            if names and not any(name in self.code for name in names):
+                return  # without parsing
             self._calls = defaultdict(list)
             for node in self.nodes("call_expression"):
                 function = node.child_by_field_name("function")
@@ -226,7 +228,7 @@ class CppFile:
 
     def calls_like(self, pattern: str) -> Iterator[Call]:
         """Calls whose last name matches a regular expression in full."""
-        list(self.calls("\0"))
+        list(self.calls())
         assert self._calls is not None
         matcher = re.compile(pattern)
         for name, found in self._calls.items():

@@ -55,6 +55,9 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
     if not (is_device or in_warp_code or chunked):
         return
+    candidates = list(_candidates(f, is_device=is_device, in_warp_code=in_warp_code, chunked=chunked))
+    if not candidates:
+        return  # without parsing
     exchanging = exchange_lines(f)
     bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
     launching = {
@@ -63,12 +66,18 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         for n in range(f.line(node), int(node.end_point[0]) + 2 + f.offset)
     }
     in_file = bool(EXCHANGE.search(f.code)) or beside
-    for number, line in enumerate(f.code.split("\n"), 1):
-        if "32" not in line or line.lstrip().startswith("#"):
-            continue
+    for number, column, line in candidates:
         if not in_file or (number in bodies and number + f.offset not in exchanging and is_device):
             if number not in launching or not in_file:
                 continue  # the lanes of this function do not see each other: 32 is a tile here
+        yield line_hit(number + f.offset, column, expr=line.strip()[:90])
+
+
+def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: bool) -> Iterator[tuple[int, int, str]]:
+    """Lines of the text with a 32 that may be a warp: number, column, line."""
+    for number, line in enumerate(f.code.split("\n"), 1):
+        if "32" not in line or line.lstrip().startswith("#"):
+            continue
         match = _SLOTS.search(line) if is_device else None
         if match is None and (in_warp_code or chunked):
             if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):
@@ -78,4 +87,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             if match is None and in_warp_code and not _BITS.search(line):
                 match = _BARE.search(line)
         if match:
-            yield line_hit(number + f.offset, match.start(), expr=line.strip()[:90])
+            yield number, match.start(), line

@@ -44,8 +44,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     matcher = re.compile(
         r"(::)?(cub::(detail\b.*|CTA_SYNC|PtxVersion|WARP_SYNC|LaneId|WarpId|Shuffle(Down|Up|Index)|CachingDeviceAllocator::internal)|thrust::(system::)?cuda\b.*|cuda::std\b.*)"
     )
-    hits = [
-        cpp_hit(f, n, name=f.source(n)[:60]) for n in f.nodes("qualified_identifier") if matcher.match(f.source(n))
-    ]
+    named = f.nodes("qualified_identifier") if matcher.search(f.code) else ()
+    hits = [cpp_hit(f, n, name=f.source(n)[:60]) for n in named if matcher.match(f.source(n))]
     yield from once_a_line(hits)
     yield from ident_hits(f, r"CUB_PTX_\w+|CUB_NS_\w+")

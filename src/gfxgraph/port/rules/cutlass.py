@@ -46,7 +46,7 @@ RULE = Rule(
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     found = list(include_hits(f, r"(cutlass|cute)(/|\.h)", group="includes"))
     yield from found
-    if not found:
+    if not found and re.search(r"\b(cutlass|cute)::", f.code):
         hits = [
             cpp_hit(f, n, name=f.source(n)[:60])
             for n in f.nodes("qualified_identifier")

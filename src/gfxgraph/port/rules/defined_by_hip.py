@@ -63,6 +63,9 @@ def _types(f: CppFile) -> Iterator[Hit]:
 
 
 def _all(f: CppFile) -> Iterator[Hit]:
+    code = f.code.replace("\\\n", " ")
+    if not (_OPERATOR.search(code) or ("__device__" in code and _FUNCTION.search(code))):
+        return  # without parsing
     for n in f.nodes("function_definition"):
         body = n.child_by_field_name("body")
         if body is None:

@@ -33,7 +33,7 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for n in f.nodes("kernel_call_syntax"):
+    for n in f.nodes("kernel_call_syntax") if "<<<" in f.code else ():
         qualifiers = f.qualifiers(n)
         if "__global__" in qualifiers or ("__device__" in qualifiers and "__host__" not in qualifiers):
             yield cpp_hit(f, n, expr=f.source(n.parent)[:80])

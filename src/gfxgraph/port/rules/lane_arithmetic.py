@@ -12,6 +12,7 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
+    EXCHANGE,
     cpp_hit,
     exchanges,
     is_thread_index,
@@ -45,7 +46,8 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
+    if EXCHANGE.search(f.text):
+        yield from once_a_line(_all(f))
 
 
 def _all(f: CppFile) -> Iterator[Hit]:

@@ -9,6 +9,8 @@ from gfxgraph.port.archs import (
     WAVE64,
 )
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix import lanes
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.rules._common import (
@@ -53,3 +55,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         ):
             if not re.match(r"(const\s+)?unsigned\s+long", text):
                 yield cpp_hit(f, n, expr=text[:80])
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    return lanes.lane_mask(f, hit.line)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
@@ -70,7 +71,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if name in masks and is_full_mask_32(f, value):
             yield cpp_hit(f, n, expr=f.source(n)[:80])
     for name, takes, body, line in f.defines():
-        if not takes and re.search(r"(?i)mask|lanes", name) and is_full_mask_32(f, body):
+        if not takes and (name in masks or re.search(r"(?i)mask|lanes", name)) and is_full_mask_32(f, body):
             yield line_hit(line, expr=f"#define {name} {body}")
 
 
@@ -98,7 +99,11 @@ _MASK = (
 
 def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
     """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
+    if (made := lanes.full_mask(f, hit.line)) is not None:
+        return made
     line = f.line_text(hit.line)
+    if re.search(r"_sync\s*\(\s*[A-Za-z_]|__syncwarp", line) and not re.search(r"_sync\s*\(\s*0[xX]", line):
+        return Refusal(hit.line, "the mask has a name: it is widened where it is defined, if that is a constant")
     found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
     if len(found) != 1 or "FULL_WARP_MASK" in f.code:
         return Refusal(hit.line, "the mask is no literal, or several stand on the line")

@@ -49,6 +49,6 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if name in ctx.project.own_names and "cudaTextureObject_t" not in f.text:
             continue
         yield one
-    for n in f.nodes("template_type"):
+    for n in f.nodes("template_type") if "texture<" in f.text else ():
         if f.source(n).startswith("texture<"):
             yield cpp_hit(f, n, name=f.source(n))

@@ -10,6 +10,8 @@ from gfxgraph.port.archs import (
     WAVE64,
 )
 from gfxgraph.port.engine import Context
+from gfxgraph.port.fix import lanes
+from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import (
@@ -89,6 +91,10 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 def _bounded(value: str) -> bool:
     """``std::min(kNThreads, 32)``, ``n < 32 ? n : 32``: a warp size that never passes 32."""
     return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\([^;?]{0,60}\b32[uU]?\b|\?[^;?]{0,60}\b32[uU]?\b", value))
+
+
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+    return lanes.constant(f, hit.line)
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

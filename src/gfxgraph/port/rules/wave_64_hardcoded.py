@@ -58,11 +58,13 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, takes, body, line in f.defines():
         if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?64[uU]?\)?", body):
             yield line_hit(line, expr=f"#define {name} {body}")
-    for n in f.nodes("init_declarator"):
+    named = re.search(r"(?i)(?:warp|wave)\w*\s*(?:=|\{)\s*\{?64", f.code)
+    for n in f.nodes("init_declarator") if named else ():
         name = f.source(n.child_by_field_name("declarator"))
         if _NAME.fullmatch(name) and re.fullmatch(r"\{?64[uU]?\}?", f.source(n.child_by_field_name("value"))):
             yield cpp_hit(f, n, expr=f.source(n))
-    for n in f.nodes("binary_expression"):
+    divides = re.search(r"[&/%][\s(]*(?:63|0x3[fF]|64)\b|>>[\s(]*6\b", f.code)
+    for n in f.nodes("binary_expression") if divides else ():
         operator, right = (
             f.source(n.child_by_field_name("operator")),
             f.source(n.child_by_field_name("right")).strip("()"),

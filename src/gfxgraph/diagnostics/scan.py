@@ -26,7 +26,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Set
 
-from gfxgraph.diagnostics import gates
+from gfxgraph.diagnostics import gates, ownwords
 from gfxgraph.diagnostics.index import Index, load
 from gfxgraph.diagnostics.literals import Finder
 
@@ -305,6 +305,10 @@ class Scanner:
         """Whether this line tells of failures without being one: release notes, lists of changes, source code."""
         text = _text(line.raw)
         if gates.is_said(text):
+            return True
+        nearest = line.around(ownwords.REACH)
+        at = next((place for place, (number, _) in enumerate(nearest) if number == line.number), 0)
+        if not ownwords.is_evidence([_text(raw) for _, raw in nearest], at, self.index.ranks):
             return True
         for number, heading in line.headings():
             self._prose_until = max(self._prose_until, gates.section_end(heading, number))

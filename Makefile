@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-gpu test-engines test-emulator bench docs hooks clean
+.PHONY: help venv demo check test test-gpu test-engines test-emulator bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
@@ -25,7 +25,8 @@ help:
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
 	@echo "make bench                 measure, on a GPU"
-	@echo "make docs                  write the pages made from the code, check every link"
+	@echo "make docs                  build the documentation's site, check every link"
+	@echo "make release VERSION=2.0.0 changelog, both packages built and tested, commit and tag; publishes nothing"
 	@echo "make venv   [TORCH_INDEX_URL=...] [PYTHON=...]   only set up"
 	@echo "make hooks                 run 'make check' before every commit"
 	@echo "make clean                 remove what make made"
@@ -53,8 +54,10 @@ check: $(VENV)/.ready-dev
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
+# The native tests' libraries are built first, so that no test's time limit counts a compiler's time.
 test: $(VENV)/.ready-dev
-	@$(BIN)/python -m pytest -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
+	@$(BIN)/python -m tests.native_builds
+	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
 
 test-gpu:
 	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu $(ARGS)
@@ -72,8 +75,20 @@ bench:
 	@for file in benchmarks/bench_*.py; do \
 		echo "bench: $$file"; PYTHONPATH=src $(GPU_PYTHON) $$file $(ARGS) || exit 1; done
 
-docs: $(VENV)/.ready-dev
+$(VENV)/.ready-docs: $(VENV)/.ready-dev
+	@echo "venv: installing the tools for the documentation"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.ready-docs
 	@$(BIN)/python tools/make_docs.py
+	@echo "docs: building the site"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: open build/site/index.html"
+
+release: $(VENV)/.ready-dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[release]'
+	@$(BIN)/python tools/release.py $(VERSION) $(ARGS)
 
 hooks:
 	@install -m 755 tools/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"

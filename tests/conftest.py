@@ -1,5 +1,8 @@
 """Writes a summary of the run, for runs that are kept as evidence: GFXGRAPH_TEST_SUMMARY=FILE pytest ...
 
+A time limit finds what hangs, and must fail nothing on a slow or busy machine: limits are multiplied by ``PATIENCE``,
+four times what this machine takes longer to start Python than the one on which they were set.
+
 Everything is computed by one thread. The thread in which gradients are computed asks how many there are when
 it begins: were it one test's number, a later test's gradients would be summed in another order than its replays.
 """
@@ -7,12 +10,57 @@ it begins: were it one test's number, a later test's gradients would be summed i
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+import pytest
+
+STARTS_IN_S = 0.05
+"""A start of Python on the machine on which the limits were set."""
+LIMIT_S = 300
+"""For one test there."""
+SHORT_S = 20
+"""Shorter limits are part of what a test is about."""
+_VARIABLE = "GFXGRAPH_TEST_PATIENCE"
+
+
+def _patience() -> float:
+    if _VARIABLE not in os.environ:  # workers and children take what was found first
+        began = time.monotonic()
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", "pass"], check=False)
+        starts_in_s = (time.monotonic() - began) / 3
+        os.environ[_VARIABLE] = f"{4 * max(1.0, starts_in_s / STARTS_IN_S):.1f}"
+    return float(os.environ[_VARIABLE])
+
+
+PATIENCE = _patience()
+
+
+def _patient(method):
+    @functools.wraps(method)
+    def with_patience(*args, timeout=None, **kwargs):
+        if timeout is not None and timeout >= SHORT_S:
+            timeout *= PATIENCE
+        return method(*args, timeout=timeout, **kwargs)
+
+    return with_patience
+
+
+subprocess.Popen.wait = _patient(subprocess.Popen.wait)
+subprocess.Popen.communicate = _patient(subprocess.Popen.communicate)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    os.environ.setdefault("PYTEST_TIMEOUT", str(int(LIMIT_S * PATIENCE)))
+
 
 with contextlib.suppress(ImportError):
     import torch

@@ -1,39 +1,77 @@
-"""Write the pages that are made from the code, and check that every link between pages leads somewhere.
+"""Assemble the documentation: the pages of ``docs/`` and those made from the code; check every link.
 
     python tools/make_docs.py [FOLDER]     (build/docs)
 
-The pages are not kept in the repository: there they would differ from the code sooner or later. Only the
-errors are, in both languages, in docs/.
+Made from the code, and therefore not kept in the repository: a page for each error and each rule of the port audit,
+in both languages, the commands, the settings, the public interface. Files of the repository that pages link to
+(results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
 """
 
 from __future__ import annotations
 
+import ast
+import os
 import re
-import subprocess
+import shutil
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+import gfxgraph
 from gfxgraph import config
 from gfxgraph.cli.main import Commands, cli
-from gfxgraph.diagnostics.pages import document
+from gfxgraph.diagnostics import pages
+from gfxgraph.diagnostics.entries import codes
 
 ROOT = Path(__file__).parent.parent
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+ALONE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "ARCHITECTURE.md", "changelog.d/README.md")
+"""Pages outside docs/ whose links are checked, too."""
+COMPLETION = """## Completion
+
+```sh
+eval "$(_GFXGRAPH_COMPLETE=bash_source gfxgraph)"     # in ~/.bashrc
+eval "$(_GFXGRAPH_COMPLETE=zsh_source gfxgraph)"      # in ~/.zshrc
+_GFXGRAPH_COMPLETE=fish_source gfxgraph | source      # in ~/.config/fish/config.fish
+```
+"""
+CONTRACT = """Every command keeps one contract:
+
+| Exit status | Meaning |
+| --- | --- |
+| 0 | all is well |
+| 1 | something was found: a failed check, a finding, a fault, nothing to explain |
+| 2 | the command could not do what was asked; the message says why and what to do |
+| 130 | stopped by Ctrl-C |
+
+`gfxgraph run` ends as its program does. `--json` prints JSON, an error included:
+`{"error": {"code": ..., "text": ...}}`. `--simulate[=PROFILE]` means the same everywhere. `GFXGRAPH_LANG=zh` gives
+Chinese messages, `HGB_LOG_LEVEL=debug` tracebacks.
+"""
 
 
 def commands_page() -> str:
     """Every command's help."""
-    group = Commands("gfxgraph")
-    parent = click.Context(cli, info_name="gfxgraph")
-    parts = ["# Commands\n"]
+    parts = ["# Commands\n", CONTRACT, COMPLETION]
+    for path, command, context in _commands(Commands("gfxgraph"), click.Context(cli, info_name="gfxgraph")):
+        parts.append(f"## {path}\n\n```text\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
+
+
+def _commands(group: click.Group, parent: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
     for name in group.list_commands(parent):
         command = group.get_command(parent, name)
         assert command is not None
-        text = command.get_help(click.Context(command, info_name=name, parent=parent))
-        parts.append(f"## gfxgraph {name}\n\n```\n{text}\n```\n")
-    return "\n".join(parts)
+        context = click.Context(command, info_name=name, parent=parent)
+        yield context.command_path, command, context
+        if isinstance(command, click.Group):
+            yield from _commands(command, context)
 
 
 def settings_page() -> str:
@@ -42,32 +80,200 @@ def settings_page() -> str:
     return "\n".join(["# Settings\n", "| Variable | Values |", "| --- | --- |", *rows, ""])
 
 
-def dead_links(pages: list[Path]) -> list[str]:
-    """Return the links of ``pages`` to files that do not exist."""
+def api_pages() -> dict[str, str]:
+    """The public names by the room they come from, as directives of mkdocstrings."""
+    rooms: dict[str, list[str]] = defaultdict(list)
+    for name, target in gfxgraph._EXPORTS.items():
+        module, _, attribute = target.partition(":")
+        source = ROOT / "src" / (module.replace(".", "/") + ".py")
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+        named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        # What is made at run time has no docstring of its own in the source: its module's is shown.
+        text = f"::: {module}.{attribute}" if attribute in named else ast.get_docstring(tree) or ""
+        rooms[module.split(".")[1]].append(f"## {name}\n\n{text}\n")
+    made = {f"api/{room}.md": f"# API: {room}\n\n" + "\n".join(parts) for room, parts in rooms.items()}
+    listed = "\n".join(
+        f"- [{room}]({room}.md): " + ", ".join(f"`{part.split()[1]}`" for part in parts)
+        for room, parts in rooms.items()
+    )
+    return {"api/index.md": f"# API\n\nEvery public name, from its docstring.\n\n{listed}\n", **made}
+
+
+def error_pages() -> dict[str, str]:
+    """A page for each entry of the catalogue, in both languages."""
+    made = {}
+    for lang, folder in (("en", "errors"), ("zh", "zh/errors")):
+        made[f"{folder}/index.md"] = pages.markdown_index(lang)
+        made |= {f"{folder}/{code}.md": pages.markdown(code, lang) for code in codes()}
+    return made
+
+
+def rule_pages() -> dict[str, str]:
+    """A page for each rule of the port audit, in both languages; none where the audit's parsers are not installed."""
+    try:
+        from gfxgraph.port.phases import PHASES, word
+        from gfxgraph.port.registry import load
+    except ImportError:
+        return {}
+    made = {}
+    for lang, folder in (("en", "rules"), ("zh", "zh/rules")):
+        lines = [
+            f"# {'端口规则' if lang == 'zh' else 'Rules of the port audit'}\n".replace("端口规则", "移植审计的规则")
+        ]
+        for phase, titles in PHASES.items():
+            lines += [f"\n## {word('phase', lang)} {phase}: {titles[lang == 'zh']}\n"]
+            for loaded in (each for each in load() if each.rule.phase == phase):
+                rule = loaded.rule
+                name = f"{rule.id}-{rule.code}"
+                lines.append(f"- [{rule.id} {rule.code}]({name}.md): {_plain(rule.text(lang).title)}")
+                made[f"{folder}/{name}.md"] = _rule_page(rule, lang, word)
+        made[f"{folder}/index.md"] = "\n".join(lines) + "\n"
+    return made
+
+
+def _rule_page(rule: object, lang: str, word: object) -> str:
+    text = rule.text(lang)  # type: ignore[attr-defined]
+    say = lambda key: word(key, lang)  # type: ignore[operator]  # noqa: E731
+    lines = [
+        f"# {rule.id} {rule.code}\n",  # type: ignore[attr-defined]
+        f"**{_plain(text.title)}**\n",
+        f"{say('severity')}: {say(rule.severity.label)} · {say('fix')}: {say(rule.fix.value)} · "  # type: ignore[attr-defined]
+        f"{say('affects')}: {_plain(rule.archs.label)}\n",  # type: ignore[attr-defined]
+        f"{say('why')}: {_plain(text.why)}\n",
+        f"{say('do')}: {_plain(text.do)}\n",
+    ]
+    if rule.versions:  # type: ignore[attr-defined]
+        lines.append(f"ROCm/torch: {rule.versions}\n")  # type: ignore[attr-defined]
+    headings = {"bad": ("Fires on", "会触发"), "good": ("Does not fire on", "不会触发")}
+    for kind, titles in headings.items():
+        lines.append(f"## {titles[lang == 'zh']}\n")
+        for path, body in rule.files(kind).items():  # type: ignore[attr-defined]
+            lines.append(f"`{path}`\n\n~~~~ text\n{body.rstrip()}\n~~~~\n")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", "\\*").replace("__", "\\_\\_").replace("[", "\\[")
+
+
+def decisions_page() -> str:
+    """The list of decisions, by number."""
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        title = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+        rows.append(f"- [{_plain(title)}]({path.name})")
+    return "# Decisions\n\nWhat was chosen, instead of what, with which consequences.\n\n" + "\n".join(rows) + "\n"
+
+
+def made_pages() -> dict[str, str]:
+    """Every page that is made from the code, by its path."""
+    return {
+        "commands.md": commands_page(),
+        "settings.md": settings_page(),
+        "decisions/index.md": decisions_page(),
+        **api_pages(),
+        **error_pages(),
+        **rule_pages(),
+    }
+
+
+def written_pages() -> dict[str, str]:
+    """The pages of docs/, by path; docs/README.md is the site's first page."""
+    found = {
+        path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))
+    }
+    found["index.md"] = found.pop("README.md")
+    return found
+
+
+def anchors(text: str) -> set[str]:
+    """The names that headings of a page can be reached by, as python-markdown makes them."""
+    found = set()
+    for title in re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.MULTILINE):
+        plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", plain))
+    return found
+
+
+def links(text: str) -> list[str]:
+    """Where a page's links lead; code holds none."""
+    return [match[2] for match in LINK.finditer(CODE.sub("", FENCE.sub("", text)))]
+
+
+def dead_links(found: dict[str, str]) -> list[str]:
+    """The links of the pages that lead nowhere: no page, no such heading, no file of the repository."""
     dead = []
-    for page in pages:
-        for target in LINK.findall(page.read_text(encoding="utf-8")):
-            if "://" in target or target.startswith("#"):
+    for name, text in found.items():
+        for target in links(text):
+            if "://" in target or target.startswith("mailto:"):
                 continue
-            if not (page.parent / target.split("#")[0]).exists():
-                dead.append(f"{page.relative_to(ROOT)}: {target}")
+            path, _, anchor = target.partition("#")
+            page = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
+            page = "index.md" if page == "README.md" else page
+            if page in found:
+                if anchor and anchor not in anchors(found[page]):
+                    dead.append(f"{name}: {target}: no such heading")
+            elif not (DOCS / os.path.dirname(name) / path).exists():
+                dead.append(f"{name}: {target}")
     return dead
+
+
+def dead_links_outside(found: dict[str, str]) -> list[str]:
+    """The same for the pages that stand outside of docs/."""
+    dead = []
+    for name in ALONE:
+        path = ROOT / name
+        if not path.exists():
+            continue
+        for target in links(path.read_text(encoding="utf-8")):
+            file = path.parent / target.partition("#")[0]
+            is_made = os.path.relpath(file, DOCS) in found
+            if "://" not in target and not target.startswith("#") and not file.exists() and not is_made:
+                dead.append(f"{name}: {target}")
+    return dead
+
+
+def assemble(found: dict[str, str], folder: Path) -> None:
+    """Write the pages to ``folder``, with copies of the repository's files that they link to."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, text in found.items():
+
+        def moved(match: re.Match[str], name: str = name) -> str:
+            path, _, anchor = match[2].partition("#")
+            file = DOCS / os.path.dirname(name) / path
+            if "://" in path or not path:
+                return match[0]
+            if os.path.normpath(os.path.join(os.path.dirname(name), path)) == "README.md":
+                return match[1] + match[2].replace("README.md", "index.md") + match[3]
+            if DOCS in file.resolve().parents or not file.exists():
+                return match[0]
+            if file.is_dir():
+                return match[0][1:].partition("]")[0]  # a folder is no page: the words alone
+            copy = folder / "files" / file.resolve().relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            # As text: what is Markdown there would be a page here.
+            copy = copy.with_suffix(copy.suffix + ".txt") if copy.suffix == ".md" else copy
+            shutil.copyfile(file, copy)
+            start = folder / os.path.dirname(name)
+            return (
+                match[1] + Path(os.path.relpath(copy, start)).as_posix() + (f"#{anchor}" if anchor else "") + match[3]
+            )
+
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(LINK.sub(moved, text), encoding="utf-8")
+    for image in (DOCS / "images").glob("*"):
+        (folder / "images").mkdir(exist_ok=True)
+        shutil.copyfile(image, folder / "images" / image.name)
 
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = {"commands.md": commands_page(), "settings.md": settings_page()}
-    for name, text in pages.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    # These two are kept in the repository: people search the web for an error's words.
-    kept = ROOT / "docs" if len(sys.argv) == 1 else folder
-    for lang, name in (("en", "errors.md"), ("zh", "errors.zh.md")):
-        (kept / name).write_text(document(lang), encoding="utf-8")
-    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
-    dead = dead_links([ROOT / line for line in listed.splitlines()])
+    found = {**written_pages(), **made_pages()}
+    dead = dead_links(found) + dead_links_outside(found)
+    assemble(found, folder)
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder
-    print(f"docs: {', '.join(pages)} written to {shown}")
+    print(f"docs: {len(found)} pages written to {shown}")
     if dead:
         sys.exit("docs: links that lead nowhere:\n  " + "\n  ".join(dead))
 

@@ -44,6 +44,8 @@ _EXPORTS: dict[str, str] = {
     "GfxGraphError": "gfxgraph.errors:GfxGraphError",
     "ActivationError": "gfxgraph.errors:ActivationError",
     "ConfigError": "gfxgraph.errors:ConfigError",
+    "ArgumentError": "gfxgraph.errors:ArgumentError",
+    "CommandError": "gfxgraph.errors:CommandError",
     "CaptureError": "gfxgraph.errors:CaptureError",
     "ReplayError": "gfxgraph.errors:ReplayError",
     "GuardMismatch": "gfxgraph.errors:GuardMismatch",

@@ -4,11 +4,13 @@
     └── GfxGraphError            has .code and .fields; str() is the catalogue's text
         ├── ActivationError      the bridge cannot be switched on here
         ├── ConfigError          a setting has a value that is not one of the allowed
+        │   └── ArgumentError        so has an argument of a function (a ValueError, too)
         ├── CaptureError         a capture cannot begin, go on or end
         ├── ReplayError          a captured graph cannot be replayed
         │   ├── GuardMismatch        what the capture assumed is no longer so
         │   ├── ValidationMismatch   replay and eager differ
         │   └── GfxGraphFault        the GPU faulted; names op, line and memory
+        ├── CommandError         a command line that cannot be followed
         ├── DriverError          a call into the GPU runtime failed
         └── SimulatorError       the simulator was asked for what it does not have
 
@@ -68,6 +70,14 @@ class ActivationError(GfxGraphError):
 
 class ConfigError(GfxGraphError):
     """A setting has a value that is not one of the allowed."""
+
+
+class ArgumentError(ConfigError, ValueError):
+    """A function of ours was given an argument that it cannot use; a ValueError, too, as Python's own would be."""
+
+
+class CommandError(GfxGraphError):
+    """A command line that cannot be followed."""
 
 
 class CaptureError(GfxGraphError):

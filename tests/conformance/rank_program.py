@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
 
@@ -20,7 +21,9 @@ from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.errors import ReplayError
 
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))
+dist.init_process_group(
+    "gloo", timeout=datetime.timedelta(seconds=40 * float(os.environ.get("GFXGRAPH_TEST_PATIENCE", 1)))
+)
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 SIM = simulator.active()
 

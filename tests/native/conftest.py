@@ -1,13 +1,10 @@
-"""Builds the native package's tests once, with sanitizers, and runs programs under the preload library."""
+"""Runs programs under the preload library, in builds with and without sanitizers."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +12,7 @@ from typing import Any
 
 import pytest
 
-NATIVE = Path(__file__).parent.parent.parent / "native"
-SANITIZERS = "address,undefined"
+from tests import native_builds
 
 
 @dataclass
@@ -34,58 +30,23 @@ class Ran:
         return self.seen[name][-1]
 
 
-def _sanitizer_library() -> Path:
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    # Prints the bare name back where there is none.
-    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True)
-    return Path(found.stdout.strip()).resolve()
-
-
-def _build(factory: pytest.TempPathFactory, name: str, *options: str) -> Path:
-    """Build once a run: xdist's workers share what the first of them made."""
-    base = factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with (shared / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _configure(shared / name, *options)
-
-
-def _configure(folder: Path, *options: str) -> Path:
-    for tool in ("cmake", "g++"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"needs {tool}")
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    for command in (
-        [
-            "cmake",
-            "-S",
-            str(NATIVE),
-            "-B",
-            str(folder),
-            f"-DPython3_EXECUTABLE={sys.executable}",
-            *generator,
-            *options,
-        ],
-        ["cmake", "--build", str(folder), "--parallel", "2"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+def _ready(variant: str) -> Path:
+    lacking = native_builds.missing(variant)
+    if lacking:
+        pytest.skip(f"needs {lacking}")
+    return native_builds.build(variant)
 
 
 @pytest.fixture(scope="session")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checked() -> Path:
     """A build under the address and undefined-behaviour sanitizers."""
-    if not _sanitizer_library().exists():
-        pytest.skip("needs the compiler's sanitizer libraries (libasan, libubsan)")
-    return _build(tmp_path_factory, "native_checked", f"-DGFX_SANITIZE={SANITIZERS}")
+    return _ready("checked")
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain() -> Path:
     """A build as it is shipped."""
-    return _build(tmp_path_factory, "native_plain")
+    return _ready("plain")
 
 
 @pytest.fixture
@@ -127,7 +88,7 @@ def _run(build: Path, command: list[str], report: Path, preload: bool, environme
     preloaded = [str(build / "libgfxgraph_preload.so")] if preload else []
     if "address" in (build / "CMakeCache.txt").read_text().split("GFX_SANITIZE:STRING=")[1].split("\n")[0]:
         # The sanitizer insists on being first.
-        preloaded.insert(0, str(_sanitizer_library()))
+        preloaded.insert(0, str(native_builds.sanitizer_library()))
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GFX")},
         "LD_PRELOAD": ":".join(preloaded),

@@ -15,7 +15,7 @@ from gfxgraph.callables.distributed.agreed import Agreed
 from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options
+from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
@@ -97,8 +97,10 @@ def graphed(
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing that changes. No wait for a trace and a cheaper call.
 
-    Raises (where strict):
-        CaptureError: `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
+    Raises:
+        ArgumentError: `bad_argument`.
+        ConfigError: `bad_buckets`, `bucket_plan_unreadable`.
+        CaptureError (where strict): `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
             `graphed_unknown_object`, `vram_cap_exceeded`.
     """
     if fn is None:
@@ -121,23 +123,21 @@ def graphed(
         )
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
-    if threads not in ("serial", "clones"):
-        raise ValueError(f"threads is 'serial' or 'clones', not {threads!r}")
     mode = mode if mode is not None else policy
-    chosen = ReplayMode(mode) if mode is not None else config.load().replay_mode
     options = Options(
         dynamic,
         buckets,
-        Above(above),
+        choice(Above, "above", above),
         budget,
         pad,
-        chosen,
-        MovedInput(moved),
+        choice(ReplayMode, "mode", mode) if mode is not None else config.load().replay_mode,
+        choice(MovedInput, "moved", moved),
         warmup,
         max_graphs,
         strict,
         assume_pure,
     )
+    check(fn, options, threads, ranks)
     made = Graphed(fn, options, make_piece=make_piece) if threads == "serial" else GraphedPerThread(fn, options)
     if ranks is False:
         return made

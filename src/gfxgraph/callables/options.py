@@ -1,12 +1,24 @@
-"""What ``graphed`` was asked for."""
+"""What ``graphed`` was asked for, and what it refuses."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, NoReturn, TypeVar
 
+import torch
+
+from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.core.buckets import Above, Budget
+from gfxgraph.errors import ArgumentError
 from gfxgraph.types import MovedInput, ReplayMode
+
+E = TypeVar("E", bound=StrEnum)
+_TOP = re.compile(r"[.\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +36,69 @@ class Options:
     max_graphs: int = 64
     strict: bool = False
     assume_pure: bool = False
+
+
+def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) -> None:
+    """Refuse arguments of ``graphed`` that would be accepted and then do nothing, or fail at the first call.
+
+    Raises:
+        ArgumentError: `bad_argument`.
+    """
+    if threads not in ("serial", "clones"):
+        refuse("threads", threads, '"serial" or "clones"')
+    for name, least in (("max_graphs", 1), ("warmup", 0)):
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            refuse(name, value, f"a whole number, {least} or more")
+    if options.budget is not None and not isinstance(options.budget, Budget):
+        refuse("budget", options.budget, "a gfxgraph.core.buckets.Budget, or None")
+    if isinstance(options.buckets, int | float):
+        refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
+    if not isinstance(ranks, bool | Ranks):
+        refuse("ranks", ranks, "True, False, or a gfxgraph.Ranks")
+    _check_dynamic(fn, options.dynamic)
+
+
+def _check_dynamic(fn: Callable[..., Any], dynamic: Any) -> None:
+    form = 'a dictionary as {"x": {0: "batch"}}, "infer", or None'
+    if dynamic is None or dynamic == "infer":
+        return
+    if not isinstance(dynamic, Mapping):
+        refuse("dynamic", dynamic, form)
+    known = _parameters(fn)
+    for path, dims in dynamic.items():
+        if not isinstance(path, str):
+            refuse("dynamic", dynamic, form)
+        if isinstance(dims, Mapping) and not all(isinstance(dim, int) for dim in dims):
+            refuse("dynamic", dynamic, form)
+        if known is not None and _TOP.split(path)[0] not in known:
+            similar = get_close_matches(path, known, n=1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            refuse("dynamic", dynamic, f"the function's parameters: {', '.join(known)}{hint}")
+
+
+def _parameters(fn: Callable[..., Any]) -> list[str] | None:
+    """The names of the parameters, None where not all are known."""
+    try:
+        found = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    is_open = any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in found)
+    return None if is_open else [each.name for each in found]
+
+
+def choice(kind: type[E], name: str, value: Any) -> E:
+    """The member of ``kind`` that ``value`` names."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise _error(name, value, ", ".join(member.value for member in kind)) from error
+
+
+def refuse(name: str, value: Any, allowed: str) -> NoReturn:
+    """Raise for argument ``name``."""
+    raise _error(name, value, allowed)
+
+
+def _error(name: str, value: Any, allowed: str) -> ArgumentError:
+    return ArgumentError("bad_argument", function="graphed()", argument=name, value=repr(value), allowed=allowed)

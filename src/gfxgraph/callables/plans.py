@@ -62,6 +62,8 @@ class Sizes(Mapping[str, Any]):
         self.given = given
         self.is_auto = given is None or given == "auto"
         self._by_name: dict[str, Any] = {}
+        for rule in given.values() if isinstance(given, Mapping) else [given]:
+            _rule(rule, above)  # a mistake is refused where it was made, not at the first call
 
     # -- Mapping: Dims asks by name -----------------------------------------------------------------
 

@@ -7,18 +7,21 @@ printed on stderr, so that a program's own output can still be piped.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from gfxgraph import native
+from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import defects, environment
 
 # Sent to us alone by whoever started us; ^C reaches the program by itself.
@@ -26,7 +29,7 @@ PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALLED = 128  # the status by which shells tell of a death by signal
 
 
-def run(argv: list[str], environ: Mapping[str, str]) -> int:
+def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -> int:
     """Run ``argv`` under the library, print what was reported, and return the status to exit with.
 
     Raises:
@@ -41,15 +44,18 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         report = Path(kept) if kept else folder / "%p.json"
         prepared = native.preload_environment({**environ, **settings}, report)
         status = _wait(argv, prepared)
+        if as_json:
+            told = [asdict(seen) for seen in reports(report)]
+            click.echo(json.dumps({"status": status, "processes": told, "settings": settings}, default=str), err=True)
+            return status
         for line in lines(status, report, settings):
-            click.echo(f"gfxgraph: {line}", err=True)
+            click.echo(f"gfxgraph: {visible(line)}", err=True)
     return status
 
 
 def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[str]:
     """What is printed: one block a process that used graphs, or why there is none."""
-    pattern = report.name.replace("%p", "*")
-    found = [seen for path in sorted(report.parent.glob(pattern)) if (seen := native.read_report(path))]
+    found = reports(report)
     for number, seen in enumerate(found):
         if len(found) > 1:
             yield f"process {number + 1} of {len(found)} (pid {seen.pid})"
@@ -63,6 +69,12 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
         yield "send it SIGUSR1 while it runs to have one written at once; GFXGRAPH_PRELOAD_REPORT names the file"
     else:
         yield "no report: the program made no graph call that a preloaded library can see"
+
+
+def reports(report: Path) -> list[native.Report]:
+    """What the processes wrote to files of this name."""
+    pattern = report.name.replace("%p", "*")
+    return [seen for path in sorted(report.parent.glob(pattern)) if (seen := native.read_report(path))]
 
 
 def _wait(argv: list[str], environ: Mapping[str, str]) -> int:

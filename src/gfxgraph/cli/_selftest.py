@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import click
+
+from gfxgraph.errors import CommandError
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
@@ -45,7 +49,15 @@ _SEND = {
 }
 
 
-def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], module: str | None = None) -> int:
+def run(
+    path: Path,
+    *,
+    as_json: bool = False,
+    simulate: str,
+    allow_cuda: bool,
+    only: tuple[str, ...],
+    module: str | None = None,
+) -> int:
     """Run the suite, show each case as it ends, write the report; return the exit status.
 
     The report is written anew with each case: it is there whatever ends this process. Where a signal does, no
@@ -54,6 +66,8 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     Raises:
         ActivationError, ConfigError: gfxgraph cannot be used here; no report is written.
     """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise CommandError("file_unusable", path=path, problem="not a file name in a folder that exists")
     asked = {"GFXGRAPH_ALLOW_CUDA": "1"} if allow_cuda else {}
     asked |= {"GFXGRAPH_SIMULATE": simulate} if simulate else {}
     _, settings = program_environment(asked)
@@ -64,7 +78,8 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     from gfxgraph.selftest.suite import Suite, write
     from gfxgraph.selftest.worker import CASES
 
-    console = Console(highlight=False)
+    # With --json stdout is the report and nothing else.
+    console = Console(highlight=False, stderr=as_json)
     suite = Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
     lang = settings.lang
     if suite.is_simulated:
@@ -84,6 +99,8 @@ def run(path: Path, *, simulate: str, allow_cuda: bool, only: tuple[str, ...], m
     for result in suite.ended()[len(suite.results) :]:
         console.print(line(result, console.width))
     _conclude(console, suite, path, lang)
+    if as_json:
+        click.echo(json.dumps(suite.report(), ensure_ascii=False, indent=1))
     return status or (0 if suite.is_passed else 1)
 
 

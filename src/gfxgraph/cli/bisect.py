@@ -17,35 +17,49 @@ from typing import Any
 
 import click
 
+from gfxgraph import config
+from gfxgraph.cli import _contract
+from gfxgraph.diagnostics.render import LINES, visible
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup.environment import program_environment
 
 STATUS_FOUND = 1
-DEFAULT_PROFILE = "hip"
 
 
-@click.command("bisect", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
-@click.option("--simulate", metavar="PROFILE", help="Without a GPU, in the simulator.")
+@click.command(
+    "bisect",
+    cls=_contract.Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@_contract.allow_cuda
+@_contract.simulate
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the script's own output goes to stderr.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the script that shows it goes."
 )
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    allow_cuda: bool, simulate: str | None, output: Path | None, script: Path, arguments: tuple[str, ...]
+    allow_cuda: bool,
+    simulate: str,
+    as_json: bool,
+    output: Path | None,
+    script: Path,
+    arguments: tuple[str, ...],
 ) -> None:
     """Find the operation that a graph cannot hold or gets wrong, and write a script that shows it.
 
     \b
     gfxgraph bisect decode.py --batch 1
-    gfxgraph bisect --simulate hip -o small.py decode.py
+    gfxgraph bisect --simulate -o small.py decode.py
 
-    Ends with status 0 where captures and replays are right, 1 where something was found.
+    Exit status: 0 captures and replays are right, 1 something was found, 2 the script could not be run to its end.
     """
-    if not script.exists():
+    if not script.is_file():
         raise ActivationError("script_not_found", script=script)
     target = (output or Path(f"{script.stem}-reproducer.py")).absolute()
+    if not target.parent.is_dir():
+        _contract.refuse("file_unusable", path=target, problem="its folder does not exist")
     asked = {}
     if allow_cuda:
         asked["GFXGRAPH_ALLOW_CUDA"] = "1"
@@ -55,27 +69,43 @@ def command(
     # The process that runs the script enables the bridge itself, in its own way.
     environment.pop("GFXGRAPH")
     with tempfile.TemporaryDirectory() as folder:
-        runs = _Runs(Path(folder), target, [str(script), *arguments], environment)
+        runs = _Runs(Path(folder), target, [str(script), *arguments], environment, quiet=as_json)
         status, found = runs.first()
         if found is not None and "at" in found:
             found = runs.after_fault(found)
-    if found is None:
-        if status == 0:
-            click.echo("every capture and every replay was right")
-        sys.exit(status)
-    click.echo(f"{found['op']} at {found['where']}" if found["where"] else found["op"])
-    click.echo(f"  {_SAID[found['kind']]}: {found['detail']}")
-    if found["script"]:
-        click.echo(f"  shown by {found['script']} ({found['n_ops']} of {found['n_ops_before']} operations)")
+    ended = STATUS_FOUND if found is not None else 0 if status == 0 else _contract.COULD_NOT
+    if as_json:
+        click.echo(json.dumps({"found": found, "program_status": status, "exit_status": ended}, ensure_ascii=False))
+    elif found is not None:
+        _tell(found)
+    elif status == 0:
+        click.echo(_say("right"))
     else:
-        click.echo("  no script of its operations alone shows it: it depends on something outside them")
-    sys.exit(STATUS_FOUND)
+        click.echo(_say("ended").format(status=status), err=True)
+    sys.exit(ended)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    click.echo(visible(f"{found['op']} at {found['where']}" if found["where"] else found["op"]))
+    click.echo(f"  {_say(found['kind'])}: {visible(str(found['detail']), keep=LINES)}")
+    if found["script"]:
+        shown = _say("shown").format(script=found["script"], n=found["n_ops"], before=found["n_ops_before"])
+    else:
+        shown = _say("no script")
+    click.echo(f"  {visible(shown)}")
+
+
+def _say(key: str) -> str:
+    return _contract.words(_SAID, config.language_of())(key)
 
 
 class _Runs:
     """Runs of the script: a fault ends each, so the next one is told where to look or to stop."""
 
-    def __init__(self, folder: Path, target: Path, program: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, target: Path, program: list[str], environment: dict[str, str], *, quiet: bool = False
+    ) -> None:
+        self.quiet = quiet
         self.folder = folder
         self.target = target
         self.program = program
@@ -105,7 +135,8 @@ class _Runs:
         runner = [sys.executable, "-m", "gfxgraph.startup.bisect_run", str(result), str(self.target), again]
         # Only the first run's words are the program's; the others say the same once more.
         output = None if again == "-" else subprocess.DEVNULL
-        status = subprocess.call([*runner, *self.program], env=self.environment, stdout=output, stderr=output)
+        to = sys.stderr if self.quiet and again == "-" else output
+        status = subprocess.call([*runner, *self.program], env=self.environment, stdout=to, stderr=output)
         if result.exists():
             return status, json.loads(result.read_text(encoding="utf-8"))
         progress = result.with_suffix(".progress")
@@ -116,7 +147,17 @@ class _Runs:
 
 
 _SAID = {
-    "differs": "graph and eager differ from here on",
-    "capture": "this operation cannot be captured",
-    "fault": "this operation faults in the replay",
+    "differs": ("graph and eager differ from here on", "从这里开始图与 eager 的结果不同"),
+    "capture": ("this operation cannot be captured", "此操作无法捕获"),
+    "fault": ("this operation faults in the replay", "此操作在重放时出错"),
+    "right": ("every capture and every replay was right", "所有捕获和重放均正确"),
+    "ended": (
+        "the script ended with status {status}; nothing was found up to there",
+        "脚本以状态 {status} 结束；此前没有发现问题",
+    ),
+    "shown": ("shown by {script} ({n} of {before} operations)", "由 {script} 重现（{before} 个操作中的 {n} 个）"),
+    "no script": (
+        "no script of its operations alone shows it: it depends on something outside them",
+        "仅用这些操作的脚本无法重现：它取决于操作之外的因素",
+    ),
 }

@@ -12,34 +12,39 @@ import sys
 
 import click
 
-from gfxgraph.cli.run import DEFAULT_PROFILE
+from gfxgraph import config
+from gfxgraph.cli import _contract
+from gfxgraph.diagnostics.render import visible
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
 PROGRAM = "import torch, gfxgraph, json; print(json.dumps(gfxgraph.health_check(), default=str))"
 TIME_LIMIT_S = 120
 STATUS_NOT_OK = 1
+_YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 
 
-@click.command("check")
-@click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
-@click.option("--simulate", is_flag=True, help="Without a GPU, in the simulator.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-def command(allow_cuda: bool, simulate: bool, as_json: bool) -> None:
+@click.command("check", cls=_contract.Command)
+@_contract.allow_cuda
+@_contract.simulate
+@_contract.as_json
+def command(allow_cuda: bool, simulate: str, as_json: bool) -> None:
     """Try one capture and replay here, and print what came of it.
 
-    Exit status: 0 if all is well, 1 if something is not, 2 if gfxgraph cannot be used here.
+    Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here.
     """
     asked = {"GFXGRAPH_ALLOW_CUDA": "1"} if allow_cuda else {}
     if simulate:
-        asked["GFXGRAPH_SIMULATE"] = DEFAULT_PROFILE
+        asked["GFXGRAPH_SIMULATE"] = simulate
     environment, settings = program_environment(asked)
     refuse_unsuitable(settings, sys.executable)
-    health = examine(environment)
+    with _contract.working("check: a capture and a replay in a process of their own"):
+        health = examine(environment)
     if as_json:
         click.echo(json.dumps(health))
     else:
-        click.echo("ok" if health["ok"] else "not ok")
+        chinese = config.language_of() == "zh"
+        click.echo(("正常" if chinese else "ok") if health["ok"] else ("不正常" if chinese else "not ok"))
         for key, value in health.items():
             if key != "ok":
                 click.echo(f"  {key:<16}{shown(value)}")
@@ -65,5 +70,5 @@ def examine(environment: dict[str, str]) -> dict[str, object]:
 def shown(value: object) -> str:
     """Return ``value`` as people write it."""
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else str(value)
+        return _YES_NO[config.language_of()][value]
+    return "-" if value is None else visible(str(value))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gfxgraph.cli.run import DEFAULT_PROFILE
+from gfxgraph.cli import _contract
+from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
@@ -41,28 +42,37 @@ class Place:
     is_simulated: bool
 
 
-@click.command("demo")
+@click.command("demo", cls=_contract.Command)
 @click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="What the text begins with.")
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),
     help=f"How many characters to write; {N_TOKENS}, or {N_TOKENS_SIMULATED} in the simulator, if not given.",
 )
-@click.option("--simulate", is_flag=True, help="In the simulator, even where there is a GPU.")
-def command(prompt: str, tokens: int | None, simulate: bool) -> None:
-    """Run an unmodified CUDA-graph program under gfxgraph and show what happened."""
+@_contract.simulate
+@_contract.as_json
+def command(prompt: str, tokens: int | None, simulate: str, as_json: bool) -> None:
+    """Run an unmodified CUDA-graph program under gfxgraph and show what happened.
+
+    Exit status: 0 graphed and eager wrote the same text, 1 they did not, 2 it could not run.
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
     place = choose_place(simulate)
-    console.print(f"[bold]{place.sentence}[/bold]")
+    if not as_json:
+        console.print(f"[bold]{place.sentence}[/bold]")
     n_tokens = tokens or (N_TOKENS_SIMULATED if place.is_simulated else N_TOKENS)
-    result, stats = run_example(place, ["--prompt", prompt, "--tokens", str(n_tokens)])
-    show(console, place, result, stats, prompt)
+    with _contract.working("demo: writing the text twice, without and with a graph"):
+        result, stats = run_example(place, ["--prompt", prompt, "--tokens", str(n_tokens)])
+    if as_json:
+        click.echo(json.dumps({**result, "is_simulated": place.is_simulated, "stats": stats}, ensure_ascii=False))
+    else:
+        show(console, place, result, stats, prompt)
     sys.exit(0 if result["texts_equal"] and not stats["validation_failures"] else 1)
 
 
-def choose_place(simulate: bool) -> Place:
+def choose_place(simulate: str = "") -> Place:
     """Return where this machine can run the demo, a GPU before the simulator.
 
     Raises:
@@ -72,7 +82,7 @@ def choose_place(simulate: bool) -> Place:
     if build is None:
         raise ActivationError("no_torch", python=sys.executable)
     # A matrix of this model is too small to share: threads would spend their time waiting for each other.
-    simulator = {"GFXGRAPH_SIMULATE": DEFAULT_PROFILE, "OMP_NUM_THREADS": "1"}
+    simulator = {"GFXGRAPH_SIMULATE": simulate or DEFAULT_PROFILE, "OMP_NUM_THREADS": "1"}
     if simulate:
         return Place("Running in the simulator, as asked.", simulator, True)
     if not build.hip and not build.cuda:
@@ -114,7 +124,7 @@ def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dic
         done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
-            sys.exit(done.returncode if done.returncode > 0 else 1)
+            sys.exit(_contract.COULD_NOT)
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result, json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])["stats"]
 

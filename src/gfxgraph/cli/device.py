@@ -7,6 +7,8 @@ import json
 import click
 
 from gfxgraph import config
+from gfxgraph.cli import _contract
+from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware.device import DeviceInfo, device_info, torch_rocm_status
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.topology import gpus
@@ -31,8 +33,10 @@ _LABELS_ZH = {
 
 
 @click.command(short_help="Show the detected (or overridden) GPU.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--index", default=0, show_default=True, help="Which GPU, discrete ones first.")
+@_contract.as_json
+@click.option(
+    "--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which GPU, discrete ones first."
+)
 def command(as_json: bool, index: int) -> None:
     """Show the GPU that gfxgraph decides for. Exit status 1 where there is none."""
     found = device_info(index)
@@ -65,7 +69,7 @@ def _show(found: DeviceInfo) -> None:
         shown = _LABELS_ZH[label] if chinese else label
         # A Chinese character is two columns wide.
         width = 14 - sum(not character.isascii() for character in shown)
-        click.echo(f"{shown:<{width}} {value}")
+        click.echo(f"{shown:<{width}} {visible(value)}")
     others = len(gpus(Machine())) - 1
     if others > 0:
         click.echo(f"{'另有 ' if chinese else ''}{others}{' 块' if chinese else ' more'}: gfxgraph device --index 1")

@@ -1,4 +1,4 @@
-"""Check GPU, ROCm, PyTorch and settings; say what to mend."""
+"""Check GPU, ROCm, PyTorch and settings, and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from gfxgraph import config
-from gfxgraph.cli import _selftest
-from gfxgraph.cli.run import DEFAULT_PROFILE
-from gfxgraph.errors import GfxGraphError
+from gfxgraph.cli import _contract, _selftest
+from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import Finding, Site, State
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
@@ -22,9 +21,9 @@ from gfxgraph.hardware.environment import Environment, detect
 _MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.RED: ("FAIL", "red")}
 
 
-@click.command(short_help="Check GPU, ROCm, PyTorch and settings; say what to mend.")
+@click.command(cls=_contract.Command, short_help="Check GPU, ROCm, PyTorch and settings.")
 @click.option("--why", is_flag=True, help="Show which known defects apply here and what each changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_contract.as_json
 @click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
 @click.option(
     "--out",
@@ -33,15 +32,8 @@ _MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.
     show_default=True,
     help="Where --selftest writes its report.",
 )
-@click.option("--allow-cuda", is_flag=True, help="--selftest also on an NVIDIA GPU.")
-@click.option(
-    "--simulate",
-    is_flag=False,
-    flag_value=DEFAULT_PROFILE,
-    default="",
-    metavar="[PROFILE]",
-    help=f"--selftest without a GPU, in the simulator; where no PROFILE is named, {DEFAULT_PROFILE}.",
-)
+@_contract.allow_cuda
+@_contract.simulate
 @click.option("--only", multiple=True, hidden=True, metavar="NAME", help="--selftest: these cases alone.")
 @click.option("--cases", hidden=True, metavar="MODULE", help="--selftest: the cases of this module.")
 @click.pass_context
@@ -56,28 +48,28 @@ def command(
     only: tuple[str, ...],
     cases: str | None,
 ) -> None:
-    """Check this machine. Exit status 0: nothing red; 1: something is.
+    """Check this machine, and say how to fix what is wrong.
 
-    With --selftest: 0 if every case passed or was skipped with a reason, 1 if not, 2 if gfxgraph cannot be
-    used here.
+    Exit status: 0 nothing is red (with --selftest: every case passed, or was skipped with a reason), 1 something is,
+    2 gfxgraph cannot be used here. --allow-cuda, --simulate and --out belong to --selftest.
     """
     if selftest:
-        status = _selftest.run(out, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases)
+        status = _selftest.run(
+            out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases
+        )
         raise SystemExit(status)
     for name in ("out", "allow_cuda", "simulate", "only", "cases"):
         if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --selftest", ctx)
     lang = config.language_of()
     found = []
-    try:
-        environment = checks.within(detect)
-    except GfxGraphError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(2) from error
-    except TimeoutError:
-        environment = Environment(platform="none", source="did not answer")
-        found = [checks.hung("GPUs")]
-    found += checks.run(checks.ALL, Site())
+    with _contract.working("doctor"):
+        try:
+            environment = checks.within(detect)
+        except TimeoutError:
+            environment = Environment(platform="none", source="did not answer")
+            found = [checks.hung("GPUs")]
+        found += checks.run(checks.ALL, Site())
     if as_json:
         click.echo(json.dumps(report(environment, found), indent=2, ensure_ascii=False))
     else:
@@ -115,10 +107,10 @@ def _hangs(finding: Finding) -> bool:
 def _screen(environment: Environment, found: list[Finding], lang: str) -> None:
     for finding in found:
         mark, colour = _MARK[finding.state]
-        line = f"{click.style(mark, fg=colour)}  {finding.name:<14} {finding.text(lang)}"
+        line = f"{click.style(mark, fg=colour)}  {finding.name:<14} {visible(finding.text(lang))}"
         click.echo(line)
         if finding.fix and finding.state is not State.GREEN:
-            click.echo(" " * 21 + click.style(finding.fix, bold=True))
+            click.echo(" " * 21 + click.style(visible(finding.fix), bold=True))
     if environment.platform == "none":
         return
     n_rows, decisions = len(applicable(environment)), decide(environment)

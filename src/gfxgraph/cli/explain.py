@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gfxgraph import config
+from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.explain import code_of
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a code is explained without them
     from gfxgraph.diagnostics.scan import Hit
 
 _BLOCK = 1 << 20
+_LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
 
 
@@ -36,14 +37,11 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.argument("subject", nargs=-1)
 @click.option("--list", "as_list", is_flag=True, help="List everything that can be explained.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and pass nothing on.")
-@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language; else GFXGRAPH_LANG or the locale.")
+@_contract.lang
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
-def command(
-    subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str | None, live: bool, to_stdout: bool
-) -> None:
-    """Explain an error. Exit status 0: explained; 1: nothing to explain; 2: wrong usage."""
-    lang = lang or config.language_of()
+def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, live: bool, to_stdout: bool) -> None:
+    """Explain an error. Exit status: 0 explained, 1 nothing to explain, 2 no such file or name."""
     if as_list:
         _list(as_json, lang)
         return
@@ -51,6 +49,8 @@ def command(
         raise click.UsageError("say what to explain, or pipe a program's output into this command")
     if subject and subject != ("-",):
         found = _subject(subject, lang)
+        if not found and len(subject) == 1:
+            _refuse_missing(subject[0])
         _show(found, as_json, " ".join(subject), lang)
     else:
         found = _pipe(lang, quiet=as_json, live=live)
@@ -96,14 +96,28 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 
         scanner = Scanner()
         for path in paths:
-            try:
-                with path.open("rb") as file:
-                    while block := file.read(_BLOCK):
-                        scanner.feed(block)
-            except OSError as error:
-                raise click.UsageError(f"{path}: {error.strerror}") from error
+            with path.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    scanner.feed(block)
         return advice.conclude(scanner, lang=lang)
     return advice.explain(" ".join(subject), lang=lang)
+
+
+def _refuse_missing(word: str) -> None:
+    """A word that nothing is known of may be the name of a file that is not there, or a name misspelt."""
+    if Path(word).is_dir() or (
+        not any(map(str.isspace, word)) and ("/" in word or Path(word).suffix in _LOG_SUFFIXES)
+    ):
+        _contract.refuse("file_unusable", path=word, problem="a folder" if Path(word).is_dir() else "no such file")
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics import statuses
+
+    known = [*names().ranks, *names().aliases]
+    known += [each for status in statuses.every() for each in (status.name, *status.aka)]
+    if word.isidentifier() and (similar := _contract.near(word, known)) != "-":
+        _contract.refuse(
+            "no_such_name", kind="status or code", name=word, near=similar, listed="gfxgraph explain --list"
+        )
 
 
 def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:

@@ -10,12 +10,13 @@ import ast
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 
+from gfxgraph.cli import _contract
+
 FOLDER = Path(__file__).parent
-STATUS_REFUSED = 2
 
 
 class Commands(click.Group):
@@ -27,7 +28,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
-            return None
+            _contract.refuse_name("command", cmd_name, self.list_commands(ctx), "gfxgraph --help")
         module = importlib.import_module(f"gfxgraph.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
@@ -64,6 +65,7 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -72,20 +74,13 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     help="Show the version.",
 )
 def cli() -> None:
-    """GPU graphs on AMD GPUs, safe enough to leave on."""
+    """GPU graphs on AMD GPUs, safe enough to leave on.
+
+    Exit status: 0 fine, 1 something was found, 2 the command could not do it, 130 stopped by Ctrl-C; 'run' ends as
+    its program does. GFXGRAPH_LANG=zh: messages in Chinese. Completion: see docs/commands.md.
+    """
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; what gfxgraph refuses is explained on stderr, with exit status 2."""
-    try:
-        status: Any = cli.main(arguments, prog_name="gfxgraph", standalone_mode=True)
-    except RuntimeError as error:
-        # lazily: --help needs neither, and importing them takes half its time
-        from gfxgraph import config
-        from gfxgraph.errors import GfxGraphError
-
-        if not isinstance(error, GfxGraphError) or config.load().log_level is config.LogLevel.DEBUG:
-            raise
-        click.echo(str(error), err=True)
-        status = STATUS_REFUSED
-    sys.exit(status)
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and end with its exit status: see ``_contract``."""
+    sys.exit(_contract.run(cli, sys.argv[1:] if arguments is None else arguments))

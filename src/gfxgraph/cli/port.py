@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import Any
 
 import click
 from rich.console import Console
 
-from gfxgraph.port.archs import select
+from gfxgraph.cli import _contract
+from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail
+from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
 
 
@@ -18,47 +21,14 @@ def command() -> None:
     pass
 
 
-LANG = click.option(
-    "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Report language."
-)
-ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, as gfx1030,gfx94*,RDNA3.")
-
-
-def _archs(spec: str | None) -> Any:
-    try:
-        return select(spec)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--arch") from error
-
-
-def _fail(message: object) -> None:
-    click.echo(f"error: {message}", err=True)
-    sys.exit(2)
-
-
-class _Progress:
-    """A line on a terminal's stderr while files are audited; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self.is_on = sys.stderr.isatty()
-        self.last = -1
-
-    def update(self, done: int, total: int) -> None:
-        percent = 100 * done // max(1, total)
-        if self.is_on and percent != self.last:
-            self.last = percent
-            click.echo(f"\r{done:,} of {total:,} files audited ({percent}%)", err=True, nl=False)
-
-    def close(self) -> None:
-        if self.is_on and self.last >= 0:
-            click.echo("\r\x1b[K", err=True, nl=False)
+command.add_command(verify_group)
 
 
 @command.command("audit")
-@click.argument("path", default=".")
+@PATH
 @ARCH
 @LANG
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 @click.option("--sarif", "sarif_path", metavar="FILE", help="Write SARIF 2.1.0; - for stdout.")
 @click.option("--diff", metavar="REV", help="Only findings on lines changed since a git revision.")
 @click.option("--baseline", metavar="FILE", help="Leave out findings listed in FILE.")
@@ -73,9 +43,13 @@ class _Progress:
 )
 @click.option("--show-guarded", is_flag=True, help="Also list findings that a guard keeps from AMD.")
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
-@click.option("--max-bytes", type=int, default=2_000_000, show_default=True, help="Pass over larger files.")
-@click.option("--jobs", type=int, help="Worker processes; the number of cores by default.")
-@click.option("--limit", type=int, default=8, show_default=True, help="Files shown a rule; 0 for all.")
+@click.option(
+    "--max-bytes", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Pass over larger files."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; the number of cores by default.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown a rule; 0 for all."
+)
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
 def audit_command(
     path: str,
@@ -104,27 +78,27 @@ def audit_command(
     from gfxgraph.port import render
     from gfxgraph.port.model import Severity
 
-    targets = _archs(arch)
-    shown = _Progress()
+    targets = archs_of(arch)
     try:
-        report = auditing.audit(
-            path,
-            archs=targets,
-            rules=frozenset(rules) or None,
-            diff=diff,
-            baseline=baseline,
-            vendored=vendored,
-            max_bytes=max_bytes,
-            jobs=jobs,
-            min_severity=Severity[severity.upper()],
-            progress=shown.update,
-        )
-        shown.close()
+        auditing.require_parsers()
+        _check_rules(rules)
+        with _contract.working("port audit: reading the tree") as shown:
+            report = auditing.audit(
+                path,
+                archs=targets,
+                rules=frozenset(rules) or None,
+                diff=diff,
+                baseline=baseline,
+                vendored=vendored,
+                max_bytes=max_bytes,
+                jobs=jobs,
+                min_severity=Severity[severity.upper()],
+                progress=shown.update,
+            )
         if write_baseline:
             auditing.write_baseline(report, write_baseline)
     except (auditing.AuditError, OSError) as error:
-        _fail(error)
-        return
+        fail(error)
     if sarif_path:
         # lazily: the parsers are an extra, and help must be there without them
         from gfxgraph.port.sarif import as_sarif
@@ -136,7 +110,7 @@ def audit_command(
             try:
                 write_out(sarif_path, text + "\n", tree=path)
             except OSError as error:
-                _fail(error)
+                fail(error)
     if as_json:
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
@@ -144,9 +118,23 @@ def audit_command(
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
 
 
+def _check_rules(wanted: tuple[str, ...]) -> None:
+    """Refuse a rule that does not exist: an audit by no rule finds nothing and looks like a clean tree."""
+    if not wanted:
+        return
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.registry import load
+
+    ids, codes = [each.rule.id for each in load()], [each.rule.code for each in load()]
+    for name in wanted:
+        is_known = name.lower() in codes or any(rule.lower().startswith(name.lower()) for rule in ids)
+        if not name or not is_known:
+            _contract.refuse_name("rule", name, [*ids, *codes], "gfxgraph port rules")
+
+
 @command.command("rules")
 @LANG
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def rules_command(lang: str, as_json: bool) -> None:
     """List every rule."""
     from rich.table import Table
@@ -157,13 +145,7 @@ def rules_command(lang: str, as_json: bool) -> None:
 
     loaded = load()
     if as_json:
-        rows = [
-            {"rule": r.rule.id, "code": r.rule.code, "severity": r.rule.severity.label, "phase": r.rule.phase,
-             "fix": r.rule.fix.value, "archs": list(r.rule.archs.names()), "kinds": sorted(r.checks),
-             "title": r.rule.text(lang).title}
-            for r in loaded
-        ]  # fmt: skip
-        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        click.echo(json.dumps([_rule_row(r, lang) for r in loaded], indent=1, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("", "", word("severity", lang), word("fix", lang), ""):
@@ -179,10 +161,26 @@ def rules_command(lang: str, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
+def _rule_row(loaded: Any, lang: str) -> dict[str, Any]:
+    rule = loaded.rule
+    return {
+        "rule": rule.id, "code": rule.code, "severity": rule.severity.label, "phase": rule.phase,
+        "fix": rule.fix.value, "archs": list(rule.archs.names()), "kinds": sorted(loaded.checks),
+        "title": rule.text(lang).title,
+    }  # fmt: skip
+
+
+def _rule_json(loaded: Any, lang: str) -> dict[str, Any]:
+    text = loaded.rule.text(lang)
+    examples = {kind: loaded.rule.files(kind) for kind in ("bad", "good")}
+    return {**_rule_row(loaded, lang), "why": text.why, "do": text.do, "versions": loaded.rule.versions, **examples}
+
+
 @command.command("rule")
 @click.argument("code")
 @LANG
-def rule_command(code: str, lang: str) -> None:
+@JSON
+def rule_command(code: str, lang: str, as_json: bool) -> None:
     """Explain one rule, with an example that fires and one that does not."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.phases import phase_title, word
@@ -190,7 +188,10 @@ def rule_command(code: str, lang: str) -> None:
 
     found = find(code)
     if found is None:
-        _fail(f"no rule {code!r}; gfxgraph port rules lists them")
+        _check_rules((code,))
+        fail(f"{code} is the beginning of several rules; gfxgraph port rules lists them")
+    if as_json:
+        click.echo(json.dumps(_rule_json(found, lang), indent=1, ensure_ascii=False))
         return
     rule, text = found.rule, found.rule.text(lang)
     click.echo(f"{rule.id} {rule.code}: {text.title}")
@@ -210,10 +211,10 @@ def rule_command(code: str, lang: str) -> None:
 
 
 @command.command("plan")
-@click.argument("path", default=".")
+@PATH
 @ARCH
 @LANG
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     """Say which phases PATH needs, in what order, and what no tool can do."""
     # lazily: the parsers are an extra, and help must be there without them
@@ -221,14 +222,14 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     from gfxgraph.port import facts, plan
     from gfxgraph.port.project import discover
 
-    targets = _archs(arch)
+    targets = archs_of(arch)
     try:
-        report = auditing.audit(path, archs=targets)
-        project = discover(path)
-        facts.gather(project)
+        with _contract.working("port plan: reading the tree") as shown:
+            report = auditing.audit(path, archs=targets, progress=shown.update)
+            project = discover(path)
+            facts.gather(project)
     except (auditing.AuditError, OSError) as error:
-        _fail(error)
-        return
+        fail(error)
     made = plan.make_plan(report, project)
     if as_json:
         click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
@@ -237,7 +238,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 
 
 @command.command("agent")
-@click.argument("path", default=".")
+@PATH
 @ARCH
 @LANG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
@@ -252,22 +253,25 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
     from gfxgraph.port import agent
     from gfxgraph.port.audit import AuditError
 
-    targets = _archs(arch)
+    targets = archs_of(arch)
     try:
-        if before is None:
-            data = agent.document(path, archs=targets, lang=lang)
-        else:
-            with open(before, encoding="utf-8") as file:
-                data = agent.gate(path, json.load(file), archs=targets)
+        with _contract.working("port agent: reading the tree"):
+            if before is None:
+                data = agent.document(path, archs=targets, lang=lang)
+            else:
+                with open(before, encoding="utf-8") as file:
+                    saved = json.load(file)
+                if not isinstance(saved, dict):
+                    raise ValueError(f"{before}: not a document of gfxgraph port agent")
+                data = agent.gate(path, saved, archs=targets)
     except (AuditError, OSError, ValueError) as error:
-        _fail(error)
-        return
+        fail(error)
     click.echo(json.dumps(data, indent=1, ensure_ascii=False))
     sys.exit(0 if before is None or data["passed"] else 1)
 
 
 @command.command("fix")
-@click.argument("path", default=".")
+@PATH
 @ARCH
 @click.option("--unsafe", is_flag=True, help="Also make the edits that are only suggested.")
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
@@ -275,6 +279,7 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
 @click.option("--output", default="gfxgraph-port.patch", show_default=True, help="Patch file.")
 @click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
+@JSON
 def fix_command(
     path: str,
     arch: str | None,
@@ -284,6 +289,7 @@ def fix_command(
     output: str,
     test: str | None,
     hipify_to: str | None,
+    as_json: bool,
 ) -> None:
     """Fix what can be fixed without touching NVIDIA's path.
 
@@ -292,57 +298,72 @@ def fix_command(
     or undone, 2 it could not run.
     """
     if test and not apply_:
-        _fail("--test runs after --apply")
+        fail("--test runs after --apply")
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
 
-    targets = _archs(arch)
+    targets = archs_of(arch)
     try:
-        fixes = run.fix(path, unsafe=unsafe, archs=targets)
+        with _contract.working("port fix: reading the tree"):
+            fixes = run.fix(path, unsafe=unsafe, archs=targets)
     except (AuditError, OSError) as error:
-        _fail(error)
-        return
+        fail(error)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
+    edited: list[str] = []
+    undone = ""
+    try:
+        if apply_ and not dry_run:
+            edited = run.write_all(path, fixes)
+            undone = run.try_out(path, fixes, test) if test else ""
+        elif patch and not dry_run:
+            write_out(output, patch, tree=path)
+    except OSError as error:
+        fail(error)
+    refused = [(f.path, r) for f in fixes for r in f.refused]
+    left = run.left_over(path, fixes, targets) if not dry_run and not undone else ()
+    status = _contract.FOUND if refused or undone else _contract.OK
+    if as_json:
+        data = {
+            "patch": patch if dry_run or not apply_ else "",
+            "patch_file": output if patch and not dry_run and not apply_ else None,
+            "edited": [] if undone else edited,
+            "undone": undone,
+            "n_edits": sum(len(f.applied) for f in fixes),
+            "refused": [{"path": name, "line": r.line, "rule": r.rule, "reason": r.reason} for name, r in refused],
+            "check": [
+                {"rule": rule, "count": n, "needs": needs} for (rule, needs), n in _preconditions(fixes).items()
+            ],
+            "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
+        }
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        sys.exit(status)
     if dry_run:
         click.echo(patch, nl=False)
     elif apply_:
-        try:
-            written = run.write_all(path, fixes)
-        except OSError as error:
-            _fail(error)
-            return
-        failed = run.try_out(path, fixes, test) if test else ""
-        for name in written:
-            click.echo(f"{'edited' if not failed else 'put back'} {name}")
-        if failed:
-            click.echo(f"undone: {test}: {failed}", err=True)
-            sys.exit(1)
+        for name in edited:
+            click.echo(f"{'put back' if undone else 'edited'} {name}")
     elif patch:
-        try:
-            write_out(output, patch, tree=path)
-        except OSError as error:
-            _fail(error)
         click.echo(f"wrote {output}: review it, then git apply {output}")
+    if undone:
+        click.echo(f"undone: {test}: {undone}", err=True)
+        sys.exit(status)
     n_edits = sum(len(f.applied) for f in fixes)
-    refused = [(f.path, r) for f in fixes for r in f.refused]
     for name, r in refused:
         click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
     click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
-    _preconditions(fixes)
-    for rest in run.left_over(path, fixes, targets) if not dry_run else ():
+    for (rule, needs), count in _preconditions(fixes).items():
+        click.echo(f"check {rule} ({count}): {needs}", err=True)
+    for rest in left:
         click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
-    sys.exit(1 if refused else 0)
+    sys.exit(status)
 
 
-def _preconditions(fixes: list[Any]) -> None:
+def _preconditions(fixes: list[Any]) -> Counter[tuple[str, str]]:
     """What a reviewer is to check, by rule."""
-    from collections import Counter
-
-    for (rule, needs), count in Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs).items():
-        click.echo(f"check {rule} ({count}): {needs}", err=True)
+    return Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs)
 
 
 def _hipify(path: str, folder: str) -> None:
@@ -354,13 +375,13 @@ def _hipify(path: str, folder: str) -> None:
         for line in hipify(path, folder):
             click.echo(line)
     except HipifyError as error:
-        _fail(error)
+        fail(error)
 
 
 @command.command("env")
-@click.argument("path", required=False)
+@click.argument("path", required=False, callback=existing)
 @LANG
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def env_command(path: str | None, lang: str, as_json: bool) -> None:
     """Audit this machine, its packages and, with PATH, the images and requirements there (phases 0 and 1).
 
@@ -380,8 +401,7 @@ def env_command(path: str | None, lang: str, as_json: bool) -> None:
         try:
             recipes = auditing.audit(path, kinds=frozenset({"docker", "requirements", "shell", "yaml", "ini"}))
         except (auditing.AuditError, OSError) as error:
-            _fail(error)
-            return
+            fail(error)
         recipes.findings = [f for f in recipes.findings if f.phase <= 1]
     if as_json:
         click.echo(json.dumps(_env_json(facts, findings, health, recipes, lang), indent=1, ensure_ascii=False))
@@ -439,7 +459,8 @@ def _env_screen(facts: Any, findings: Any, health: Any, lang: str) -> None:
 @command.command("pip", context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--check", is_flag=True, help="Only show what would happen.")
-def pip_command(arguments: tuple[str, ...], check: bool) -> None:
+@JSON
+def pip_command(arguments: tuple[str, ...], check: bool, as_json: bool) -> None:
     """Run pip install, unless it would replace an installed ROCm torch.
 
     gfxgraph port pip -- install PACKAGE...
@@ -450,119 +471,19 @@ def pip_command(arguments: tuple[str, ...], check: bool) -> None:
     try:
         judged = pip_guard.judge(arguments)
     except pip_guard.PipGuardError as error:
-        _fail(error)
-        return
-    for change in judged.changes:
-        click.echo(
-            f"would install {change.name} {change.version}" + ("" if change.is_rocm else " (not a ROCm build)")
-        )
+        fail(error)
+    if as_json:
+        changes = [{"name": c.name, "version": c.version, "is_rocm": c.is_rocm} for c in judged.changes]
+        data = {"changes": changes, "refused": judged.refused, "installed": judged.installed}
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    else:
+        for change in judged.changes:
+            click.echo(
+                f"would install {change.name} {change.version}" + ("" if change.is_rocm else " (not a ROCm build)")
+            )
     if judged.refused:
         click.echo(f"refused: torch {judged.installed} here is a ROCm build and would be replaced", err=True)
         click.echo(f"do: add --no-deps, or constrain it: -c a file with torch=={judged.installed}", err=True)
-        sys.exit(1)
+        sys.exit(_contract.FOUND)
     if not check:
-        sys.exit(pip_guard.install(arguments))
-
-
-@command.group("verify")
-def verify_group() -> None:
-    """Golden vectors recorded on one machine and compared on another; static and build checks."""
-
-
-SHAPE = click.option("--shape", "shapes", multiple=True, metavar="BxSxH", help="Input shape; repeatable.")
-DEVICE = click.option("--device", default="cuda", show_default=True)
-
-
-@verify_group.command("record")
-@click.argument("target", metavar="FILE.py:FUNCTION")
-@click.option("--out", default="golden.pt", show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@SHAPE
-@DEVICE
-def record_command(target: str, out: str, dtype: str, seed: int, shapes: tuple[str, ...], device: str) -> None:
-    """Record golden vectors of what FUNCTION builds."""
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.rocm import golden
-
-    try:
-        chosen = [tuple(int(p) for p in s.split("x")) for s in shapes] or golden.SHAPES
-        data = golden.record(golden.load_target(target), dtype=dtype, device=device, seed=seed, shapes=chosen)
-        golden.save(data, out)
-    except (golden.GoldenError, ValueError) as error:
-        _fail(error)
-        return
-    click.echo(f"wrote {out}: {len(data['cases'])} shapes in {dtype} on {data['made_on']['device']}")
-
-
-@verify_group.command("run")
-@click.argument("path", default=".")
-@ARCH
-@click.option("--golden", "golden_path", metavar="FILE", help="Golden vectors to compare with.")
-@click.option("--target", metavar="FILE.py:FUNCTION", help="What the vectors were recorded from.")
-@click.option("--iterations", type=int, default=100, show_default=True, help="Stability runs a shape.")
-@click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
-@click.option("--json", "json_path", metavar="FILE")
-@click.option("--html", "html_path", metavar="FILE")
-@DEVICE
-def verify_command(
-    path: str,
-    arch: str | None,
-    golden_path: str | None,
-    target: str | None,
-    iterations: int,
-    build: str | None,
-    json_path: str | None,
-    html_path: str | None,
-    device: str,
-) -> None:
-    """Check a port: static, build, and numbers where golden vectors are given."""
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.hardware import checks as checks_of
-    from gfxgraph.port import audit as auditing
-    from gfxgraph.port import env, verify
-
-    numerics = None
-    try:
-        report = auditing.audit(path, archs=_archs(arch))
-        variables = env.gather(checks_of.Site()).variables
-        checks = [
-            *verify.static_checks(report),
-            *verify.environment_checks(variables),
-            verify.build_check(build, path),
-        ]
-        if golden_path and target:
-            # lazily: the parsers are an extra, and help must be there without them
-            from gfxgraph.rocm import golden
-
-            try:
-                numerics = golden.compare(
-                    golden.load_target(target), golden.load(golden_path), device=device, iterations=iterations
-                )
-            except golden.GoldenError as error:
-                _fail(error)
-    except (auditing.AuditError, OSError) as error:
-        _fail(error)
-        return
-    data = verify.report(checks, numerics)
-    verify.write(data, json_path, html_path)
-    for c in checks:
-        click.echo(f"{c.outcome:8} {c.name}: {c.detail}")
-    for row in numerics["cases"] if numerics else []:
-        shape = "x".join(map(str, row["shape"]))
-        state = "passed" if row["passed"] else "failed"
-        layer = f", first layer that differs: {row['first_layer']}" if row["first_layer"] else ""
-        steady = row["stability"]
-        runs = f"; bits changed in {steady['n_changed']} of {steady['iterations']} runs"
-        click.echo(f"{state:8} numerics {shape}: largest error {row['max_abs_error']:.3g}{layer}{runs}")
-        trained = row["training"]
-        said = trained["reason"] or f"loss off by {trained['loss_error']:.2g}"
-        first = f", first gradient that differs: {trained['first_gradient']}" if trained["first_gradient"] else ""
-        click.echo(f"{trained['outcome']:8} loss and gradients {shape}: {said}{first}")
-        times = f"first run {row['first_run_s']:g} s (compiling and tuning), next {row['next_run_s']:g} s"
-        click.echo(f"{'':8} {times}")
-    for name, file in numerics["loaded"].items() if numerics else ():
-        click.echo(f"loaded   {name}: {file}")
-    if numerics is None:
-        click.echo("skipped  numerics: no --golden and --target")
-    sys.exit(0 if data["passed"] else 1)
+        sys.exit(_contract.COULD_NOT if pip_guard.install(arguments) else _contract.OK)

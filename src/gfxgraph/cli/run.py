@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _guarded
+from gfxgraph.cli import _contract, _guarded
+from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.faults import HANG_LIMIT_S
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
@@ -25,7 +27,6 @@ from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
-DEFAULT_PROFILE = "hip"
 DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR, "--watch": f"{HANG_LIMIT_S:g}"}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
@@ -42,7 +43,7 @@ class RunCommand(click.Command):
     """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, program = split(args, takes_value={"--on-unsafe", "--guard", "--guard-limit"})
+        ours, program = split(_contract.with_profiles(args), takes_value={"--on-unsafe", "--guard", "--guard-limit"})
         ctx.meta["gfxgraph.program"] = program
         return super().parse_args(ctx, ours)
 
@@ -75,12 +76,9 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
 
 
 @click.command("run", cls=RunCommand)
-@click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
-@click.option(
-    "--simulate",
-    metavar="[=PROFILE]",
-    help=f"Without a GPU, in the simulator; where no PROFILE is named, {DEFAULT_PROFILE}.",
-)
+@_contract.allow_cuda
+@_contract.simulate
+@click.option("--json", "as_json", is_flag=True, help="Print what gfxgraph itself says as JSON.")
 @click.option(
     "--on-unsafe",
     type=click.Choice([choice.value for choice in OnUnsafe]),
@@ -109,7 +107,8 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
 def command(
     ctx: click.Context,
     allow_cuda: bool,
-    simulate: str | None,
+    simulate: str,
+    as_json: bool,
     on_unsafe: str | None,
     validate: bool,
     debug: bool,
@@ -128,7 +127,8 @@ def command(
     gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
     gfxgraph run --preload -- llama-cli -m model.gguf -p "Once upon a time"
 
-    Options of gfxgraph stand before the program; all that follows belongs to the program.
+    Options of gfxgraph stand before the program; all that follows belongs to the program. The exit status is the
+    program's; 2 with a message of gfxgraph's where it was not started.
     """
     program: Program | None = ctx.meta["gfxgraph.program"]
     if program is None:
@@ -148,7 +148,7 @@ def command(
         # lazily: other commands start without it
         from gfxgraph.cli import _preload
 
-        sys.exit(_preload.run(argv, environment))
+        sys.exit(_preload.run(argv, environment, as_json=as_json))
     if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
         _guarded.run(argv, environment, guard_limit, sanitizer)
     replace_process(argv, environment)
@@ -176,6 +176,8 @@ def wanted(
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
     if stats:
         is_file = stats != stats_file.TO_STDERR
+        if is_file and not Path(stats).absolute().parent.is_dir():
+            _contract.refuse("file_unusable", path=stats, problem="its folder does not exist")
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
     return result
 
@@ -187,9 +189,18 @@ def command_line(program: Program) -> list[str]:
         if found is None:
             raise ActivationError("script_not_found", script=program.argv[0])
         return [found, *program.argv[1:]]
-    if program.argv[0] != "-m" and not Path(program.argv[0]).exists():
-        raise ActivationError("script_not_found", script=program.argv[0])
+    if program.argv[0] == "-m":
+        if not has_module(program.argv[1]):
+            raise ActivationError("script_not_found", script=f"module {program.argv[1]}")
+    elif not (path := Path(program.argv[0])).exists() or (path.is_dir() and not (path / "__main__.py").exists()):
+        raise ActivationError("script_not_found", script=path)
     return [sys.executable, *program.argv]
+
+
+def has_module(name: str) -> bool:
+    """Whether the top package of ``name`` can be found from here; it is not imported."""
+    top = name.split(".")[0]
+    return top.isidentifier() and (find_spec(top) is not None or any(Path(top + end).exists() for end in ("", ".py")))
 
 
 def runs_here(argv: list[str]) -> bool:

@@ -18,6 +18,7 @@ FamilyOf = Callable[[str], str]
 """Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
 
 _NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
+_STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _MOST_TEXT = 4 << 20
 _ENDS = 90
 """Rank of the ways in which a process ends, which follow from something else."""
@@ -49,6 +50,8 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
     status = statuses.by_name(word) if re.fullmatch(r"\w{6,60}", word) else None
     if status:
         return Explanation((Match(status.entry, status=status),), families, lang)
+    if _STATUS_NAME.fullmatch(word):
+        return Explanation(lang=lang)  # a name of a form that statuses have, but no status: a guess would mislead
     number = _NUMBER.fullmatch(text)
     if number:
         return Explanation(_number(int(number[1], 0)), families, lang)

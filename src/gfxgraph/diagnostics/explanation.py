@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gfxgraph.diagnostics.entries import Entry, entry
-from gfxgraph.diagnostics.render import LABELS, fill
+from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
 
@@ -218,11 +218,6 @@ def _seen(match: Match, lang: str) -> str:
     if match.count > 1:
         places.append(words["times"].format(count=match.count))
     return text + (f"  ({', '.join(places)})" if places else "")
-
-
-def visible(text: str) -> str:
-    """``text`` with control characters written out: a log must not steer the terminal that shows a line of it."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _status(status: Status, lang: str) -> str:

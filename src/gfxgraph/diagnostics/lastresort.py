@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gfxgraph.diagnostics import gates
+from gfxgraph.diagnostics import gates, ownwords
 from gfxgraph.diagnostics.lazy import Expression
 
 CODE = "not_in_catalogue"
@@ -88,7 +88,10 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     nearest = ""
     seen = -_FAR
     prose_until = 0
+    ours = ownwords.not_evidence(lines)
     for number, line in sorted(lines.items()):
+        if number in ours:
+            continue
         prose_until = max(prose_until, gates.section_end(line.encode(), number))
         name = component_of(line)
         if name and not gates.is_said(line):

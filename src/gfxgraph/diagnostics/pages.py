@@ -1,4 +1,4 @@
-"""Whole pages: one entry for the terminal, and all entries as a document for ``docs/``."""
+"""Whole pages: one entry for the terminal or for the documentation, and the list of all."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _WORDS = {
         "statuses": "status codes",
         "sources": "sources",
         "title": "Errors explained",
-        "intro": "Every condition that `gfxgraph explain` knows, made from `src/gfxgraph/diagnostics/catalogue` by "
-        "`make docs`. In Chinese: [errors.zh.md](errors.zh.md).",
+        "intro": "Every condition that `gfxgraph explain` knows, a page each, as `gfxgraph explain CODE` prints it.",
         "own": "Errors of gfxgraph itself",
         "others": "Errors of ROCm, frameworks and engines",
     },
@@ -28,8 +27,7 @@ _WORDS = {
         "statuses": "状态码",
         "sources": "来源",
         "title": "错误说明",
-        "intro": "`gfxgraph explain` 能识别的全部问题，由 `make docs` 根据 "
-        "`src/gfxgraph/diagnostics/catalogue` 生成。英文版：[errors.md](errors.md)。",
+        "intro": "`gfxgraph explain` 能识别的全部问题，每个一页；`gfxgraph explain CODE` 显示同样的内容。",
         "own": "gfxgraph 自身的错误",
         "others": "ROCm、框架与引擎的错误",
     },
@@ -57,42 +55,32 @@ def page(code: str, lang: str) -> str:
     return "\n".join(lines)
 
 
-def document(lang: str) -> str:
-    """Return the page with every entry, in Markdown."""
+def markdown(code: str, lang: str) -> str:
+    """Return one entry as a page of the documentation."""
+    found = entry(code)
+    words = _WORDS[lang]
+    lines = [f"# {found.code}", "", f"**{_escape(found.text(lang).title)}**", ""]
+    what, why, do = (label.strip() for label in LABELS[lang][:3])
+    for label, body in _sections(found, lang, (what, why, do)):
+        lines += [label, "", *(f"- {_escape(step)}" for step in body.split("\n")), ""]
+    for heading, body in _extras(found, lang):
+        lines += [f"{heading}:", "", *(f"- {_escape(line)}" for line in body.split("\n")), ""]
+    if found.aliases:
+        lines += [f"{words['aliases']}: {', '.join(found.aliases)}", ""]
+    return "\n".join(lines)
+
+
+def markdown_index(lang: str) -> str:
+    """Return the list of all entries, each with a link to its page."""
     words = _WORDS[lang]
     lines = [f"# {words['title']}", "", words["intro"], ""]
     everything = [entry(code) for code in codes()]
     for heading, own in ((words["own"], True), (words["others"], False)):
-        members = [found for found in everything if bool(found.fields) == own]
         lines += [f"## {heading}", ""]
-        for found in members:
-            lines += [*_markdown(found, lang), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _markdown(found: Entry, lang: str) -> Iterator[str]:
-    words = _WORDS[lang]
-    yield f"### {found.code}"
-    yield ""
-    yield f"**{found.text(lang).title}**"
-    yield ""
-    what, why, do = (label.strip() for label in LABELS[lang][:3])
-    for label, body in _sections(found, lang, (what, why, do)):
-        if label == do:
-            yield f"{label}"
-            yield ""
-            yield from (f"- {_escape(step)}" for step in body.split("\n"))
-        else:
-            yield f"{label} {_escape(body)}"
-            yield ""
-    for heading, body in _extras(found, lang):
-        yield ""
-        yield f"{heading}:"
-        yield ""
-        yield from (f"- {_escape(line)}" for line in body.split("\n"))
-    if found.aliases:
-        yield ""
-        yield f"{words['aliases']}: {', '.join(found.aliases)}"
+        members = [found for found in everything if bool(found.fields) == own]
+        lines += [f"- [{found.code}]({found.code}.md): {_escape(found.text(lang).title)}" for found in members]
+        lines += [""]
+    return "\n".join(lines)
 
 
 def _sections(found: Entry, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
@@ -130,4 +118,4 @@ def _extras(found: Entry, lang: str) -> Iterator[tuple[str, str]]:
 
 def _escape(text: str) -> str:
     """Keep Markdown from reading placeholders as tags and names as emphasis."""
-    return text.replace("<", "&lt;").replace("*", "\\*").replace("__", "\\_\\_")
+    return text.replace("<", "&lt;").replace("*", "\\*").replace("__", "\\_\\_").replace("[", "\\[")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gfxgraph.diagnostics.entries import Entry, UnknownCodeError, entry
 
+LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
 LABELS = {
@@ -32,7 +33,7 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
         found = entry(code)
     except UnknownCodeError:
         shown = ", ".join(f"{name}={value}" for name, value in values.items())
-        return f"{code}: {shown}" + (f"\n  why:  {quote}" if quote else "")
+        return f"{code}: {visible(shown, keep=LINES)}" + (f"\n  why:  {quote}" if quote else "")
     return render_entry(found, values, lang, quote)
 
 
@@ -50,6 +51,13 @@ def render_entry(found: Entry, values: Mapping[str, object], lang: str = "en", q
     return "\n".join(lines)
 
 
+def visible(text: str, keep: str = "") -> str:
+    """``text`` with control characters written out, but for ``keep``: what is shown must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
 def fill(template: str, found: Entry, values: Mapping[str, object], lang: str) -> str:
     """Replace the entry's own placeholders; other braces (shell, JSON) stay as they are."""
 
@@ -58,6 +66,6 @@ def fill(template: str, found: Entry, values: Mapping[str, object], lang: str) -
         if name not in found.fields:
             return match[0]
         shown = values.get(name)
-        return _UNKNOWN.get(lang, _UNKNOWN["en"]) if shown is None or shown == "" else str(shown)
+        return _UNKNOWN.get(lang, _UNKNOWN["en"]) if shown is None or shown == "" else visible(str(shown), keep=LINES)
 
     return _PLACEHOLDER.sub(value, template)

@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Set
 
-from gfxgraph.diagnostics import gates
+from gfxgraph.diagnostics import gates, ownwords
 from gfxgraph.diagnostics.index import Index, load
 from gfxgraph.diagnostics.literals import Finder
 from gfxgraph.diagnostics.repeats import Repeats, Seen
@@ -356,6 +356,10 @@ class Scanner:
         # Of a window in a long line only the middle: the form of its ends says nothing.
         text = _text(raw if len(raw) <= 2 * _OVERLAP else raw[_OVERLAP - 100 : _OVERLAP + 300])
         if gates.is_said(text):
+            return True
+        nearest = line.around(ownwords.REACH)
+        at = next((place for place, (number, _) in enumerate(nearest) if number == line.number), 0)
+        if not ownwords.is_evidence([_text(raw) for _, raw in nearest], at, self.index.ranks):
             return True
         for number, heading in line.headings():
             self._prose_until = max(self._prose_until, gates.section_end(heading, number))

@@ -64,6 +64,21 @@ def find_torch(search: Sequence[str] | None = None) -> Torch:
     )
 
 
+def other_gfxgraph(search: Sequence[str] | None = None) -> tuple[str, str]:
+    """Version and folder of another project's distribution called gfxgraph, ``("", "")`` where there is none.
+
+    PyPI's gfxgraph 1.1.0 is another build. Where both are installed, whichever folder comes first on the path is
+    imported.
+    """
+    # lazily: reading the metadata of what is installed is for those who ask
+    from importlib.metadata import distributions
+
+    for found in distributions(name="gfxgraph", path=list(sys.path if search is None else search)):
+        if found.version.partition(".")[0] in ("0", "1"):
+            return found.version, str(found.locate_file(""))
+    return "", ""
+
+
 def _assignments(source: str) -> dict[str, str]:
     """Return the module-level names that are set to plain strings."""
     found = {}

@@ -17,6 +17,7 @@ from gfxgraph import config
 from gfxgraph.config import Activation, Config
 from gfxgraph.errors import ActivationError, check_settings
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
+from gfxgraph.hardware.software import other_gfxgraph
 from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier, OnUnsafe
 
@@ -197,6 +198,11 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.guard import for_capture
 
     bridge.set_log_level(settings)
+    other, folder = other_gfxgraph()
+    if other:
+        process.log.warning(
+            "gfxgraph %s in %s is another project's; to remove it: pip uninstall gfxgraph", other, folder
+        )
     base = torch.cuda.graphs.CUDAGraph
     if platform == "simulator":
         simulation = simulator.active()

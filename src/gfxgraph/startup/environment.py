@@ -20,7 +20,9 @@ def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], confi
         ConfigError: `bad_setting`.
     """
     environment = dict(os.environ) | dict(asked)  # noqa: TID251  (handed on whole, not read)
-    if not config.load(environment).is_on:
+    before = config.load(environment)
+    check_settings(before)
+    if not before.is_on:
         environment["GFXGRAPH"] = "1"
         environment.pop("SGLANG_DISABLE_GFXGRAPH", None)
     # Activation looks for the GPU, which initializes its driver; vLLM forks its workers unless told otherwise, and

@@ -107,3 +107,18 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
     found = CliRunner().invoke(doctor.command, [])
     never.set()
     assert "did not answer within" in found.output and "engines" in found.output
+
+
+def test_another_projects_gfxgraph_is_noticed(tmp_path):
+    """PyPI's 1.1.0 beside this one is an amber finding with its folder; ours is none."""
+    from gfxgraph.hardware.checks import Site, software
+
+    def found(version):
+        info = tmp_path / f"gfxgraph-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gfxgraph\nVersion: {version}\n")
+        return software.namesake(Site(search=[str(tmp_path)]))
+
+    assert found("2.0.0") == []
+    (finding,) = found("1.1.0")
+    assert finding.state.value == "amber" and "1.1.0" in finding.en and str(tmp_path) in finding.zh

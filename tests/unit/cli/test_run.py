@@ -189,7 +189,7 @@ def test_what_is_not_there_is_refused(sandbox):
 def test_usage_errors(sandbox, line):
     """Status 2 and a line that says what is missing or contradictory."""
     done = sandbox.gfxgraph("run", *line)
-    assert done.returncode == 2 and "Error: " in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("bad_usage: ")
 
 
 def test_stats_of_every_process(sandbox):

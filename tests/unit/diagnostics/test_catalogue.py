@@ -150,12 +150,14 @@ def test_rare_texts_are_searched_for():
 
 
 def test_pages_hold_every_entry_in_both_languages():
-    """The documents made for docs/ leave nothing out."""
+    """The pages made for the documentation leave nothing out, and the list leads to each."""
     for lang in ("en", "zh"):
-        text = pages.document(lang)
+        listed = pages.markdown_index(lang)
         for code in entries.codes():
-            assert f"### {code}\n" in text
-            assert entries.entry(code).text(lang).title in text
+            assert f"]({code}.md)" in listed
+            text = pages.markdown(code, lang)
+            parts = ("what:", "why:", "do:") if lang == "en" else ("现象：", "原因：", "处理：")
+            assert text.startswith(f"# {code}\n") and all(part in text for part in parts)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -152,22 +152,3 @@ def test_verify_names_caches_and_log_levels() -> None:
     quiet = verify.environment_checks({"TRITON_CACHE_DIR": "/t"})
     assert [c.outcome for c in quiet] == ["passed", "passed"] and "TRITON_CACHE_DIR=/t" in quiet[0].detail
     assert verify.environment_checks({"AMD_LOG_LEVEL": "4"})[1].outcome == "failed"
-
-
-def test_progress_is_shown_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A line on stderr that is cleared in the end; nothing where stderr is a file."""
-    import sys
-
-    from gfxgraph.cli.port import _Progress
-
-    quiet = _Progress()
-    quiet.update(1, 2)
-    quiet.close()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    shown = _Progress()
-    shown.update(1, 2)
-    shown.close()
-    assert "1 of 2 files audited (50%)" in capsys.readouterr().err

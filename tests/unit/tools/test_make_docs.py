@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import importlib.util
 from pathlib import Path
+
+import pytest
+
+from gfxgraph.diagnostics.entries import codes
+from gfxgraph.port.registry import load
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_pages_are_written_and_links_lead_somewhere(tmp_path):
-    """Every command, setting and error has its place, and no committed page links to nothing."""
-    line = [sys.executable, str(ROOT / "tools" / "make_docs.py"), str(tmp_path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "## gfxgraph run" in (tmp_path / "commands.md").read_text()
-    assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| raise" in (tmp_path / "settings.md").read_text()
-    assert "## no_torch" in (tmp_path / "errors.md").read_text()
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "tools" / "make_docs.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(tool):
+    return {**tool.written_pages(), **tool.made_pages()}
+
+
+def test_every_error_rule_command_and_setting_has_its_page(found):
+    """Errors and rules one page each, in both languages."""
+    for folder in ("", "zh/"):
+        assert {f"{folder}errors/{code}.md" for code in codes()} <= set(found)
+        assert {f"{folder}rules/{each.rule.id}-{each.rule.code}.md" for each in load()} <= set(found)
+    assert "## gfxgraph port audit" in found["commands.md"] and "## gfxgraph run" in found["commands.md"]
+    assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| raise" in found["settings.md"]
+    assert "::: gfxgraph.callables.api.graphed" in found["api/callables.md"]
+
+
+def test_every_link_leads_somewhere(tool, found):
+    """Between pages, to headings, to files of the repository; also from the pages outside of docs/."""
+    assert tool.dead_links(found) + tool.dead_links_outside(found) == []
+
+
+def test_a_dead_link_is_told(tool):
+    """A page, a heading and a file that are not there; what stands in code is no link."""
+    text = "# A b\n[1](no.md) [2](a.md#nope) [3](a.md#a-b) [4](../README.md) [5](../no.json) `[6](no)`\n"
+    dead = tool.dead_links({"a.md": text})
+    assert [line.split(": ")[1] for line in dead] == ["no.md", "a.md#nope", "../no.json"]
+
+
+def test_pages_are_whole_without_the_repository(tool, tmp_path):
+    """Files that pages link to are copied beside them."""
+    pages = {"a.md": "[run](../benchmarks/results/core_h100.json) [page](b.md)\n", "b.md": "# B\n"}
+    tool.assemble(pages, tmp_path / "site")
+    text = (tmp_path / "site" / "a.md").read_text()
+    assert "(files/benchmarks/results/core_h100.json)" in text and "(b.md)" in text
+    assert (tmp_path / "site" / "files" / "benchmarks" / "results" / "core_h100.json").is_file()

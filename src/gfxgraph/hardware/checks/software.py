@@ -10,7 +10,7 @@ from gfxgraph import config
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.checks.base import Check, Finding, Site, State
 from gfxgraph.hardware.device import override_for
-from gfxgraph.hardware.software import distribution_versions, migraphx_available
+from gfxgraph.hardware.software import distribution_versions, migraphx_available, other_gfxgraph
 
 _INDEX = "--index-url https://download.pytorch.org/whl/rocm7.2"
 _LEAST_TORCH = (2, 9)
@@ -152,4 +152,16 @@ def engines(site: Site) -> list[Finding]:
     return [Finding("engines", State.GREEN, shown or "none found", shown or "没有找到")]
 
 
-CHECKS: tuple[Check, ...] = (rocm, pytorch, kernels_for_card, wheels, engines)
+def namesake(site: Site) -> list[Finding]:
+    """Another project's gfxgraph is installed beside this one."""
+    version, folder = other_gfxgraph(site.search)
+    if not version:
+        return []
+    text = (
+        f"gfxgraph {version} in {folder} is another project's; which of the two is imported depends on the path",
+        f"{folder} 中的 gfxgraph {version} 是另一个项目；导入哪一个取决于搜索路径",
+    )
+    return [Finding("gfxgraph", State.AMBER, *text, "pip uninstall gfxgraph, then install this one again")]
+
+
+CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines)

@@ -1,9 +1,9 @@
-"""Write the measured figures into README.md from the files under benchmarks/results.
+"""Write the measured figures into docs/evidence.md from the files under benchmarks/results.
 
-    python tools/update_readme.py [--check]
+    python tools/update_evidence.py [--check]
 
-The README's tables of figures stand between markers; nothing between them is typed by hand. With
-``--check`` nothing is written, and the exit status is 1 where the README is not what the results say.
+Its tables of figures stand between markers; nothing between them is typed by hand. With
+``--check`` nothing is written, and the exit status is 1 where the page is not what the results say.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def speed() -> str:
     if found is None:
         return "Not measured yet."
     where = found["environment"]
-    rows = ["| | stock | gfxgraph | ratio (spread) | aimed at | |", "| --- | --- | --- | --- | --- | --- |"]
+    rows = ["| | stock | gfxgraph | ratio (spread) | target | |", "| --- | --- | --- | --- | --- | --- |"]
     for figure in found["figures"]:
         rows.append(
-            f"| {figure['figure']} | {' | '.join(cells(figure))} | {'reached' if figure['reached'] else 'missed'} |"
+            f"| {figure['figure']} | {' | '.join(cells(figure))} | {'met' if figure['reached'] else '**missed**'} |"
         )
     device = f"{where['device']}, torch {where['torch']}, Python {where['python']}, commit {where['commit'][:10]}"
     return (
@@ -99,7 +99,7 @@ BLOCKS = {"speed": speed, "upstream": upstream, "fuzz": fuzz}
 
 
 def main() -> None:
-    path = ROOT / "README.md"
+    path = ROOT / "docs" / "evidence.md"
     old = new = path.read_text(encoding="utf-8")
     for name, text in BLOCKS.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)

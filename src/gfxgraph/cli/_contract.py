@@ -1,0 +1,275 @@
+"""What all commands have in common: options spelt alike, one form of error, one meaning of exit statuses.
+
+0: all is well. 1: something was found. 2: the command could not do what was asked. 130: stopped by Ctrl-C.
+``gfxgraph run`` ends as its program ends. With ``--json`` an error is JSON, too, on stdout: an object with ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import click
+
+if TYPE_CHECKING:  # --help needs neither, and importing them takes half its time
+    from gfxgraph.errors import GfxGraphError
+
+OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+DEFAULT_PROFILE = "hip"
+PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
+QUIET_S = 2.0
+"""What takes longer says that it goes on."""
+_STEP_S = 10.0
+_TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})
+
+
+class Refused(click.ClickException):
+    """A command that could not do what was asked; the error says why."""
+
+    exit_code = COULD_NOT
+
+    def __init__(self, error: GfxGraphError) -> None:
+        super().__init__(error.code)
+        self.error = error
+
+    def show(self, file: Any = None) -> None:
+        click.echo(str(self.error), err=True)
+
+
+def refuse(code: str, **fields: Any) -> NoReturn:
+    """End the command with the catalogue's error ``code``."""
+    # lazily: --help needs it not
+    from gfxgraph.errors import CommandError
+
+    raise Refused(CommandError(code, **fields))
+
+
+def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
+    """End the command because there is no ``kind`` called ``name``; near names are suggested."""
+    refuse("no_such_name", kind=kind, name=name or '""', near=near(name, known), listed=listed)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The names of ``known`` that ``name`` may have meant, or "none is similar"."""
+    # lazily: a name is rarely wrong
+    from difflib import get_close_matches
+
+    by_lower = {each.lower(): each for each in known}
+    found = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    return ", ".join(found) or "-"
+
+
+class Command(click.Command):
+    """A command whose ``--simulate`` may stand without its profile: click would take the next word for it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_profiles(args))
+
+
+def with_profiles(args: Sequence[str]) -> list[str]:
+    """``args`` with ``--simulate`` completed, before the first word that is no option."""
+    result: list[str] = []
+    position = 0
+    while position < len(args):
+        word = args[position]
+        position += 1
+        if word == "--":
+            return [*result, *args[position - 1 :]]
+        if word == "--simulate":
+            following = args[position] if position < len(args) else ""
+            is_profile = following.split("+")[0] in profiles() and not Path(following).exists()
+            word = f"--simulate={following if is_profile else DEFAULT_PROFILE}"
+            position += is_profile
+        result.append(word)
+    return result
+
+
+def profiles() -> list[str]:
+    """The names that ``--simulate`` takes."""
+    return sorted([DEFAULT_PROFILE, *(path.stem for path in PROFILES.glob("*.toml"))])
+
+
+def _check_profile(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    if value is not None and value.split("+")[0] not in profiles():  # "+": faults to be simulated
+        refuse_name("simulator profile", value, profiles(), f"--simulate={DEFAULT_PROFILE}; {', '.join(profiles())}")
+    return value or ""
+
+
+def _language(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    # lazily: --help needs it not
+    from gfxgraph import config
+
+    return value or config.language_of()
+
+
+simulate = click.option(
+    "--simulate",
+    metavar="[=PROFILE]",
+    callback=_check_profile,
+    help=f"Without a GPU, in the simulator; PROFILE names a runtime's version, {DEFAULT_PROFILE} if left out.",
+)
+allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors, too.")
+lang = click.option(
+    "--lang", type=click.Choice(["en", "zh"]), callback=_language, help="Language; else GFXGRAPH_LANG or the locale."
+)
+
+
+def run(group: click.Group, arguments: list[str]) -> int:
+    """Run the command line and return its exit status; nothing that a user can type ends in a traceback."""
+    status: list[int] = []
+    with _Errors(arguments, status):
+        result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False)
+        status.append(result if isinstance(result, int) else OK)
+    return status[0]
+
+
+class _Errors:
+    """Turns what ends a command early into an exit status and a message."""
+
+    def __init__(self, arguments: list[str], status: list[int]) -> None:
+        self.arguments = arguments
+        self.status = status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            self.status.append(BROKEN_PIPE)  # click's own answer would be 1, "found"
+            return True
+        if isinstance(error, SystemExit):
+            return False
+        if isinstance(error, click.Abort | KeyboardInterrupt):
+            click.echo(err=True)
+            self.status.append(INTERRUPTED)
+            return True
+        if not isinstance(error, Exception):
+            return False
+        said = self._said(error, where)
+        if said is None:
+            return False
+        self.status.append(COULD_NOT)
+        if wants_json(self.arguments):
+            click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
+        else:
+            click.echo(str(said), err=True)
+        return True
+
+    def _said(self, error: Exception, where: TracebackType | None) -> GfxGraphError | None:
+        # lazily: --help needs neither, and importing them takes half its time
+        from gfxgraph import config
+        from gfxgraph.errors import CommandError, GfxGraphError
+
+        if isinstance(error, Refused):
+            return error.error
+        if isinstance(error, click.ClickException):
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context is not None else "gfxgraph"
+            return CommandError("bad_usage", problem=error.format_message(), command=path)
+        if config.load().log_level is config.LogLevel.DEBUG:
+            return None
+        if isinstance(error, GfxGraphError):
+            return error
+        if isinstance(error, OSError) and error.filename is not None:
+            return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
+        place = "?"
+        while where is not None:
+            path = where.tb_frame.f_code.co_filename
+            if "gfxgraph" in path:
+                place = f"{Path(path).name}:{where.tb_lineno}"
+            where = where.tb_next
+        return CommandError("internal_error", error=f"{type(error).__name__}: {error}", place=place)
+
+
+def as_dict(error: GfxGraphError) -> dict[str, object]:
+    """An error as plain data."""
+    lines = str(error).splitlines()
+    return {
+        "code": error.code,
+        "title": lines[0].split(": ", 1)[-1],
+        "text": "\n".join(lines),
+        "exit_status": COULD_NOT,
+    }
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """True where our own arguments ask for JSON; a program's arguments after ``run`` or ``bisect`` are its own."""
+    return any(word == "--json" or word.startswith("--json=") for word in own_arguments(arguments))
+
+
+def own_arguments(arguments: list[str]) -> Iterator[str]:
+    """Those before ``--``, and for commands that take a program those before the program."""
+    takes_program = arguments[:1] in (["run"], ["bisect"])
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "--" or (takes_program and (word == "-m" or not word.startswith("-"))):
+            return
+        yield word
+        if takes_program and word in _TAKES_VALUE:
+            next(words, None)
+
+
+class Progress:
+    """Says on stderr how far a long command is: a line that changes on a terminal, elsewhere one now and then."""
+
+    def __init__(self, what: str, *, quiet_s: float = QUIET_S, step_s: float = _STEP_S) -> None:
+        self.what = what
+        self.is_live = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._next = self._began + quiet_s
+        self._step_s = 0.5 if self.is_live else step_s
+        self._is_shown = False
+
+    def update(self, done: int, total: int) -> None:
+        """Tell that ``done`` of ``total`` parts are done."""
+        self.say(f"{done:,} of {total:,} files ({100 * done // max(1, total)}%)")
+
+    def say(self, how_far: str = "") -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._step_s
+        line = f"{self.what}: {how_far or f'{now - self._began:.0f} s so far'}"
+        click.echo(f"\r{line}\x1b[K" if self.is_live else line, err=True, nl=not self.is_live)
+        self._is_shown = True
+
+    def close(self) -> None:
+        if self.is_live and self._is_shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@contextmanager
+def working(what: str, **times: float) -> Iterator[Progress]:
+    """Say after two seconds, and now and then, that ``what`` still goes on; its parts may tell how far it is."""
+    progress = Progress(what, **times)
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.25):
+            progress.say()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
+        progress.close()
+
+
+def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:
+    """A function that gives a text of ``texts`` (English, Chinese) by its key."""
+    return lambda key: texts[key][language == "zh"]

@@ -1,0 +1,394 @@
+"""One contract for all commands: exit statuses, errors in both languages and as JSON, no traceback, no false green.
+
+Every row is a command line that cannot be followed. Each is run as typed, with ``--json`` and in Chinese.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from gfxgraph.cli import _contract
+from gfxgraph.cli.main import cli, main
+
+FILES = {
+    "empty.py": "",
+    "bad.json": "{",
+    "list.json": "[]",
+    "binary.pt": "\0\1\2",
+    "good.py": "x = 1\n",
+    "build.py": "def build():\n    raise OSError('no device')\n",
+    "folder/a.py": "",
+    "recorded.json": json.dumps({"platform": "hip", "hip": "7.2.26015", "torch": "2.11.0", "archs": ["gfx942"]}),
+}
+CUDA = """import torch
+x = torch.cuda.get_device_capability()[0] >= 8
+if torch.version.hip:
+    y = "gfx1200" or "gfx1201" in arch
+"""
+ESCAPE = "\x1b[2J\x1b]0;owned\x07"
+
+# What cannot be done, by command; {d} is a folder with FILES.
+REFUSED = {
+    "no_such_name": """
+run --preload --simulate=nope -- true
+bisect --simulate=cuda-9 {d}/good.py
+explain hipErorUnknown
+explain HSA_STATUS_ERROR_NOPE
+explain hsa_status_error_nope
+doctor --selftest --simulate=hip-9.9
+check --allow-cuda --simulate=hip-5
+fly
+explian
+run --simulate=hipp good.py
+run --simulate=../hip good.py
+run --simulate= good.py
+bisect --simulate=hipp {d}/good.py
+check --simulate=hipp
+demo --simulate=cudda
+doctor --selftest --simulate=hipp
+explain hipErrorNope
+explain cudaErrorIllegalAdress
+explain gpu_hnag
+port audit {d} --rule NOPE
+port audit {d} --rule GFX9999
+port audit {d} --rule GFX101 --rule NOPE
+port audit {d} --rule=
+port audit {d} --arch gfx9999
+port audit {d} --arch RDNA99
+port rule NOPE
+port rule capability-gat
+port plan {d} --arch nope
+port agent {d} --arch nope
+port fix {d} --arch nope
+""",
+    "bad_usage": """
+--nope
+run
+run -m
+run --
+run --on-unsafe=never good.py
+run --on-unsafe never good.py
+run --guard 9 good.py
+run --guard-limit 0 good.py
+run --guard-limit soon good.py
+run --allow-cuda --simulate good.py
+run --nope good.py
+bisect
+bisect --simulate -o {d} {d}/good.py
+check --nope
+check extra
+demo --tokens 0
+demo --tokens many
+demo extra
+device --index -1
+device --index one
+device --nope
+device extra
+doctor --nope
+doctor extra
+doctor --out {d}/x.json
+doctor --simulate
+doctor --only tokens
+doctor --selftest --simulate --out {d}
+explain --lang fr 700
+explain --nope
+port
+port fly
+port audit {d} --severity deadly
+port audit {d} --jobs 0
+port audit {d} --jobs -2
+port audit {d} --limit -1
+port audit {d} --max-bytes 0
+port audit {d} --lang fr
+port rules extra
+port rule
+port verify
+port verify record
+port verify record {d}/good.py:x --dtype int7
+port verify record {d}/good.py:x --seed -1
+port verify run {d} --iterations 0
+port audit {d} extra
+port audit {d} --fly
+port plan {d} extra
+port plan --lang fr
+port agent {d} extra
+port env {d} extra
+port env --lang fr
+port rule a b
+port rules --lang fr
+port rules --fly
+port fix {d} --fly
+port fix {d} --max 3
+port verify fly
+port verify run {d} --device nope --fly
+device --index 1.5
+device --index
+demo --tokens -5
+demo --tokens 1e3
+doctor --why extra
+doctor --allow-cuda
+doctor --cases nothing
+explain --lang
+explain {d}/empty.py {d}/nope.log --lang fr
+bisect --simulate
+bisect -o
+run --stats
+run --validate
+run --debug --fly x.py
+run -x
+-x
+--simulate run x.py
+""",
+    "script_not_found": """
+run --sanitizer nope.py
+run --simulate -m no.such.module
+bisect --fly x.py
+run nope.py
+run {d}/folder
+run {d}/nope/nope.py
+run -m no_such_module_here
+run -m 1x
+run -- no-such-command-here
+bisect nope.py
+bisect {d}
+""",
+    "file_unusable": """
+explain nope/nope
+run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
+bisect --simulate -o {d}/nope/out.py {d}/good.py
+doctor --selftest --simulate --out {d}/nope/x.json
+explain nope.log
+explain {d}/nope.txt
+explain {d}
+port audit {d}/nope
+port plan {d}/nope
+port agent {d}/nope
+port fix {d}/nope
+port env {d}/nope
+port verify record {d}/good.py:x --out {d}/nope/g.pt
+port verify run {d}/nope
+port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
+port verify run {d} --golden {d}/binary.pt --target {d}/nope.py:build
+""",
+    "port_refused": """
+port audit {d} --diff nope
+port audit {d} --diff=--output=x
+port audit {d} --baseline {d}/nope.json
+port audit {d} --baseline {d}/bad.json
+port audit {d} --baseline {d}/list.json
+port audit {d} --write-baseline {d}/nope/base.json
+port audit {d} --sarif {d}/nope/x.sarif
+port audit {d} --sarif {d}
+port rule GFX
+port agent {d} --gate {d}/nope.json
+port agent {d} --gate {d}/bad.json
+port agent {d} --gate {d}/list.json
+port agent {d} --gate {d}/binary.pt
+port fix {d} --test true
+port fix {d}/cuda --unsafe --output {d}/nope/x.patch
+port pip
+port pip -- download x
+port pip -- uninstall torch
+port verify record {d}/nope.py:build
+port verify record {d}/good.py
+port verify record {d}/good.py:nope
+port verify record {d}/bad.json:build
+port verify record {d}/good.py:x --shape axb
+port verify record {d}/good.py:x --shape 0x1
+port verify run {d} --golden {d}/binary.pt --target {d}/build.py:build
+port verify run {d} --html {d}/nope/x.html
+""",
+}
+ROWS = [(code, line) for code, lines in REFUSED.items() for line in lines.strip().splitlines()]
+
+# Settings that cannot be, for a command that reads them.
+BAD_SETTINGS = {
+    "GFXGRAPH_GUARD": "9",
+    "GFXGRAPH": "perhaps",
+    "GFXGRAPH_ON_UNSAFE": "hope",
+    "GFXGRAPH_VRAM_CAP": "7",
+    "GFXGRAPH_VALIDATE_REPLAYS": "-1",
+    "GFXGRAPH_ARCH": "rdna",
+    "GFXGRAPH_LANG": "fr",
+    "HGB_LOG_LEVEL": "loud",
+    "GFXGRAPH_COMPILE": "maybe",
+    "GFXGRAPH_REPLAY_MODE": "warm",
+    "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "0",
+}
+SHOWN = ["explain {e}", "run {e}", "bisect {e}", "port audit {e}", "port rule {e}", "{e}", "port audit . --rule {e}",
+         "port audit . --arch {e}", "run --simulate={e} x.py", "doctor --{e}"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("inputs")
+    for name, text in FILES.items():
+        (made / name).parent.mkdir(exist_ok=True)
+        (made / name).write_text(text)
+    (made / "cuda").mkdir()
+    (made / "cuda" / "a.py").write_text(CUDA)
+    return made
+
+
+@pytest.fixture
+def call(folder, capfd, monkeypatch):
+    """Run a command line in this process; a program that would be started is a mistake of the command."""
+
+    def no_start(*args, **kwargs):
+        raise AssertionError(f"was started: {args}")
+
+    for name in ("execve", "execv", "execvp"):
+        monkeypatch.setattr(os, name, no_start)
+    for name in [name for name in os.environ if name.startswith(("GFXGRAPH", "HGB_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(folder)
+
+    def run(line, *more, **env):
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        words = [word.format(d=folder, e=ESCAPE) for word in line.split(" ")]
+        at = words.index("--") if "--" in words else len(words)
+        if words[0] in ("run", "bisect"):
+            at = 1
+        with pytest.raises(SystemExit) as ended:
+            main([*words[:at], *more, *words[at:]])
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+def wants(line: str) -> bool:
+    """Whether the command, as far as the line names one, takes --json."""
+    words = line.split()
+    groups = (["port"], ["port", "verify"], ["port", "fly"], ["port", "verify", "fly"])
+    return words[0] not in ("fly", "explian", "--nope", "-x", "--simulate") and words not in groups
+
+
+@pytest.mark.parametrize(("code", "line"), ROWS, ids=[line for _, line in ROWS])
+def test_what_cannot_be_done_is_refused(call, code, line):
+    """Exit status 2 and an error of four parts, as text, as JSON and in Chinese."""
+    status, out, err = call(line, GFXGRAPH_LANG="en")
+    assert status == 2, (out, err)
+    parts = rf"{code}: .+\n  what: .+\n(?s:.*)  why:  (?s:.*)  do:   (?s:.*)  more: gfxgraph explain {code}\n"
+    assert re.fullmatch(parts, err), err
+    assert out == "" and "Traceback" not in err and "(not known)" not in err
+    if wants(line):
+        status, out, err = call(line, "--json")
+        told = json.loads(out)
+        assert (status, told["error"]["code"], err) == (2, code, "")
+    status, out, err = call(line, GFXGRAPH_LANG="zh")
+    assert status == 2 and re.match(rf"{code}: .*[\u4e00-\u9fff].*\n  现象：", err), err
+
+
+@pytest.mark.parametrize("variable", BAD_SETTINGS)
+def test_a_setting_that_cannot_be_is_refused(call, variable):
+    """By the commands that start a program; doctor reports it as a finding."""
+    for line in ("check --simulate", "run --simulate good.py", "bisect --simulate good.py"):
+        status, _, err = call(line, **{variable: BAD_SETTINGS[variable]})
+        assert status == 2 and err.startswith("bad_setting: ") and variable in err
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_control_characters_are_made_visible(call, line):
+    """What was typed is shown without steering the terminal."""
+    status, out, err = call(line)
+    assert status in (1, 2)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err)
+    assert "owned" in err or line.startswith("explain")
+
+
+def test_a_name_that_does_not_exist_gets_near_ones(call):
+    """Commands, options, rules, profiles, statuses."""
+    for line, near in (
+        ("explian", "explain"),
+        ("check --simulte", "--simulate"),
+        ("port rule capability-gat", "capability-gate"),
+        ("check --simulate=hip7.2", "hip-7.2"),
+        ("explain cudaErrorIllegalAdress", "cudaErrorIllegalAddress"),
+        ("port audit . --arch gfx1039", "gfx1030"),
+    ):
+        assert near in call(line)[2], line
+
+
+def test_simulate_takes_its_profile_alike_everywhere():
+    """With =, after a blank where it names a profile, or none."""
+    for given in (["--simulate"], ["--simulate=hip"], ["--simulate", "hip"]):
+        assert _contract.with_profiles([*given, "x.py"]) == ["--simulate=hip", "x.py"]
+    assert _contract.with_profiles(["--simulate", "x.py", "--simulate"])[:2] == ["--simulate=hip", "x.py"]
+    assert _contract.with_profiles(["--", "--simulate"]) == ["--", "--simulate"]
+
+
+def test_ctrl_c_is_130(call, monkeypatch):
+    """A command that is stopped says nothing more."""
+    from gfxgraph.cli import device
+
+    def stopped(index):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device, "device_info", stopped)
+    status, out, err = call("device")
+    assert status == 130 and out == "" and err.strip() == ""
+
+
+def test_a_bug_of_ours_is_no_finding(call, monkeypatch):
+    """Exit status 2, not Python's 1, which would read as a finding; the place is named."""
+    from gfxgraph.cli import device
+
+    def broken(index):
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(device, "device_info", broken)
+    status, _, err = call("device")
+    assert status == 2 and err.startswith("internal_error: ") and "device.py:" in err and "of ours" in err
+    monkeypatch.setenv("HGB_LOG_LEVEL", "debug")
+    with pytest.raises(ZeroDivisionError):
+        _contract.run(cli, ["device"])
+
+
+def test_a_program_keeps_its_own_json_option():
+    """Only what stands before the program asks us."""
+    assert _contract.wants_json(["run", "--json", "x.py"])
+    assert not _contract.wants_json(["run", "--guard", "2", "x.py", "--json"])
+    assert not _contract.wants_json(["port", "pip", "--", "--json"])
+
+
+def test_what_takes_long_says_so(capfd):
+    """Past the quiet time a line on stderr, with how far it is where that is known."""
+    with _contract.working("reading", quiet_s=0, step_s=0) as progress:
+        progress.update(1, 4)
+    assert "reading: 1 of 4 files (25%)" in capfd.readouterr().err
+    with _contract.working("reading"):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def test_fine_is_zero_and_found_is_one(call):
+    """The two other statuses, with JSON on stdout."""
+    status, out, _ = call("explain 700", "--json")
+    assert status == 0 and json.loads(out)["code"] == "illegal_address"
+    status, out, _ = call("device", "--json", GFXGRAPH_ARCH="gfx1030")
+    assert status == 0 and json.loads(out)["device"]["arch"] == "gfx1030"
+    status, out, _ = call("port audit {d}/cuda", "--json")
+    assert status == 1 and json.loads(out)["findings"]
+    status, out, _ = call("port fix {d}/cuda --dry-run", "--json")
+    assert status == 0 and "patch" in json.loads(out)
+    status, out, _ = call("port rule capability-gate", "--json")
+    assert status == 0 and json.loads(out)["bad"]
+    status, out, _ = call("doctor", "--json", GFXGRAPH_GUARD="9")
+    assert status == 1 and json.loads(out)["findings"]
+
+
+def test_rules_speak_the_language_that_is_set(call):
+    """GFXGRAPH_LANG holds for the port commands, too; --lang goes before it."""
+    assert re.search("[\u4e00-\u9fff]", call("port rule capability-gate", GFXGRAPH_LANG="zh")[1])
+    assert not re.search("[\u4e00-\u9fff]", call("port rule capability-gate --lang en", GFXGRAPH_LANG="zh")[1])
+
+
+def test_short_version(call):
+    """-V is --version."""
+    assert call("-V")[:2] == call("--version")[:2]

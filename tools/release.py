@@ -1,0 +1,123 @@
+"""Make a release: changelog, version, both packages built and tested in environments of their own, commit, tag.
+
+    python tools/release.py VERSION [--dry-run]
+
+Nothing is published, and nothing is committed before everything built has been tested. The native package's wheel is
+built where this runs; wheels for other machines are built in CI's manylinux container from the same sdist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+VERSIONED = {
+    "pyproject.toml": r'(?m)^version = "([^"]+)"',
+    "native/pyproject.toml": r'(?m)^version = "([^"]+)"',
+    "src/gfxgraph/__init__.py": r'(?m)^__version__ = "([^"]+)"',
+}
+# Beside the native package's own files; its CMakeLists.txt takes them where the repository is not around it.
+FOR_NATIVE = {
+    "src/gfxgraph/diagnostics/catalogue": "diagnostics/catalogue",
+    "src/gfxgraph/diagnostics/codes": "diagnostics/codes",
+}
+TRIED = {
+    "gfxgraph": [
+        ["-m", "gfxgraph", "--version"],
+        ["-m", "gfxgraph", "explain", "700"],
+        ["-c", "import gfxgraph, sys; assert 'torch' not in sys.modules; print(gfxgraph.__version__)"],
+    ],
+    "gfxgraph_native": [
+        ["-c", "import gfxgraph_native as n; assert all(n.library_path(name) for name in n.LIBRARIES)"],
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("version")
+    parser.add_argument("--dry-run", action="store_true", help="build and test what is there; change and tag nothing")
+    options = parser.parse_args()
+    if not re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc|\.dev)\d+)?", options.version):
+        sys.exit(f"release: {options.version} is not a version as 2.0.0 or 2.1.0rc1")
+    if not options.dry_run:
+        if run("git", "status", "--porcelain", quiet=True):
+            sys.exit("release: there are uncommitted changes; commit or stash them first")
+        if run("git", "tag", "--list", f"v{options.version}", quiet=True):
+            sys.exit(f"release: the tag v{options.version} is there already")
+        set_version(options.version)
+        run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", options.version)
+    shutil.rmtree(DIST, ignore_errors=True)
+    built = [build(ROOT), *build_native()]
+    for wheel in built:
+        try_out(wheel)
+    if options.dry_run:
+        print("release: both packages are built and work; nothing was changed or tagged")
+        return
+    run("git", "add", "-A")
+    run("git", "commit", "--quiet", "-m", f"release: {options.version}")
+    run("git", "tag", "-a", f"v{options.version}", "-m", f"gfxgraph {options.version}")
+    print(f"release: v{options.version} is tagged; the files are in dist/. Nothing was published.")
+
+
+def set_version(version: str) -> None:
+    """Write the version wherever it stands."""
+    for name, pattern in VERSIONED.items():
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        new, count = re.subn(pattern, lambda match: match[0].replace(match[1], version), text, count=1)
+        if count != 1:
+            sys.exit(f"release: no version in {name}")
+        path.write_text(new, encoding="utf-8")
+
+
+def build(source: Path) -> Path:
+    """Build sdist and wheel of the package in ``source``; the wheel from the sdist, as an installer would."""
+    before = set(DIST.glob("*.whl"))
+    run(sys.executable, "-m", "build", "--outdir", str(DIST), str(source))
+    (wheel,) = set(DIST.glob("*.whl")) - before
+    return wheel
+
+
+def build_native() -> list[Path]:
+    """Build the native package from a copy that holds what its build takes from the repository."""
+    if shutil.which("cmake") is None or shutil.which("g++") is None:
+        print("release: the native package is left out: this machine lacks cmake or g++")
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "native"
+        shutil.copytree(ROOT / "native", source)
+        for name, place in FOR_NATIVE.items():
+            shutil.copytree(ROOT / name, source / place)
+        return [build(source)]
+
+
+def try_out(wheel: Path) -> None:
+    """Install the wheel into an environment that has nothing else, and use it."""
+    name = wheel.name.split("-")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "venv", folder)
+        python = str(Path(folder) / "bin" / "python")
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel))
+        for arguments in TRIED[name]:
+            run(python, *arguments, quiet=True, cwd=folder)
+    print(f"release: {wheel.name} works in an environment of its own", flush=True)
+
+
+def run(*command: str, quiet: bool = False, cwd: str | Path = ROOT) -> str:
+    """Run a command; one that fails ends the release."""
+    done = subprocess.run(command, cwd=cwd, text=True, capture_output=quiet)
+    if done.returncode != 0:
+        sys.exit(f"release: {' '.join(command)} failed\n{done.stdout or ''}{done.stderr or ''}")
+    return (done.stdout or "").strip()
+
+
+if __name__ == "__main__":
+    main()

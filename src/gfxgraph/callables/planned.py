@@ -27,7 +27,7 @@ from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
 from gfxgraph.callables.padding.dependence import Independence
-from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
+from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
 from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.signature import flatten, replace
@@ -157,7 +157,7 @@ class Planned:
         content = self._padding.choose(found, names, dims, bucketed.actual, bucketed.bucket)
         if isinstance(content, Refusal):
             return self._run(*call.args, **call.kwargs), content
-        outside, written = self._written(call, program, found, names, copies)
+        outside, written = self._written(call, program, found.first, names, copies)
         if program is not None and world is None:  # what its own trace writes is known when it has run
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         for copy, tensor, each in zip(copies, call.tensors, content):
@@ -221,15 +221,15 @@ class Planned:
 
     def _verdicts(
         self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
-    ) -> tuple[Program | None, Independence]:
+    ) -> tuple[Program | None, Verdicts]:
         """The FX graph of a world as the call would give it its inputs, and what padding does there."""
-        key = (call.kind_of_proof(dims), world.token)
+        key = (call.kind_with_dims(dims), world.token)
         if self._front is None:
             function = self._caller(call)
             return None, self._padding.verdicts(key, lambda *given: function(given), call.tensors, dims)
         program = self._program(world, call.args, call.kwargs)
         dynamic = program.dynamic(call.tensors, dims)
-        return program, self._padding.verdicts(key, program.graph, program.inputs, dynamic)
+        return program, self._padding.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
 
     def _program(self, world: World, args: Any, kwargs: Any) -> Program:
         assert self._front is not None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import re
 import threading
@@ -31,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.world import World
 
@@ -40,6 +42,7 @@ _CONFIG = {
     "suppress_errors": True,  # what Dynamo itself fails at runs as Python
     "inline_torch_dispatch_torch_compile": False,  # modes of ours may watch; those of others make the call eager
     "skip_no_tensor_aliasing_guards_on_parameters": False,
+    "allow_empty_graphs": True,  # a function that does nothing has guards, too, for when it does something
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
@@ -89,6 +92,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_lines = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -264,6 +268,8 @@ class Frontend:
         return world
 
     def _backend(self, graph: Any, example_inputs: Any) -> Any:
+        # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
+        _LazyGraphModule.force_recompile(graph)
         found = _look(graph)
         if _local.found is not None:
             _local.found.append(found)
@@ -391,18 +397,20 @@ def _root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **kwargs)
 
     _prepare_dynamo()
-    code = root.__code__.replace(co_name="call", co_filename="<graphed>")
+    # What Dynamo learns of sizes and numbers that change it keeps by file and line: for each root its own.
+    code = root.__code__.replace(co_name="call", co_filename="<graphed>", co_firstlineno=next(_lines))
     names = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, names, "call", None, root.__closure__)
 
 
 @functools.cache
 def _prepare_dynamo() -> None:
-    """Have Dynamo skip the room whose functions stand in the place of torch's while something is captured.
+    """Have Dynamo skip the rooms whose functions stand in the place of torch's, and run inside its operations.
 
     And tell it the shapes of what torch's encoder layer calls in inference: without them it breaks there.
     """
-    torch._dynamo.trace_rules.add("gfxgraph.capture")
+    for room in ("capture", "simulator"):
+        torch._dynamo.trace_rules.add(f"gfxgraph.{room}")
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):

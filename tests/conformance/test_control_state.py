@@ -432,6 +432,6 @@ def simulated_once():
     """One platform for all random programs."""
     from tests.conformance.conftest import HAS_GPU
 
-    gfxgraph.enable(**({} if HAS_GPU else {"simulate": "hip"}), validate=False)
+    gfxgraph.enable(**({"allow_cuda": True} if HAS_GPU else {"simulate": "hip"}), validate=False)
     yield
     gfxgraph.disable()

@@ -183,12 +183,14 @@ def test_dropping_the_callable_frees_its_graphs():
 def test_captures_share_memory(arena):
     """32 buckets take little more than the largest."""
     g = gfxgraph.graphed(chain, dynamic={"x": {0: "n"}}, buckets=[64 * i for i in range(1, 33)])
+    gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     done = g.capture_all(filled(1, 2048))
+    gc.collect()  # a trace leaves cycles, and they may hold the tensors of eager runs
     torch.cuda.empty_cache()
     assert done["n_captured"] == 32
-    assert torch.cuda.memory_reserved() - before <= 4 << 20
+    assert torch.cuda.memory_reserved() - before <= 4 << 20, gfxgraph.memory_report()
 
 
 def test_capture_all_stops_where_the_warm_up_has_no_memory():
@@ -204,7 +206,7 @@ def test_capture_all_stops_where_the_warm_up_has_no_memory():
     assert any(event["reason"] == "capturing ahead stopped" for event in gfxgraph.stats()["events"])
     for i in range(3):
         same(g, step, filled(i, 2))
-    assert g.stats()["replays"] >= 2
+    assert g.stats()["replays"] >= 2, (g.explain(), gfxgraph.stats()["events"])
 
 
 def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platform):

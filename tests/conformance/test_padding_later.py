@@ -312,3 +312,32 @@ def test_a_value_that_the_host_reads_is_of_the_calls_rows(platform: str) -> None
             x = torch.full((5, 4), mean, device="cuda")
             assert torch.equal(g(x), step(x, of_rows)), g.why()
         assert g.stats()["pieces"], g.why()
+
+
+@ON_ONE
+def test_a_modules_switch_stays_a_number_where_sizes_are_symbols(platform: str) -> None:
+    """As a symbol it would be no ``bool`` for an operation, and break the graph; one that counts may become one."""
+
+    class Switched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mode = 1
+            self.n_calls = 0
+
+        def forward(self, x: torch.Tensor, counts: bool = False) -> torch.Tensor:
+            if counts:
+                self.n_calls += 1
+            return torch.sum(x, 1, keepdim=self.mode == 1)
+
+    mine, eager = Switched(), Switched()
+    g = gfxgraph.graphed(mine, dynamic=X, buckets=[8])
+    for n in (5, 5, 5, 7, 7, 8, 5):
+        x = rows(n)
+        assert torch.equal(g(x), eager(x))
+    assert g.stats()["replays"] >= 4 and not g.stats()["pieces"], g.explain()
+    for module in (mine, eager):
+        module.mode = 2
+    for i in range(12):
+        x = rows(5 + i % 3)
+        assert torch.equal(g(x, i > 4), eager(x, i > 4))
+    assert mine.n_calls == eager.n_calls == 7, g.explain()

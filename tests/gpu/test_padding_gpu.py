@@ -56,7 +56,8 @@ def test_an_index_out_of_range_does_not_reach_the_device():
         assert torch.equal(g(i), table[i * 3 - 7])
     h = gfxgraph.graphed(lambda i: table[i + 7], dynamic={"i": {0: "n"}}, buckets=[8], pad={"i": 100})
     i = torch.zeros(5, dtype=torch.long, device="cuda")
-    assert torch.equal(h(i), table[i + 7])
+    for _ in range(2):  # the first call is traced, the second is judged
+        assert torch.equal(h(i), table[i + 7])
     torch.cuda.synchronize()
     assert "pad=100 for i cannot be used" in h.why()
 

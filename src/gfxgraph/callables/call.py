@@ -62,7 +62,7 @@ class Call:
     key: tuple[Any, ...]
     world: Any = None
 
-    def kind_of_proof(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
+    def kind_with_dims(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
         """What calls share that differ in the dynamic ``dims`` alone: dtypes and all other sizes, too."""
         shapes = [
             (t.dtype, tuple(dims[i].get(dim, n) for dim, n in enumerate(t.size())) if i in dims else tuple(t.size()))

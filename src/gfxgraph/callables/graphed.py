@@ -512,7 +512,7 @@ class Graphed(Capturing):
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
-        lines = [f"{self._name}: {len(self._entries)} signatures, {self._n_replays()} replays"]
+        lines = [f"{self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays"]
         for entry in self._entries.values():
             if entry.why_eager:
                 how = f"eager: {entry.why_eager}"
@@ -527,11 +527,9 @@ class Graphed(Capturing):
                 elif entry.why_not_joined:
                     how += f"; copies are launched on their own: {entry.why_not_joined}"
             else:
-                how = "not captured yet"
+                how = "not captured yet, for it has not been called again since its warm-up"
             lines.append(f"  {entry.label}: {how}")
         lines = _folded(lines) + [f"  {advice}" for advice in self._advice()]
-        for why, n in self._pieces.most_common():
-            lines.append(f"  {n} calls in Dynamo's code, each of its graphs captured on its own: {why}")
         for region in self._regions():
             lines += [f"  {line}" for line in region.explain().splitlines()]
         return "\n".join([*lines, *self.why().splitlines()[1:]])
@@ -588,7 +586,7 @@ class Graphed(Capturing):
         return getattr(self._fn, name)
 
     def __repr__(self) -> str:
-        return f"<graphed {self._name}: {len(self._entries)} signatures, {self._n_replays()} replays>"
+        return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
 
 
 def _is_number(structure: Any) -> bool:

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
 from gfxgraph.callables.padding.dependence import Independence
-from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
+from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
 from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.signature import flatten, replace
@@ -99,6 +100,8 @@ class Planned:
     _name: str
     _dims: Dims | None
     _eager: Counter[str]
+    _pieces: Counter[str]
+    _n_replays: Callable[[], int]
     _entries: dict[Any, Entry]
     _fast: Fast
     _front: Frontend | None
@@ -115,6 +118,8 @@ class Planned:
     def _plan_sizes(self, sizes: Sizes, padding: Judge) -> None:
         self._sizes = sizes
         self._padding = padding
+        self._refused: list[Mapping[str, int]] = []
+        """Sizes whose bucket does not serve them."""
         self._adaptive: Adaptive | None = None
         self._last: tuple[Mapping[str, int], Entry, int] | None = None
 
@@ -157,7 +162,7 @@ class Planned:
         content = self._padding.choose(found, names, dims, bucketed.actual, bucketed.bucket)
         if isinstance(content, Refusal):
             return self._run(*call.args, **call.kwargs), content
-        outside, written = self._written(call, program, found, names, copies)
+        outside, written = self._written(call, program, found.first, names, copies)
         if program is not None and world is None:  # what its own trace writes is known when it has run
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         for copy, tensor, each in zip(copies, call.tensors, content):
@@ -221,15 +226,15 @@ class Planned:
 
     def _verdicts(
         self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
-    ) -> tuple[Program | None, Independence]:
+    ) -> tuple[Program | None, Verdicts]:
         """The FX graph of a world as the call would give it its inputs, and what padding does there."""
-        key = (call.kind_of_proof(dims), world.token)
+        key = (call.kind_with_dims(dims), world.token)
         if self._front is None:
             function = self._caller(call)
             return None, self._padding.verdicts(key, lambda *given: function(given), call.tensors, dims)
         program = self._program(world, call.args, call.kwargs)
         dynamic = program.dynamic(call.tensors, dims)
-        return program, self._padding.verdicts(key, program.graph, program.inputs, dynamic)
+        return program, self._padding.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
 
     def _program(self, world: World, args: Any, kwargs: Any) -> Program:
         assert self._front is not None
@@ -286,6 +291,8 @@ class Planned:
 
     def _refuse(self, route: Route, found: Refusal, bucketed: Bucketed) -> None:
         route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
+        if bucketed.actual not in self._refused:
+            self._refused.append(bucketed.actual)
         label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
         self._padding.refusals[label] = found
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
@@ -475,7 +482,9 @@ class Planned:
     def plan(self) -> Plan:
         """The buckets in force and the sizes seen; printed, a table."""
         self._count_fast_calls()
-        return self._sizes.plan()
+        found = self._sizes.plan()
+        refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self._refused)
+        return replace_in(found, refused=refused)
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
@@ -486,10 +495,28 @@ class Planned:
         lines = [f"{self._name}: {self._options.mode.value}"]
         if self._adaptive is not None:
             lines += [f"  {line}" for line in self._adaptive.why().splitlines()]
-        lines += [f"  {line}" for line in self._padding.explain()]
-        lines += [f"  {label}: eager: {found.reason}" for label, found in self._padding.refusals.items()]
-        lines += [f"  {n} calls eager: {reason}" for reason, n in self._eager.most_common()]
-        return "\n".join(lines)
+        lines += [f"  {line}" for line in self._padding.explain() if "is not padded" not in line]
+        return "\n".join([*lines, *self._ways()])
+
+    def _ways(self) -> list[str]:
+        """A table: how many calls ran which way, and why not by a graph of their own."""
+        refused: dict[str, list[str]] = {}
+        for label, found in self._padding.refusals.items():
+            refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
+        rows = [(self._n_replays(), "by a graph", "")]
+        n_in_pieces = sum(self._pieces.values())
+        rows += [(n, "in pieces", why) for why, n in self._pieces.most_common()]
+        for why, n in self._eager.most_common():
+            sizes = f" ({', '.join(refused[why])})" if why in refused else ""
+            rows.append((n, "eager", why + sizes))
+        for why in set(refused) - set(self._eager):
+            rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
+        lines = [f"  {'calls':>7}  way         why"] + [
+            f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows
+        ]
+        if n_in_pieces:
+            lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
+        return lines
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.signature import NotATree, flatten, tensor_key
-from gfxgraph.callables.trace.frontend import Frontend, Untraceable
+from gfxgraph.callables.trace.frontend import IDLE, Frontend, Untraceable
 from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.callables.trace.world import World
 from gfxgraph.process import bridge
@@ -31,7 +31,6 @@ MAX_TRACES = 16
 MAX_REBOUND = 4
 """How often a tensor from outside may be another one before the function runs in pieces, where it is an input."""
 MAX_KEYS = 256
-_NOTHING = "it does nothing on the device"
 
 
 class Traced:
@@ -118,8 +117,6 @@ class Traced:
             result, world = self._front.trace(args, kwargs)
         except Untraceable as error:
             self._untraceable, result = error.args
-            if "No ops traced" in self._untraceable:
-                self._untraceable = _NOTHING
             self._count(self._untraceable)
             return result
         made: list[Tensor] = []
@@ -142,7 +139,7 @@ class Traced:
     def _count(self, why: str, more: str = "") -> None:
         why = first_line_of(why)
         self.not_whole[why] += 1
-        if why not in self._reported and why != _NOTHING:
+        if why not in self._reported and why != IDLE:
             self._reported.add(why)
             report(f"it is not one graph: {why}{more}", self.name)
 

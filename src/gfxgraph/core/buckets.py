@@ -203,6 +203,8 @@ class Plan:
 
     dims: Mapping[str, Buckets]
     seen: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    refused: frozenset[tuple[int, ...]] = frozenset()
+    """Sizes seen whose bucket may not serve them: their calls run eagerly."""
 
     def pick(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
         """The bucket of a call, one size a dimension; None where any size is above its largest."""
@@ -230,6 +232,8 @@ class Plan:
         """Elements computed and thrown away over the calls seen."""
         padded = 0
         for sizes, n in self.seen.items():
+            if sizes in self.refused:
+                continue
             runs_at = [b.padded(size) for b, size in zip(self.dims.values(), sizes)]
             padded += n * (_elements(runs_at) - _elements(sizes))
         return padded
@@ -240,11 +244,14 @@ class Plan:
         head = [" x ".join(names), "calls", "sizes served", "padding"]
         rows = [head]
         for bucket in self.to_capture:
-            served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket}
+            served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket and s not in self.refused}
             real = sum(_elements(s) * n for s, n in served.items())
             calls = sum(served.values())
             share = f"{1 - real / (_elements(bucket) * calls):.1%}" if calls else "-"
             rows.append([_shown(bucket), str(calls), _served(self, bucket), share])
+        if self.refused:
+            eager = {s: n for s, n in self.seen.items() if s in self.refused}
+            rows.append(["eager (padding refused)", str(sum(eager.values())), _range(eager), "-"])
         over = {s: n for s, n in self.seen.items() if self.pick(s) is None}
         if over:
             how = " / ".join(sorted({b.above.value for b in self.dims.values()}))

@@ -139,6 +139,7 @@ def rows_independent(
     inputs: Sequence[Any],
     dynamic: Dynamic,
     results: Sequence[int] | None = None,
+    hints: Mapping[str, int] | None = None,
 ) -> Independence:
     """Judge for each dynamic dim whether the graph may run with more rows than the call has.
 
@@ -148,13 +149,14 @@ def rows_independent(
         inputs: one call's, in the order of the graph's placeholders.
         dynamic: by position of the input, then by dim: the dynamic dim's name. Equal names are equal sizes.
         results: positions of the results that count, among all leaves; all by default.
+        hints: sizes of the dynamic dims by which torch chooses between kernels; the inputs' by default.
 
     Returns:
         The verdicts. A graph that cannot be traced is refused for every dim.
     """
     names = list(dict.fromkeys(name for dims in dynamic.values() for name in dims.values()))
     try:
-        found = traced(graph, inputs, dynamic)
+        found = traced(graph, inputs, dynamic, hints)
     except NotTraced as error:
         return Independence({
             name: Verdict(name, refusal=f"{name} is not padded: the function cannot be traced with a symbol for its "
@@ -262,7 +264,7 @@ class _Judgement:
     def _same_in_both(self, step: Step) -> list[Rows]:
         """Nothing of the dim comes near the operation; what its rule knows of signs is kept."""
         ruled = _rule_of(step.op)
-        if ruled is None or ruled.takes_mixed or step.name not in _KNOWS_SIGNS:
+        if ruled is None or step.name not in _KNOWS_SIGNS:
             return [FREE] * len(step.out)
         rows = ruled.rule(step)
         each = rows if isinstance(rows, list) else [rows] * len(step.out)

@@ -26,6 +26,10 @@ Dims = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
 
 
+MOST_SIDES = 4
+"""Traces of one program for sizes at which torch computes it another way."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a call is not padded, or not taken apart."""
@@ -49,6 +53,15 @@ class Padded:
     """Of the result."""
 
 
+@dataclass(frozen=True)
+class Verdicts:
+    """What is known of one program's padding."""
+
+    first: Independence
+    at: Callable[[Mapping[str, int]], Independence | None]
+    """The verdicts that hold for calls of these sizes; None where there are none."""
+
+
 class Judge:
     """The padding of one callable.
 
@@ -60,22 +73,39 @@ class Judge:
         self.pads = parse_pads(pads)
         self.refusals: dict[str, Refusal] = {}
         """By sizes and bucket, for people."""
-        self._verdicts: dict[Any, Independence] = {}
+        self._verdicts: dict[Any, list[Independence]] = {}
 
-    def verdicts(self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims) -> Independence:
-        """For each dynamic dim; worked out once for each ``key``."""
-        found = self._verdicts.get(key)
-        if found is None:
-            found = self._verdicts[key] = rows_independent(program, inputs, dynamic)
-        return found
+    def verdicts(
+        self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims, *, by_size: bool = False
+    ) -> Verdicts:
+        """For each dynamic dim; worked out once for each ``key``.
+
+        Args:
+            by_size: the program is one graph of torch's functions. What its trace assumes about sizes is then how
+                torch computes them there (an attention mask that is not aligned is padded, a convolution of few
+                rows takes another kernel), so a size on the other side is judged by a trace of its own.
+        """
+        known = self._verdicts.setdefault(key, [])
+        if not known:
+            known.append(rows_independent(program, inputs, dynamic))
+
+        def at(sizes: Mapping[str, int]) -> Independence | None:
+            found = next((each for each in known if each.holds(sizes)), None)
+            if found is None and by_size and len(known) < MOST_SIDES:
+                known.append(rows_independent(program, inputs, dynamic, hints=sizes))
+                found = known[-1] if known[-1].holds(sizes) else None
+            return found
+
+        return Verdicts(known[0], at)
 
     def explain(self) -> list[str]:
         """A line for each dim of each program that was judged."""
-        return list(dict.fromkeys(line for each in self._verdicts.values() for line in each.explain().splitlines()))
+        found = itertools.chain.from_iterable(self._verdicts.values())
+        return list(dict.fromkeys(line for each in found for line in each.explain().splitlines()))
 
     def choose(
         self,
-        found: Independence,
+        verdicts: Verdicts,
         names: Sequence[str],
         dims: Dims,
         actual: Mapping[str, int],
@@ -87,6 +117,7 @@ class Judge:
             names: each tensor's path.
             dims: which dims of which tensors are dynamic.
         """
+        found = verdicts.first
         padded = [name for name, n in actual.items() if bucket[name] != n]
         needs = max((found[name].padding for name in padded), default=Padding.ANY)
         pads = [
@@ -100,7 +131,8 @@ class Judge:
                 return Refusal(verdict.explain(), verdict.op, verdict.where)
         for chosen in itertools.product(*[{actual[name], bucket[name]} for name in padded]):
             sizes = {**actual, **dict(zip(padded, chosen))}
-            if not found.holds(sizes):
+            there = verdicts.at(sizes)
+            if there is None or not all(_is_alike(found[name], there[name]) for name in padded):
                 return Refusal(f"the function is another program for sizes {_text(sizes)}")
         is_promise = not all(found[name].allowed for name in padded)
         content: list[Content] = []
@@ -112,9 +144,10 @@ class Judge:
         return content
 
     def why_not_split(
-        self, found: Independence, name: str, sizes: Sequence[int], actual: Mapping[str, int]
+        self, verdicts: Verdicts, name: str, sizes: Sequence[int], actual: Mapping[str, int]
     ) -> Refusal | None:
         """Why a call may not run in pieces of ``sizes`` along the dim; None where it may."""
+        found = verdicts.first
         verdict = found[name]
         if not verdict.allowed:
             return Refusal(verdict.explain(), verdict.op, verdict.where)
@@ -129,6 +162,17 @@ class Judge:
 
     def _pad_of(self, name: str) -> Content | None:
         return self.pads.get(name, self.pads.get(""))
+
+
+def _is_alike(one: Verdict, other: Verdict) -> bool:
+    """True where the same may be said of both: what is allowed or refused, cut, written and put into the padding."""
+    if one is other:
+        return True
+    if (one.outputs, one.written, one.padding, one.allowed) != (
+        other.outputs, other.written, other.padding, other.allowed,
+    ):  # fmt: skip
+        return False
+    return one.allowed or (_may_be_promised(one) and _may_be_promised(other))
 
 
 def _is_number(pad: Content | None) -> bool:

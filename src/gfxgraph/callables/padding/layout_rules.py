@@ -13,7 +13,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gfxgraph.callables.padding.rows import FREE, Dims, Padding, Rows, Step, Value, Why, broadcast, merge, rule, wrap
+from gfxgraph.callables.padding.rows import (
+    FREE,
+    Dims,
+    Front,
+    Padding,
+    Rows,
+    Step,
+    Value,
+    Why,
+    broadcast,
+    merge,
+    rule,
+    wrap,
+)
 
 _FRONT = (1, None)
 """The numbers of blocks with which rows lie at the front of their dim."""
@@ -164,12 +177,17 @@ def expand(step: Step) -> Rows:
     return _moved(value, dims, None if counts is None else (counts[0] + shift, counts[1]))
 
 
-@rule("slice slice_copy", sizes="end")
+@rule("slice slice_copy", sizes="end", takes_mixed=True)
 def slice_(step: Step) -> Rows:
     value: Value = step["self"]
     dim = wrap(step["dim"] or 0, value.ndim)
     start, end, stride = step["start"], step["end"], step["step"]
     rows = value.rows
+    if rows.mixed is not None:
+        front = rows.front
+        if front is None or front.dim != dim or start or stride != 1:
+            return rows
+        return front.rows if step.sizes.same(step.out[0].shape[dim], front.size) else rows
     is_whole = step.sizes.same(step.out[0].shape[dim], value.shape[dim])
     if is_whole:
         return rows
@@ -314,16 +332,24 @@ def pad(step: Step) -> Rows:
     value: Value = step["self"]
     amounts, repeats = list(step["pad"]), value.rows.repeats
     dims = dict(value.rows.dims)
+
+    def mixed(why: Why, i: int, detail: str = "") -> Rows:
+        others = [amount for at, amount in enumerate(amounts) if at != 2 * i + 1]
+        is_behind = all(isinstance(each, int) and each == 0 for each in others)
+        dim = value.ndim - 1 - i
+        front = Front(dim, value.shape[dim], value.rows) if is_behind else None
+        return replace(step.mixed(why, detail), front=front)
+
     for i in range(len(amounts) // 2):
         dim, before, after = value.ndim - 1 - i, amounts[2 * i], amounts[2 * i + 1]
         if step.depends(before) or step.depends(after):
-            return step.mixed(Why.SIZE)
+            return mixed(Why.SIZE, i)
         if dim not in dims or (before, after) == (0, 0):
             continue
         if not isinstance(before, int) or not isinstance(after, int) or dims[dim] not in _FRONT:
             return step.mixed(Why.GROWS)
         if after > 0:
-            return step.mixed(Why.MOVES, "what is added behind rows comes behind their padding")
+            return mixed(Why.MOVES, i, "what is added behind rows comes behind their padding")
         dims[dim], repeats = 1, False
     return Rows(dims, repeats)
 

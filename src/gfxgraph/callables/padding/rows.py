@@ -92,6 +92,8 @@ class Rows:
     """Along this dim it holds 0, step, 2 * step, ..."""
     is_nonnegative: bool = False
     mixed: Cause | None = None
+    front: Front | None = None
+    """What is left of a mixed tensor where all that was added behind its rows is cut off again."""
 
     @property
     def is_free(self) -> bool:
@@ -101,6 +103,15 @@ class Rows:
     def placed(self, dims: Dims) -> Rows:
         """The same values at other dims."""
         return replace(self, dims=dims, counts=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The part of a tensor that lay there before more was added behind it, along one dim."""
+
+    dim: int
+    size: Any
+    rows: Rows
 
 
 FREE = Rows()

@@ -62,8 +62,10 @@ class Traced:
         return [guard.expr for guard in self.env.guards]
 
 
-def traced(call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic) -> Traced:
-    """Trace ``call`` on tensors like ``inputs``.
+def traced(
+    call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int] | None = None
+) -> Traced:
+    """Trace ``call`` on tensors like ``inputs``, on the side of each choice by size that ``hints`` take.
 
     Raises:
         NotTraced: it fails on other sizes, or does what fake tensors cannot.
@@ -72,7 +74,7 @@ def traced(call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic) ->
         _refuse_numbers(call, dynamic)
     env = ShapeEnv(duck_shape=False)
     mode = _Recorder(env)
-    symbols, sizes = _symbols(env, inputs, dynamic)
+    symbols, sizes = _symbols(env, inputs, dynamic, hints or {})
     fakes = [_fake(mode, value, dynamic.get(i, {}), sizes) for i, value in enumerate(inputs)]
     try:
         with enable_python_dispatcher():
@@ -208,14 +210,16 @@ def _refuse_numbers(graph: fx.GraphModule, dynamic: Dynamic) -> None:
                 raise NotTraced(f"the graph was traced with {size} rows in dim {dim} of argument {i} fixed")
 
 
-def _symbols(env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic) -> tuple[dict[str, Any], dict[str, Any]]:
+def _symbols(
+    env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """For each dynamic dim's name a symbol, and the size that stands for it."""
     symbols: dict[str, Any] = {}
     sizes: dict[str, Any] = {}
     for i, dims in dynamic.items():
         for dim, name in dims.items():
             if name not in symbols:
-                hint = max(int(inputs[i].shape[dim]), 2)
+                hint = max(hints.get(name, int(inputs[i].shape[dim])), 2)
                 source = ConstantSource(f"size_{name}")
                 symbols[name] = env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
                 sizes[name] = env.create_symintnode(symbols[name], hint=hint, source=source)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import re
 import threading
@@ -31,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.world import World
 
@@ -40,11 +42,15 @@ _CONFIG = {
     "suppress_errors": True,  # what Dynamo itself fails at runs as Python
     "inline_torch_dispatch_torch_compile": False,  # modes of ours may watch; those of others make the call eager
     "skip_no_tensor_aliasing_guards_on_parameters": False,
+    "allow_empty_graphs": True,  # a function that does nothing has guards, too, for when it does something
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
+IDLE = "it does nothing on the device"
 MOST_WORLDS = 32
 """Worlds kept of one function; the one used longest ago goes first."""
+MOST_STATIC_TRACES = 4
+"""Traces with symbols for sizes in which the ints of modules are taken for constants."""
 
 
 @dataclass
@@ -86,6 +92,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_lines = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -123,8 +130,7 @@ class Frontend:
     def _begin(self) -> None:
         self._root = _root_of(self.fn)
         context = torch._dynamo.optimize(_backend_of(self), dynamic=self._dynamic)
-        # With sizes as symbols Dynamo would make tensors of floats, too (an eps, a dropout's p), and read them back.
-        context.callback = _Configured(context.callback, {"specialize_float": True} if self._dynamic else {})
+        context.callback = _Configured(context.callback, self._settings)
         self._compiled = context(self._root)
         self._known: list[Any] = []
         """Trees of guards that have a world, in order of their traces."""
@@ -187,7 +193,8 @@ class Frontend:
             before = _local.found, _local.skipped
             found: list[Found] = []
             skipped: list[str] = []
-            breaks = dict(torch._dynamo.utils.counters["graph_break"])
+            counters = torch._dynamo.utils.counters
+            breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             _local.found, _local.skipped = found, skipped
             host, versions = torch.get_rng_state(), _Versions()
             try:
@@ -201,9 +208,13 @@ class Frontend:
                 known = self.find(args, kwargs)
                 if known is not None:
                     return result, known
-                raise Untraceable(skipped[0].splitlines()[0] if skipped else "Dynamo does not trace it", result)
+                failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
+                # Torch 2.11 does not say that it skips a frame in which nothing is done; it counts it as done.
+                is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
+                why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
+                raise Untraceable(IDLE if "No ops traced" in why else why, result)
             self._known = guards
-            broke = [why for why, n in torch._dynamo.utils.counters["graph_break"].items() if n > breaks.get(why, 0)]
+            broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
             if not world.why_pieces and not torch.equal(host, torch.get_rng_state()):
@@ -215,6 +226,18 @@ class Frontend:
             return result, world
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        """Settings for the next trace, beside those of all.
+
+        With sizes as symbols Dynamo makes symbols of a module's ints at once, too: a switch becomes a SymBool, which
+        no operation takes. So they stay numbers, unless they differ from trace to trace (a counter). Of floats (an
+        eps, a dropout's p) it would make tensors, and read them back.
+        """
+        if not self._dynamic:
+            return {}
+        is_restless = self.n_traces > MOST_STATIC_TRACES
+        return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return {"args": args, "kwargs": kwargs, "fn": self.fn if not is_compiled(self.fn) else _under(self.fn)}
@@ -231,7 +254,7 @@ class Frontend:
         if whole is None:
             reasons = [f"Python runs between its graphs: {_said(why)}" for why in broke]
             reasons += [each.why_not_whole for each in found if each.why_not_whole]
-            world.why_pieces = reasons[0] if reasons else "it does nothing on the device"
+            world.why_pieces = reasons[0] if reasons else IDLE
         else:
             world.why_pieces = whole.why_not_whole
             for source, name, value in whole.stores:
@@ -245,6 +268,8 @@ class Frontend:
         return world
 
     def _backend(self, graph: Any, example_inputs: Any) -> Any:
+        # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
+        _LazyGraphModule.force_recompile(graph)
         found = _look(graph)
         if _local.found is not None:
             _local.found.append(found)
@@ -283,16 +308,18 @@ def _unshielded() -> Iterator[None]:
 class _Configured:
     """Dynamo's callback under our settings; it is asked to trace again at any call, wherever that comes from."""
 
-    def __init__(self, callback: Any, config: dict[str, Any]) -> None:
+    def __init__(self, callback: Any, config: Callable[[], dict[str, Any]]) -> None:
         self._callback = callback
-        known = torch._dynamo.config
-        self._config = {name: value for name, value in {**_CONFIG, **config}.items() if hasattr(known, name)}
+        self._config = weakref.WeakMethod(config)
         # Dynamo looks for the backend along these, to tell its cache entries apart.
         self._torchdynamo_orig_backend = callback
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(self._config), _quiet(), _unshielded(), _unmeasured():
+        own, known = self._config(), torch._dynamo.config
+        wanted = {**_CONFIG, **(own() if own is not None else {})}
+        settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
+        with known.patch(settings), _quiet(), _unshielded(), _unmeasured():
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
@@ -388,18 +415,20 @@ def _root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **kwargs)
 
     _prepare_dynamo()
-    code = root.__code__.replace(co_name="call", co_filename="<graphed>")
+    # What Dynamo learns of sizes and numbers that change it keeps by file and line: for each root its own.
+    code = root.__code__.replace(co_name="call", co_filename="<graphed>", co_firstlineno=next(_lines))
     names = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, names, "call", None, root.__closure__)
 
 
 @functools.cache
 def _prepare_dynamo() -> None:
-    """Have Dynamo skip the room whose functions stand in the place of torch's while something is captured.
+    """Have Dynamo skip the rooms whose functions stand in the place of torch's, and run inside its operations.
 
     And tell it the shapes of what torch's encoder layer calls in inference: without them it breaks there.
     """
-    torch._dynamo.trace_rules.add("gfxgraph.capture")
+    for room in ("capture", "simulator"):
+        torch._dynamo.trace_rules.add(f"gfxgraph.{room}")
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):

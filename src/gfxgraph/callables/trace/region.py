@@ -239,6 +239,8 @@ class Region:
     def explain(self) -> str:
         """How each variant runs, and why."""
         lines = [f"{self.name}: {self.why_eager or f'{len(self._variants)} sets of addresses'}"]
+        for each in self.gradients:
+            lines.append(f"  forward and backward: {each.why_eager or f'{each.n_replays} replays'}")
         for variant in self._variants.values():
             for graphed in variant.graphed:
                 lines += ["  " + line for line in graphed.explain().splitlines()]

@@ -105,6 +105,8 @@ class World:
         self.code: frozenset[Any] = frozenset(code)
         self.granted: list[tuple[type, str, Any]] = []
         """What Dynamo takes for granted: class, name of an attribute, its value."""
+        self._hooks: list[tuple[Any, ...]] | None = None
+        """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
         self._find_tensors(given)
         self.rearm(given)
 
@@ -123,6 +125,8 @@ class World:
 
     def is_stale(self) -> bool:
         """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
+        if self._hooks is not None and self._hooks != _hooks_for_all():
+            return True
         return any(_held(owner, name) is not value for owner, name, value in self.granted)
 
     def has_moved(self, given: Mapping[str, Any]) -> bool:
@@ -194,6 +198,9 @@ class World:
             self.unwatched = str(what)
         self.reads_inside_arguments = watch.inside
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
+        if any(issubclass(kind, nn.Module) for kind in watch.classes):
+            self._hooks = _hooks_for_all()
+            watch.dicts.update({id(hooks): hooks for hooks in _FOR_ALL})
         try:
             for owner, name, value in (*self.granted, *self.stores):
                 if isinstance(owner, type):
@@ -464,6 +471,17 @@ class _Every(set[str]):
 
     def __contains__(self, name: object) -> bool:
         return True
+
+
+_FOR_ALL = [
+    hooks
+    for name, hooks in vars(nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict)
+]
+
+
+def _hooks_for_all() -> list[tuple[Any, ...]]:
+    return [tuple(hooks.values()) for hooks in _FOR_ALL]
 
 
 _NOTHING = object()

@@ -58,7 +58,7 @@ class Gradients:
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor)]
         self._inputs = [None if isinstance(each, Tensor) else each for each in inputs]
-        self._why_eager = ""
+        self.why_eager = ""
         self._is_warm = False
         self._number = 0
         self._lock = threading.Lock()
@@ -71,8 +71,8 @@ class Gradients:
             RunEagerly: nothing has happened; the call is for the function itself.
         """
         given = [inputs[i] for i in self._at]
-        if self._why_eager:
-            raise RunEagerly(self._why_eager)
+        if self.why_eager:
+            raise RunEagerly(self.why_eager)
         if not self._is_warm:  # its kernels' libraries make what they need on the way
             self._is_warm = True
             raise RunEagerly("warm-up")
@@ -101,9 +101,9 @@ class Gradients:
                     self._record(place, given)
             except (RuntimeError, NotATree) as error:
                 self._forward = None
-                self._why_eager = f"forward and backward could not be captured: {first_line(error)}"
-                place.state.report("fallback", self._why_eager, "graphed")
-                raise RunEagerly(self._why_eager) from error
+                self.why_eager = f"forward and backward could not be captured: {first_line(error)}"
+                place.state.report("fallback", self.why_eager, "graphed")
+                raise RunEagerly(self.why_eager) from error
         self.n_captures += 1
 
     def _record(self, place: Any, given: list[Tensor]) -> None:

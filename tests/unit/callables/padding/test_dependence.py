@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.padding.dependence import Independence, operations_with_a_rule, rows_independent
+from gfxgraph.callables.padding.judge import Judge, Refusal
 from gfxgraph.callables.padding.rows import Padding
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
@@ -164,6 +165,27 @@ def test_a_branch_on_the_size_is_a_condition() -> None:
     found = rows_independent(lambda x: x * 2 if x.shape[0] > 4 else x.sum(0), [torch.randn(N, 4)], {0: {0: "n"}})
     assert found["n"].allowed
     assert found.holds({"n": 8}) and not found.holds({"n": 3})
+
+
+def test_a_graph_that_torch_computes_in_two_ways_is_judged_in_both() -> None:
+    """A program that asks for its size itself may be two; an FX graph, in which torch's functions ask, is one."""
+
+    def aligned(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        return (torch.nn.functional.pad(x, (0, 0, 0, 8 - n % 8))[:n] if n % 8 else x) * 2
+
+    cases = (
+        (aligned, True, True),
+        (aligned, False, False),
+        (lambda x: x.sum(0) if x.shape[0] % 8 == 0 else x * 2, True, False),
+        (lambda x: x.amax(0) if x.shape[0] % 8 == 0 else x.mean(0) * 0 + x[0], True, False),
+    )
+    for step, by_size, is_padded in cases:
+        judge = Judge()
+        for _ in range(2):
+            found = judge.verdicts("key", step, [torch.randn(N, 4)], {0: {0: "n"}}, by_size=by_size)
+            content = judge.choose(found, ["x"], {0: {0: "n"}}, {"n": N}, {"n": BUCKET})
+            assert isinstance(content, Refusal) is not is_padded, (step, content)
 
 
 def test_two_dims_are_judged_apart() -> None:

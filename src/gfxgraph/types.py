@@ -14,8 +14,13 @@ class OnUnsafe(StrEnum):
     """What a capture does at an operation that no graph can record."""
 
     SPLIT = "split"
+    """Split the graph there; values that Python reads flow on as expressions."""
     PIN = "pin"
+    """Split, and take values that are computed with as constants, checked at each replay."""
+    STRICT = "strict"
+    """Split, and refuse at capture what computes with a value; comparing and printing it is allowed."""
     RAISE = "raise"
+    """torch's own error."""
 
 
 class ReplayMode(StrEnum):

@@ -122,8 +122,8 @@ def test_printing_and_nan_checks_do_not_stop(capture, read):
     assert all("Tracked" not in s for s in shown)
 
 
-def test_value_into_arithmetic_stops_with_both_lines(capture):
-    """The bare drop-in cannot guard a value in a computation: error naming both lines, clean process."""
+def test_strict_stops_at_arithmetic_with_both_lines(capture):
+    """strict: a value that goes into a computation is an error at capture, naming both lines; the process is clean."""
     x = randn(4)
 
     def body():
@@ -131,7 +131,7 @@ def test_value_into_arithmetic_stops_with_both_lines(capture):
         return x * scale
 
     with pytest.raises(gfxgraph.CaptureError) as caught:
-        capture(body)
+        capture(body, torch.cuda.CUDAGraph(on_unsafe="strict"))
     assert caught.value.code == "host_value_escaped"
     assert caught.value.fields["read_at"].line + 1 == caught.value.fields["used_at"].line
     torch.rand(3, device="cuda")

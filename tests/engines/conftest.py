@@ -7,6 +7,8 @@ import torch
 
 from gfxgraph import adapters
 from gfxgraph.adapters import base
+from gfxgraph.process import process
+from gfxgraph.types import OnUnsafe
 from tests.conformance.conftest import platform  # noqa: F401
 from tests.engines import surroundings
 
@@ -66,8 +68,9 @@ class Model:
         return self.after(out)
 
     def _maybe_fail(self, part):
-        """Inside a capture: a value that Python reads and computes with, which no graph can hold."""
+        """Inside a capture: a value that Python reads and computes with, refused as under "strict"."""
         if self.fail_in == part and torch.cuda.is_current_stream_capturing():
+            process.active_session().policy = OnUnsafe.STRICT
             scale = self.a.abs().max().item()
             self.a.mul_(scale / scale)
 

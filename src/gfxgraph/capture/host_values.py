@@ -1,36 +1,51 @@
-"""Values that leave the device inside a capture, and what the program asked of them.
+"""Values that leave the device inside a capture, and what the program does with them.
 
-A read (``.item()``, an index, a size) is a split; the number that it hands out remembers what was
-asked of it (numbers.py). The questions become the guard of the read at each replay. Host tensors that
-came out of device work are *tainted*: computing with them is a host step, not a constant.
+A read (``.item()``, ``.tolist()``, an index, a size) is a split; the number that it hands out carries its
+expression (numbers.py). Questions asked of it become guards of the read; operations that take it become steps
+that run with the fresh value; what cannot be seen is pinned. Host tensors that came out of device work are
+*tainted*: computing with them is a host step, not a constant.
 """
 
 from __future__ import annotations
 
+import operator
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import intercept
-from gfxgraph.capture.numbers import TrackedNumber
-from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import CallStep, ReadStep, Step
+from gfxgraph.capture import intercept, texts
+from gfxgraph.capture.number_functions import SIZED
+from gfxgraph.capture.numbers import TrackedNumber, is_number, now, plain
+from gfxgraph.capture.places import place, program_place
+from gfxgraph.capture.program import Program
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
-from gfxgraph.core.questions import Question, Reference
+from gfxgraph.capture.symbols import numbers_of, refs_and_values, symbolic
+from gfxgraph.core.expressions import Expressions, Ref, refs_in
+from gfxgraph.core.questions import EXACTLY, Question
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
+from gfxgraph.process import process
 from gfxgraph.process.process import Recording
 from gfxgraph.types import OnUnsafe
+
+# What keeps one value one value: allowed where computing with values is refused.
+_ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
+_MOST_NUMBERS = 4096
+"""A list of more is pinned as a whole."""
 
 
 class Splitting(Protocol):
     """What the host's values ask of the capture that they are read in."""
 
     policy: OnUnsafe
+    program: Program
+    gate: Gate | None
 
     @property
     def recorder(self) -> Recording: ...
@@ -42,14 +57,26 @@ class Splitting(Protocol):
     def abort(self, error: BaseException | None) -> None: ...
 
 
+def _here() -> HostValues | None:
+    """Those of this thread's capture, where it is recording."""
+    session: Any = process.active_session()
+    return session.values if session is not None and not session.recorder.paused else None
+
+
 class HostValues:
     """The host's values of one capture."""
 
     def __init__(self, session: Splitting) -> None:
         # Weakly: numbers outlive their capture, and a session that is over must not wait for the collector.
         self._session = weakref.ref(session)
+        self.numbers = Expressions()
         self._reads: dict[int, ReadStep] = {}
-        self._n_reads = 0
+        self._given: list[weakref.ref[TrackedNumber]] = []
+        self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
+        self.has_numbers = False
+        """Whether tracked numbers have been handed out."""
+        self.has_symbols = False
+        """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, weakref.ref[Tensor]] = {}
 
     # -- host tensors -------------------------------------------------------------------------------
@@ -70,46 +97,78 @@ class HostValues:
 
     # -- reads --------------------------------------------------------------------------------------
 
-    def read_scalar(self, tensor: Tensor, name: str) -> TrackedNumber:
-        """``tensor.item()`` inside the capture."""
+    def read_scalar(self, tensor: Tensor, name: str) -> Any:
+        """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
         item = intercept.stock("item")
-        value, reference, _ = self._read(lambda: item(tensor), name)
-        return TrackedNumber(self, value, reference)
+        value, ref, where = self._read(lambda: item(tensor), name)
+        if isinstance(value, bool):
+            self.asked(ref, "is true", None, value, where)
+            return value
+        if not self.has_numbers and isinstance(value, int) and texts.stands_in_call(sys._getframe(1), SIZED):
+            self.escaped(ref, value, "a size", where)  # the function that it goes to has been looked up already
+            return value
+        return self._give(value, ref)
+
+    def read_list(self, tensor: Tensor) -> Any:
+        """``tensor.tolist()``: one read, and a number for each element."""
+        to_list = intercept.stock("tolist")
+        if tensor.dim() == 0:
+            return self.read_scalar(tensor, "Tensor.tolist")
+        value, ref, where = self._read(lambda: to_list(tensor), "Tensor.tolist")
+        is_size = not self.has_numbers and texts.stands_in_call(sys._getframe(1), SIZED)
+        if is_size or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
+            self.escaped(ref, value, "Tensor.tolist()", where)
+            return value
+        return self._elements(value, ref)
+
+    def _elements(self, value: Any, ref: Ref) -> Any:
+        if not isinstance(value, list):
+            return self._give(value, ref)
+        return [
+            self._elements(part, self.numbers.apply("item", operator.getitem, (ref, index), part))
+            for index, part in enumerate(value)
+        ]
+
+    def read_contents(self, tensor: Tensor, use: str) -> None:
+        """All of a host tensor goes where it cannot be seen, as a NumPy array: it is pinned."""
+        to_list = intercept.stock("tolist")
+        value, ref, where = self._read(lambda: to_list(tensor), use)
+        self.escaped(ref, value, use, where)
 
     def read_below_python(self, func: Any, args: Any) -> Any:
         """A value that C++ reads for itself: an index, a size. Its use cannot be seen."""
         tensor = args[0]
-        value, reference, where = self._read(lambda: func(tensor), "aten::_local_scalar_dense")
+        value, ref, where = self._read(lambda: func(tensor), "aten::_local_scalar_dense")
         if tensor.dtype is torch.bool:
-            self.asked(reference, "is true", None, bool(value), where)
+            self.asked(ref, "is true", None, bool(value), where)
         else:
-            self.escaped(reference, value, "an index, a size or an operation's argument", where)
+            self.escaped(ref, value, "an index, a size or an operation's argument", where)
         return value
 
     def decided(self, read: Callable[[], Any], outcome: bool, name: str, where: Any) -> ReadStep:
         """An operation whose result is a bool that the program goes by (``torch.equal``)."""
-        reference, step = self._new_read(read, name, where)
-        self.asked(reference, "is true", None, outcome, where)
+        ref, step = self._new_read(read, outcome, name, where)
+        self.asked(ref, "is true", None, outcome, where)
         return step
 
-    def _read(self, read: Callable[[], Any], name: str) -> tuple[Any, Reference, Any]:
+    def _read(self, read: Callable[[], Any], name: str) -> tuple[Any, Ref, Any]:
         where = place()
-        made: list[Reference] = []
+        made: list[Ref] = []
 
         def make() -> tuple[Any, Step]:
             value = read()
-            reference, step = self._new_read(read, name, where)
-            made.append(reference)
+            ref, step = self._new_read(read, value, name, where)
+            made.append(ref)
             return value, step
 
         value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
         return value, made[0], where
 
-    def _new_read(self, read: Callable[[], Any], name: str, where: Any) -> tuple[Reference, ReadStep]:
-        index = self._n_reads
-        self._n_reads += 1
-        step = self._reads[index] = ReadStep(read, index, name, *where)
-        return Reference(index), step
+    def _new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
+        ref = self.numbers.read()
+        self.numbers.values[ref.row] = value
+        step = self._reads[ref.row] = ReadStep(read, ref.row, name, *where)
+        return ref, step
 
     def generator_state(self, read: Callable[[], Tensor]) -> Tensor:
         """The generator's state, read again at each replay into the same host tensor."""
@@ -134,31 +193,168 @@ class HostValues:
         assert session is not None  # whoever asks for a split has it in hand
         return session
 
+    @property
+    def is_over(self) -> bool:
+        session = self._session()
+        return session is None or session.is_over
+
+    # -- numbers --------------------------------------------------------------------------------------
+
+    def _give(self, value: Any, ref: Ref) -> TrackedNumber:
+        if not self.has_numbers:
+            self.has_numbers = True
+            intercept.watch_numbers()
+        number = TrackedNumber(self, value, ref)
+        self._given.append(weakref.ref(number))
+        return number  # type: ignore[no-any-return]
+
+    def latest(self, ref: Ref, captured: Any) -> Any:
+        """The number's value in the latest replay; during the capture, what it is there."""
+        try:
+            return self.numbers.value(ref)
+        except KeyError:
+            return captured
+
+    def _own(self, item: Any) -> Any:
+        """Arguments with the numbers of other captures as reads of this one: their values at the time of a replay."""
+        kind = type(item)
+        if kind is list or kind is tuple:
+            return kind(self._own(part) for part in item)
+        if kind is slice:
+            return slice(self._own(item.start), self._own(item.stop), self._own(item.step))
+        if kind is dict:
+            return {name: self._own(part) for name, part in item.items()}
+        if kind is not TrackedNumber or item._keeper is self:
+            return item
+        if id(item) not in self._imports:
+            value = item._value
+            ref, step = self._new_read(lambda: item._value, value, "a value of another capture", place())
+            self._capturing().program.steps.append(step)
+            self._imports[id(item)] = item, self._give(value, ref)
+        return self._imports[id(item)][1]
+
+    def computed(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """``func`` of numbers, of which some are tracked: a number that carries its expression."""
+        here = _here()
+        if here is None:
+            return func(*plain(args, name))
+        if here._capturing().policy is not OnUnsafe.SPLIT and name not in _ROUNDING:
+            return func(*plain(here._own(args), name))
+        args = here._own(args)
+        try:
+            value = func(*map(now, args))
+        except (ArithmeticError, ValueError, TypeError):
+            plain(args, name)  # that it cannot be computed is what the program goes by
+            raise
+        refs, _ = refs_and_values(args)
+        ref = here.numbers.apply(name, func, refs, value)
+        if isinstance(value, tuple):
+            return tuple(here._elements([*value], ref))
+        if isinstance(value, bool) or not is_number(value):
+            here.asked(ref, "is true" if isinstance(value, bool) else EXACTLY, value, bool(value))
+            return value
+        return here._give(value, ref)
+
+    def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A function of torch's that was given tracked numbers."""
+        name = getattr(func, "__name__", str(func))
+        here = _here()
+        if here is None or here._capturing().policy is not OnUnsafe.SPLIT:
+            if here is not None:
+                args, kwargs = here._own(args), here._own(kwargs)
+            return func(*plain(args, name), **plain(kwargs, name))
+        here.has_symbols = here._capturing().recorder.is_wary = True
+        args, kwargs = here._own(args), here._own(kwargs)
+        try:
+            return func(*symbolic(args), **symbolic(kwargs))
+        except (TypeError, RuntimeError) as error:  # an argument for which torch takes no symbolic scalars
+            if isinstance(error, RuntimeError) and "python_arg_parser" not in str(error):
+                raise
+            return func(*plain(args, name), **plain(kwargs, name))
+
+    def resolved(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
+        """An operation's arguments as they are now, and as a step keeps them: numbers by their rows."""
+        if not self.has_symbols:
+            return args, kwargs, args, kwargs
+        spec_args, args = refs_and_values(numbers_of(args, leave=False))
+        spec_kwargs, kwargs = refs_and_values(numbers_of(kwargs, leave=False))
+        return args, kwargs, spec_args, spec_kwargs
+
+    def host_tensor(self, make: Callable[..., Tensor], data: Any, name: str) -> Tensor:
+        """A host tensor made of numbers, some tracked: made again at each replay."""
+        where = place()
+        data = self._own(data)
+        spec, values = refs_and_values(data)
+
+        def step() -> tuple[Any, Step]:
+            out = make(values)
+            self.taint(out)
+            return out, HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
+
+        return self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, step, where)  # type: ignore[no-any-return]
+
+    def needed_reads(self, steps: list[Step]) -> set[int]:
+        """Rows of the reads that replays must make: for guards, operations, and numbers that outlive the capture."""
+
+        def wanted() -> Iterator[Ref]:
+            for step in steps:
+                if isinstance(step, ReadStep):
+                    for question in step.questions:
+                        yield from question.refs()
+                elif isinstance(step, HostStep) and step.is_symbolic:
+                    yield from refs_in((step.args, step.kwargs))
+                if step.gate is not None:
+                    yield step.gate.ref
+            for given in self._given:
+                number = given()
+                if number is not None:
+                    yield number._ref
+
+        self._imports.clear()
+        return self.numbers.reads_of(wanted())
+
     # -- questions ----------------------------------------------------------------------------------
 
-    def asked(self, reference: Reference, test: str, operand: Any, answer: bool, where: Any = None) -> None:
-        """The program went by the answer to a question: each replay asks it again."""
-        latest = max(reference.read, operand.read) if isinstance(operand, Reference) else reference.read
-        step = self._reads.get(latest)
-        if step is not None:
-            question = Question(reference, test, operand, answer, where_of(*(where or place())))
-            if question not in step.questions:
-                step.questions.append(question)
+    def compared(self, first: TrackedNumber, test: str, second: Any, answer: bool) -> None:
+        """The program went by what a tracked number of this capture is, compared with another or by itself."""
+        here = _here()
+        if here is not None:
+            first, second = here._own(first), here._own(second)
+            here.asked(first._ref, test, second._ref if type(second) is TrackedNumber else second, answer)
+        elif not self.is_over:
+            if type(second) is TrackedNumber:
+                second = second._leave("a comparison")
+            self.asked(first._ref, test, second, answer)
 
-    def escaped(self, reference: Reference, value: Any, use: str, where: Any = None) -> None:
-        """The value itself goes into a computation.
+    def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
+        """The program went by the answer to a question: each replay asks it again."""
+        step = self._reads[max(self.numbers.reads_of((ref, *refs_in(operand))))]
+        question = Question(ref, test, operand, answer, where_of(*(where or program_place())))
+        if question not in step.questions:
+            step.questions.append(question)
+
+    def left(self, number: TrackedNumber, value: Any, use: str) -> None:
+        """A tracked number goes where it cannot be seen."""
+        here = _here()
+        if here is not None and here is not self:
+            here.escaped(here._own(number)._ref, value, use)
+        else:
+            self.escaped(number._ref, value, use)
+
+    def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
+        """The value itself goes out of sight: it is pinned.
 
         Raises:
-            CaptureError: `host_value_escaped`, unless the policy is "pin".
+            CaptureError: `host_value_escaped`, where the policy is "strict".
         """
         session = self._session()
-        used = where or place()
+        used = where or program_place()
         if session is None or session.is_over:
             return  # after the capture it is a plain number, as it would be in eager code
-        if session.policy is OnUnsafe.PIN:
-            self.asked(reference, "is exactly", value, True, used)
+        if session.policy is not OnUnsafe.STRICT:
+            self.asked(ref, EXACTLY, value, True, used)
             return
-        step = self._reads[reference.read]
+        step = self._reads[max(self.numbers.reads_of((ref,)))]
         error = CaptureError(
             "host_value_escaped",
             op=use,

@@ -10,8 +10,10 @@ Invariant: ``stock(name)`` is always torch's own, whatever is installed.
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import draws, shield, turns, whole
-from gfxgraph.capture.numbers import TrackedNumber
+from gfxgraph.capture import draws, scaler, shield, turns, whole
+from gfxgraph.capture.number_functions import number_targets, sized_targets
+from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
 
@@ -28,7 +31,8 @@ _fake_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _lock = threading.RLock()
 _depth = 0
-_undo: list[Callable[[], None]] = []
+_undo: list[tuple[Any, str, Any]] = []
+"""Owner, attribute, and what stood there itself; None where it was inherited."""
 _stock: dict[str, Any] = {}
 _collects = False
 _guards_draws = False
@@ -85,8 +89,11 @@ def leave(turn: turns.Turn) -> None:
         _depth -= 1
         if _depth:
             return
-        for undo in reversed(_undo):
-            undo()
+        for owner, attribute, own in reversed(_undo):
+            if own is None:
+                delattr(owner, attribute)  # it was inherited
+            else:
+                setattr(owner, attribute, own)
         _undo.clear()
         _stock.clear()
         dead, _graveyard[:] = list(_graveyard), []
@@ -111,13 +118,11 @@ def keep_until_captures_end(held: Any) -> bool:
 
 def _install() -> None:
     global _guards_draws
-    for name, (owner, attribute, replacement) in _targets().items():
-        if owner is None or not hasattr(owner, attribute):
-            continue
-        _stock[name] = getattr(owner, attribute)
-        _put(owner, attribute, replacement)
-    for owner, attribute, replacement in shield.targets(keep_until_captures_end):
-        _put(owner, attribute, replacement)
+    _put_named(_targets())
+    if whole.has_compiled_nothing():
+        _put_named(number_targets())
+    for target in shield.targets(keep_until_captures_end):
+        _put(*target)
     _guards_draws = False
     if threading.active_count() > 1:
         _guard_draws()
@@ -129,24 +134,22 @@ def _guard_draws() -> None:
     with _lock:
         if not _guards_draws:
             _guards_draws = True
-            for owner, attribute, replacement in draws.targets():
-                _put(owner, attribute, replacement)
+            for target in draws.targets():
+                _put(*target)
+
+
+def _put_named(targets: dict[str, tuple[Any, str, Any]]) -> None:
+    """As ``_put``; torch's own is to be had from ``stock``."""
+    for name, (owner, attribute, replacement) in targets.items():
+        original = getattr(owner, attribute, None)
+        if original is not None:
+            _stock[name] = original
+            _put(owner, attribute, replacement)
 
 
 def _put(owner: Any, attribute: str, replacement: Any) -> None:
-    own = vars(owner).get(attribute)
+    _undo.append((owner, attribute, vars(owner).get(attribute)))
     setattr(owner, attribute, replacement)
-    _undo.append(_putting_back(owner, attribute, own))
-
-
-def _putting_back(owner: Any, attribute: str, own: Any) -> Callable[[], None]:
-    def undo() -> None:
-        if own is None:
-            delattr(owner, attribute)  # it was inherited
-        else:
-            setattr(owner, attribute, own)
-
-    return undo
 
 
 def _session() -> Any:
@@ -182,38 +185,32 @@ def _float(self: Tensor) -> float:
     session = _session_for(self)
     if session is None:
         return _stock["float"](self)  # type: ignore[no-any-return]
-    value = session.values.read_scalar(self, "Tensor.__float__")
-    return float(value._escape("float()"))
+    return float(session.values.read_scalar(self, "Tensor.__float__"))
 
 
 def _int(self: Tensor) -> int:
     session = _session_for(self)
     if session is None:
         return _stock["int"](self)  # type: ignore[no-any-return]
-    return int(session.values.read_scalar(self, "Tensor.__int__")._escape("int()"))
+    return int(session.values.read_scalar(self, "Tensor.__int__"))
 
 
 def _index(self: Tensor) -> int:
     session = _session_for(self)
-    if session is None:
+    if session is None or self.is_floating_point() or self.is_complex():
         return _stock["index"](self)  # type: ignore[no-any-return]
-    return int(session.values.read_scalar(self, "Tensor.__index__")._escape("an index or a size"))
+    return operator.index(session.values.read_scalar(self, "Tensor.__index__"))
 
 
 def _tolist(self: Tensor) -> Any:
     session = _session_for(self)
-    if session is None:
-        return _stock["tolist"](self)
-    if self.dim() == 0:
-        return self.item()
-    return [part.tolist() for part in self.unbind(0)]
+    return _stock["tolist"](self) if session is None else session.values.read_list(self)
 
 
 def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     session = _session_for(self)
     if session is not None and not self.is_cuda:
-        for number in _numbers(self.flatten().tolist()):
-            number._escape("Tensor.numpy()")
+        session.values.read_contents(self, "Tensor.numpy()")
         session.recorder.paused = True
         try:
             return _stock["numpy"](self, *args, **kwargs)
@@ -223,13 +220,15 @@ def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    if _session_for(self) is not None and not self.is_cuda:
-        self.numpy()
+    session = _session_for(self)
+    if session is not None and not self.is_cuda:
+        session.values.read_contents(self, "a NumPy array")
+        session.recorder.paused = True
+        try:
+            return _stock["array"](self, *args, **kwargs)
+        finally:
+            session.recorder.paused = False
     return _stock["array"](self, *args, **kwargs)
-
-
-def _numbers(items: Any) -> list[TrackedNumber]:
-    return [item for item in items if type(item) is TrackedNumber]
 
 
 def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
@@ -451,12 +450,27 @@ def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     make = _stock[short]
     session = _session()
     device = kwargs.get("device")
+    if session is not None and session.values.has_numbers and holds_numbers(data):
+        return _of_numbers(session, short, data, args, kwargs)
     if device is None and short == "tensor" and session is not None:
         device = torch.get_default_device()
     if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
         return make(data, *args, **kwargs)  # type: ignore[no-any-return]
     grad = kwargs.pop("requires_grad", False)
     made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
+    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+
+
+def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
+    """torch.tensor of numbers that the host read: made again at each replay, and copied where it is seen."""
+    make = _stock[short]
+    device = kwargs.pop("device", None) or torch.get_default_device()
+    grad = kwargs.pop("requires_grad", False)
+    made = session.values.host_tensor(
+        lambda numbers: make(numbers, *args, **{**kwargs, "device": "cpu"}), data, f"torch.{short}"
+    )
+    if torch.device(device).type != "cpu":
+        made = made.to(device)
     return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
 
 
@@ -492,10 +506,25 @@ def _host_indices(index: Any) -> Any:
     return index
 
 
+def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+    session = _session()
+    stock_step = _stock["maybe_opt_step"]
+    if session is None:
+        return stock_step(self, optimizer, optimizer_state, *args, **kwargs)
+    return scaler.maybe_opt_step(session, stock_step, self, optimizer, optimizer_state, args, kwargs)
+
+
+def watch_numbers() -> None:
+    """A capture hands out its first number: functions that would take it for a list of ints are to know it."""
+    with _lock:
+        if _depth and "sized.Tensor.view" not in _stock:
+            _put_named(sized_targets(stock))
+
+
 def _predicate(name: str, test: str) -> Callable[[Any], bool]:
     def asked(value: Any) -> bool:
         if type(value) is TrackedNumber:
-            return value._ask(test, None, bool(_stock[name](value._value)))
+            return value._ask(test, bool(_stock[name](value._value)))
         return _stock[name](value)  # type: ignore[no-any-return]
 
     return asked
@@ -503,6 +532,20 @@ def _predicate(name: str, test: str) -> Callable[[Any], bool]:
 
 def _targets() -> dict[str, tuple[Any, str, Any]]:
     """short name -> (owner, attribute, what stands in its place while a capture runs)."""
+    cuda = torch.cuda
+    found = {**_targets_of(cuda.Stream, cuda.Event, cuda.get_rng_state, cuda.set_rng_state)}
+    for name, attribute, stand_in in (
+        ("linear", "linear", whole.linear),
+        ("attention", "scaled_dot_product_attention", whole.attention),
+    ):
+        owner = whole.owner_of(attribute)
+        if owner is not None:
+            found[name] = owner, attribute, stand_in
+    return found
+
+
+@functools.lru_cache(maxsize=2)
+def _targets_of(stream: Any, event: Any, get_rng_state: Any, set_rng_state: Any) -> dict[str, tuple[Any, str, Any]]:
     cuda, C = torch.cuda, torch._C
     return {
         "item": (Tensor, "item", _item),
@@ -518,6 +561,7 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
         "getitem": (Tensor, "__getitem__", _getitem),
         "setitem": (Tensor, "__setitem__", _setitem),
+        "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "tensor": (torch, "tensor", _tensor),
         "as_tensor": (torch, "as_tensor", _as_tensor),
         "device_synchronize": (C, "_cuda_synchronize", _device_synchronize),
@@ -540,12 +584,6 @@ def _targets() -> dict[str, tuple[Any, str, Any]]:
         "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
-        "linear": (whole.owner_of("linear"), "linear", whole.linear),
-        "attention": (
-            whole.owner_of("scaled_dot_product_attention"),
-            "scaled_dot_product_attention",
-            whole.attention,
-        ),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

@@ -1,222 +1,270 @@
-"""What ``.item()`` hands out inside a capture: a number that remembers what was asked of it.
+"""What ``.item()`` hands out inside a capture: a number that carries its expression.
 
 Problem: a replay does not run Python, so a value that Python read at capture is a constant in
-everything computed from it. Idea: let Python compare and print the value (the outcome of a
-comparison is what steered the program, and that can be checked at each replay) and stop where
-the value itself would go on into a computation.
+everything computed from it. Idea: Python computes with an object that writes down what it was asked.
+Arithmetic gives another such number; comparing asks a question that each replay asks again; text is
+free, as nothing follows from it; an operation of torch's takes it as a symbolic scalar (symbols.py) and
+becomes a step that runs with the fresh value. Where the value leaves Python's sight (C code, a size, a
+hash), it is pinned: each replay compares it.
 
 It is not a subclass of float: C code reads a float subclass directly, unseen, so
-``math.sqrt(value)`` would go silently wrong. Here every such use arrives at ``__float__`` or
-``__index__``. ``isinstance(value, float)`` still holds, through ``__class__``.
+``array("f", [value])`` would go silently wrong. Here every such use arrives at ``__float__`` or
+``__index__``. ``isinstance(value, float)`` still holds, through ``__class__``. Values of dtype bool and
+outcomes of comparisons are plain bools, asked about at once: ``flag is True`` cannot be seen.
+
+After the capture it shows the value of the latest replay.
 """
 
 from __future__ import annotations
 
 import dis
+import math
 import opcode as opcodes
+import operator
 import sys
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
-from gfxgraph.core.questions import STEPS, Reference, follow
+from gfxgraph.capture import texts
+from gfxgraph.core.expressions import Ref
 
+_MISSING: Any = object()
 _PLAIN = (bool, int, float, complex)
 
 
-class Askers(Protocol):
-    """Whoever is told what a program asks of its numbers."""
+class Keeper(Protocol):
+    """The capture that a number was read in, as the number sees it (host_values.py)."""
 
-    def asked(self, reference: Reference, test: str, operand: Any, answer: bool) -> None: ...
-    def escaped(self, reference: Reference, value: Any, use: str) -> None: ...
+    def latest(self, ref: Ref, captured: Any) -> Any: ...
+    def left(self, number: Any, value: Any, use: str) -> None: ...
+    def computed(self, name: str, func: Any, args: tuple[Any, ...]) -> Any: ...
+    def passed(self, func: Any, args: Any, kwargs: Any) -> Any: ...
+    def compared(self, first: Any, test: str, second: Any, answer: bool) -> None: ...
 
 
 class TrackedNumber:
-    """A value read from the device at ``where``; see the module's text for what it allows."""
+    """A number computed from values that the host read; see the module's text."""
 
-    __slots__ = ("_reference", "_value", "_values")
+    __slots__ = ("__weakref__", "_captured", "_keeper", "_ref")
 
-    def __init__(self, values: Askers, value: Any, reference: Reference) -> None:
-        object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_value", value)
-        object.__setattr__(self, "_reference", reference)
+    def __new__(cls, keeper: Any, captured: Any = _MISSING, ref: Any = None) -> Any:
+        if captured is _MISSING:  # type(value)(other), as the statistics module writes it
+            return float(keeper)
+        return object.__new__(cls)
+
+    def __init__(self, keeper: Keeper, captured: Any, ref: Ref) -> None:
+        object.__setattr__(self, "_keeper", keeper)
+        object.__setattr__(self, "_captured", captured)
+        object.__setattr__(self, "_ref", ref)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
-        return type(self._value)
+        return type(self._captured)
+
+    @property
+    def _value(self) -> Any:
+        return self._keeper.latest(self._ref, self._captured)
 
     # -- asked and answered: guarded ------------------------------------------------------------
 
-    def _ask(self, test: str, operand: Any, answer: bool) -> bool:
-        self._values.asked(self._reference, test, operand, answer)
+    def _ask(self, test: str, answer: bool) -> bool:
+        self._keeper.compared(self, test, None, answer)
         return answer
 
     def _compare(self, other: Any, test: str, op: Any) -> Any:
-        if type(other) is TrackedNumber:
-            return self._ask(test, other._reference, bool(op(self._value, other._value)))
-        if isinstance(other, _PLAIN):
-            return self._ask(test, other, bool(op(self._value, other)))
-        return NotImplemented
+        if not is_number(other):
+            return NotImplemented
+        answer = bool(op(self._value, now(other)))
+        self._keeper.compared(self, test, other, answer)
+        return answer
 
     def __lt__(self, other: Any) -> Any:
-        return self._compare(other, "<", lambda a, b: a < b)
+        return self._compare(other, "<", operator.lt)
 
     def __le__(self, other: Any) -> Any:
-        return self._compare(other, "<=", lambda a, b: a <= b)
+        return self._compare(other, "<=", operator.le)
 
     def __gt__(self, other: Any) -> Any:
-        return self._compare(other, ">", lambda a, b: a > b)
+        return self._compare(other, ">", operator.gt)
 
     def __ge__(self, other: Any) -> Any:
-        return self._compare(other, ">=", lambda a, b: a >= b)
+        return self._compare(other, ">=", operator.ge)
 
     def __eq__(self, other: Any) -> Any:
-        return self._compare(other, "==", lambda a, b: a == b)
+        return self._compare(other, "==", operator.eq)
 
     def __ne__(self, other: Any) -> Any:
-        return self._compare(other, "!=", lambda a, b: a != b)
+        return self._compare(other, "!=", operator.ne)
 
     def __bool__(self) -> bool:
-        return self._ask("is true", None, bool(self._value))
+        return self._ask("is true", bool(self._value))
 
     def is_integer(self) -> bool:
-        return self._ask("is an integer", None, float(self._value).is_integer())
+        return self._ask("is an integer", float(self._value).is_integer())
 
-    # -- printed: nothing to guard ---------------------------------------------------------------
+    # -- text: free, unless the program decides by it ------------------------------------------------
 
     def __repr__(self) -> str:
-        return repr(self._value)
+        return self._shown(repr(self._value))
 
     def __str__(self) -> str:
-        return str(self._value)
+        return self._shown(str(self._value))
 
     def __format__(self, spec: str) -> str:
-        return format(self._value, spec)
+        return self._shown(format(self._value, spec))
 
-    # -- still one value: guarded through what is asked of the result ------------------------------
+    def _shown(self, text: str) -> str:
+        if texts.decides(sys._getframe(2)):
+            self._leave("text that the program goes by")
+        return text
 
-    def _step(self, name: str, *args: Any) -> TrackedNumber:
-        reference = Reference(self._reference.read, (*self._reference.path, (name, args)))
-        return TrackedNumber(self._values, follow(self._value, ((name, args),)), reference)
+    # -- still an expression -----------------------------------------------------------------------------
 
-    def __abs__(self) -> TrackedNumber:
-        return self._step("abs")
-
-    def __neg__(self) -> TrackedNumber:
-        return self._step("neg")
-
-    def __pos__(self) -> TrackedNumber:
-        return self._step("pos")
-
-    def __round__(self, ndigits: int | None = None) -> TrackedNumber:
-        return self._step("round", *(() if ndigits is None else (ndigits,)))
+    def __round__(self, ndigits: Any = None) -> Any:
+        return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
 
     @property
-    def real(self) -> TrackedNumber:
-        return self._step("real")
+    def real(self) -> Any:
+        return self._keeper.computed("real", operator.attrgetter("real"), (self,))
 
     @property
-    def imag(self) -> TrackedNumber:
-        return self._step("imag")
+    def imag(self) -> Any:
+        return self._keeper.computed("imag", operator.attrgetter("imag"), (self,))
 
-    # -- gone further: the policy decides ------------------------------------------------------------
+    # -- out of sight: pinned, or refused ------------------------------------------------------------------
 
-    def _escape(self, use: str) -> Any:
-        """Return the plain value if the policy pins it, else raise CaptureError."""
-        self._values.escaped(self._reference, self._value, use)
-        return self._value
+    def _leave(self, use: str) -> Any:
+        """The plain value, for something that cannot be seen."""
+        value = self._value
+        self._keeper.left(self, value, use)
+        return value
+
+    def _convert(self, kind: type, use: str, frame: FrameType) -> Any:
+        """``kind(value)``: what is pinned is the outcome, so that a value may change as long as that does not."""
+        if _formats_text(frame):
+            if texts.decides(frame):
+                self._leave("text that the program goes by")
+            return kind(self._value)
+        made = self._keeper.computed(kind.__name__, kind, (self,))
+        return made._leave(use) if type(made) is TrackedNumber else made
 
     def __float__(self) -> float:
-        # "%.3f" % value arrives here from the str % operator: that is printing.
-        if _formats_text(sys._getframe(1)):
-            return float(self._value)
-        return float(self._escape("float()"))
+        return self._convert(float, "float()", sys._getframe(1))  # type: ignore[no-any-return]
 
     def __int__(self) -> int:
-        if _formats_text(sys._getframe(1)):
-            return int(self._value)
-        return int(self._escape("int()"))
+        return self._convert(int, "int()", sys._getframe(1))  # type: ignore[no-any-return]
 
     def __index__(self) -> int:
-        if _formats_text(sys._getframe(1)):
-            return self._value.__index__()  # type: ignore[no-any-return]
-        return self._escape("an index or a size").__index__()  # type: ignore[no-any-return]
+        operator.index(self._value)  # TypeError, as the plain number raises it
+        return self._convert(int, "an index, a size or C code", sys._getframe(1))  # type: ignore[no-any-return]
 
     def __complex__(self) -> complex:
-        return complex(self._escape("complex()"))
+        return complex(self._leave("complex()"))
 
     def __hash__(self) -> int:
-        return hash(self._escape("hash()"))
+        return hash(self._leave("a key of a dict or set"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._escape("pickle or copy").__reduce_ex__(protocol)
+        return self._leave("pickle or copy").__reduce_ex__(protocol)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise self._no_array()
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        import numpy
 
-    def _no_array(self) -> TypeError:
-        self._escape("a NumPy array")
-        return TypeError("a value read inside a capture is not an array; pass float(value)")
+        return numpy.asarray(self._leave("a NumPy array"), *args)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        predicate = _NUMPY_PREDICATES.get(ufunc.__name__)
-        if predicate and method == "__call__" and len(inputs) == 1 and not kwargs:
-            return self._ask(predicate, None, bool(ufunc(self._value)))
-        plain = [item._escape(f"numpy.{ufunc.__name__}") if type(item) is TrackedNumber else item for item in inputs]
-        return getattr(ufunc, method)(*plain, **kwargs)
+        name = f"numpy.{ufunc.__name__}"
+        if method == "__call__" and not kwargs and ufunc.nout == 1 and all(map(is_number, inputs)):
+            return self._keeper.computed(name, ufunc, inputs)
+        return getattr(ufunc, method)(*(plain(item, name) for item in inputs), **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", str(func))
-
-        def plain(item: Any) -> Any:
-            if type(item) is TrackedNumber:
-                return item._escape(name)
-            if type(item) in (list, tuple):
-                return type(item)(plain(part) for part in item)
-            return item
-
-        return func(*(plain(item) for item in args), **{k: plain(v) for k, v in (kwargs or {}).items()})
+        keeper = next(item._keeper for item in _leaves((args, kwargs)))
+        return keeper.passed(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        # bit_length, as_integer_ratio, hex...: whatever the plain number has, by the policy.
+        # bit_length, as_integer_ratio, hex...: whatever the plain number has.
         if name.startswith("__"):
             raise AttributeError(name)
         getattr(self._value, name)  # AttributeError as the plain number would raise it
-        return getattr(self._escape(f".{name}"), name)
+        return getattr(self._leave(f".{name}"), name)
 
 
-_NUMPY_PREDICATES = {"isnan": "is NaN", "isfinite": "is finite", "isinf": "is infinite"}
+def is_number(item: Any) -> bool:
+    """True for plain numbers, NumPy's scalars and tracked ones: what an expression can hold."""
+    if type(item) is TrackedNumber or isinstance(item, _PLAIN):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(item, numpy.generic)
 
 
-def _arithmetic(name: str) -> Any:
-    def method(self: TrackedNumber, *others: Any) -> Any:
-        plain = [o._value if type(o) is TrackedNumber else o for o in others]
-        target = type(self._value)
-        if plain and not isinstance(plain[0], _PLAIN):
+def now(item: Any) -> Any:
+    """The number as it is, for computing beside the expression."""
+    return item._value if type(item) is TrackedNumber else item
+
+
+def plain(item: Any, use: str) -> Any:
+    """Arguments without tracked numbers, which leave their keepers' sight."""
+    kind = type(item)
+    if kind is TrackedNumber:
+        return item._leave(use)
+    if kind is list or kind is tuple:
+        return kind(plain(part, use) for part in item)
+    if kind is slice:
+        return slice(plain(item.start, use), plain(item.stop, use), plain(item.step, use))
+    if kind is dict:
+        return {name: plain(part, use) for name, part in item.items()}
+    return item
+
+
+def _leaves(item: Any) -> Any:
+    kind = type(item)
+    if kind is TrackedNumber:
+        yield item
+    elif kind is list or kind is tuple:
+        for part in item:
+            yield from _leaves(part)
+    elif kind is dict:
+        yield from _leaves(list(item.values()))
+
+
+def holds_numbers(item: Any) -> bool:
+    """True if a tracked number is among the arguments."""
+    return next(_leaves(item), None) is not None
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "divmod")
+_UNARY = {
+    "abs": abs, "neg": operator.neg, "pos": operator.pos, "invert": operator.invert,
+    "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil,
+}  # fmt: skip
+
+
+def _binary(name: str, is_reflected: bool) -> Any:
+    func = divmod if name == "divmod" else getattr(operator, f"{name}_" if name in ("and", "or") else name)
+
+    def method(self: TrackedNumber, other: Any, *modulus: Any) -> Any:
+        if not is_number(other):
             return NotImplemented  # a tensor: its own operator calls __torch_function__
-        value = self._escape(name.strip("_") if not name.startswith("__r") else name.strip("_")[1:])
-        for other in others:
-            if type(other) is TrackedNumber:
-                other._escape(name.strip("_"))
-        answer = getattr(target, name)(value, *plain)
-        if answer is NotImplemented:  # int + float: let Python try the other side
-            import operator
+        if modulus:
+            return pow(plain(self, "pow()"), plain(other, "pow()"), *modulus)
+        args = (other, self) if is_reflected else (self, other)
+        return self._keeper.computed(func.__name__, func, args)
 
-            base = name.strip("_")
-            mirrored = base.startswith("r") and base[1:] in _BINARY
-            call = getattr(operator, base[1:] if mirrored else base, None)
-            if call is not None and plain:
-                return call(plain[0], value) if mirrored else call(value, plain[0])
-        return answer
-
-    method.__name__ = name
     return method
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
-for _name in (*_BINARY, *(f"r{n}" for n in _BINARY), "divmod", "rdivmod", "trunc", "floor", "ceil", "invert"):
-    setattr(TrackedNumber, f"__{_name}__", _arithmetic(f"__{_name}__"))
-assert "abs" in STEPS
+def _unary(name: str) -> Any:
+    func = _UNARY[name]
+    return lambda self: self._keeper.computed(name, func, (self,))
+
+
+for _name in _BINARY:
+    setattr(TrackedNumber, f"__{_name}__", _binary(_name, False))
+    setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))
+for _name in _UNARY:
+    setattr(TrackedNumber, f"__{_name}__", _unary(_name))
 
 
 def _formats_text(frame: FrameType | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from types import CodeType, FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ from gfxgraph.core.tape import where_of
 LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 2)[0]
+_STANDARD_DIR = types.__file__.rsplit("/", 1)[0] + "/"
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
 # Programs that come with the package: their lines are to be named as a user's are.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
@@ -43,6 +45,18 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and is_library_code(frame.f_code):
         frame = frame.f_back
     return frame
+
+
+def program_place() -> tuple[CodeType | None, int]:
+    """As ``place``, but no line of Python's standard library: ``json`` or ``copy`` reads a number for the program."""
+    frame = user_frame(sys._getframe(1))
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = user_frame(frame.f_back)
+    return (frame.f_code, frame.f_lasti) if frame is not None else place()
+
+
+def _is_standard(name: str) -> bool:
+    return name.startswith(_STANDARD_DIR) and "-packages/" not in name
 
 
 def place() -> tuple[CodeType | None, int]:

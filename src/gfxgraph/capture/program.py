@@ -18,6 +18,7 @@ from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.walk import can_walk, walk
+from gfxgraph.core.expressions import Expressions
 from gfxgraph.core.tape import Value, leaves
 
 
@@ -31,7 +32,8 @@ class Program:
     externals: dict[Value, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
     layouts: dict[Value, Layout] = field(default_factory=dict)
-    values: dict[int, Any] = field(default_factory=dict)
+    numbers: Expressions = field(default_factory=Expressions)
+    """What the host reads and computes from it."""
     generators: list[Any] = field(default_factory=list)
     """Handles on the random states that a replay advances: torch's default one and the registered ones."""
     addresses: set[int] = field(default_factory=set)
@@ -62,8 +64,16 @@ class Program:
         return self.layouts[value].tensor()
 
     def run(self) -> None:
-        for step in self.steps:
+        for step in self.due_steps():
             step.run(self)
+
+    def due_steps(self) -> Iterator[Step]:
+        """The steps of one replay in order, each after the one before it has run."""
+        numbers = self.numbers
+        numbers.forget()
+        for step in self.steps:
+            if step.gate is None or step.gate.is_open(numbers):
+                yield step
 
     def writes(self) -> Iterator[Tensor | Layout]:
         """What a replay writes and others may look at: results, and tensors from outside."""

@@ -34,6 +34,7 @@ from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
+from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.process import process
@@ -51,6 +52,7 @@ class Tainted(Protocol):
     """Host tensors that hold values of the device, as a recorder asks about them."""
 
     tainted: Any
+    has_symbols: bool
 
     def taint(self, tensor: Tensor) -> None: ...
     def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
@@ -211,6 +213,10 @@ class Recorder(TorchDispatchMode):
             if info.is_composite:
                 with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
                     return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
+            if self.session.values.has_symbols and holds_symbols(args, kwargs or {}):
+                if not _makes_shape(info, args, kwargs):
+                    return self.session.unsafe_op(_SYMBOLIC, func, args, kwargs or {})
+                args, kwargs = numbers_of(args, leave=True), numbers_of(kwargs or {}, leave=True)
             row = self._unsafe(info, args, kwargs or {})
             if row is not None:
                 return self.session.unsafe_op(row, func, args, kwargs or {})
@@ -482,6 +488,13 @@ def _shield_from_dynamo() -> None:
 _shield_from_dynamo()
 
 
+def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
+    """True where a symbolic scalar says where a view lies, or how large a result is."""
+    return info.is_view or any(
+        isinstance(item, (list, tuple)) and holds_symbols(item, {}) for item in (*args, *(kwargs or {}).values())
+    )
+
+
 class NoStorage(Exception):
     """The tensor has no strided memory."""
 
@@ -495,6 +508,9 @@ _SEQUENCES = frozenset({tuple, list})
 _EXACT = frozenset({Tensor, Parameter, list})
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
+_SYMBOLIC = UnsafeOp(
+    "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
+)
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )

@@ -36,7 +36,7 @@ from gfxgraph.capture.modes import enter_mode, leave_modes
 from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
-from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep, Step
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.capture.undo import Undo
@@ -60,6 +60,8 @@ _UNREGISTERED = "not in capture mode"
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
+    values_type = HostValues
+
     def __init__(
         self,
         graph: Any,
@@ -81,9 +83,11 @@ class Session:
         self.pool_id: Any = pool_id(pool)
         self.has_users_pool = self.pool_id is not None
         self.generators = Generators(self.device_index, self.state.base, generators)
-        self.values = HostValues(self)
+        self.values = self.values_type(self)
         self.undo = Undo()
-        self.program = Program(bare_launch(self.state.base))
+        self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
+        self.gate: Gate | None = None
+        """Under which steps come into the program, where that is the case."""
         self._own_graph: Any = None
         self._dying: Any = None
         self.n_segments = 0
@@ -285,10 +289,14 @@ class Session:
         else:
             step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
         if tape.rows or tape.opaque or (final and self.n_segments == 1):
-            self.program.steps.append(step)
+            self._add(step)
         # An empty segment's graph dies with this call: once the next capture is open, an outer one
         # included, its end would end that.
         self.segment_graph = None
+
+    def _add(self, step: Step) -> None:
+        step.gate = self.gate
+        self.program.steps.append(step)
 
     def _is_over(self) -> None:
         """The segment that was open is not any more, whatever its end gives."""
@@ -360,6 +368,8 @@ class Session:
             return self.values.read_below_python(func, args)
         outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
         where = place()
+        args, kwargs, spec_args, spec_kwargs = self.values.resolved(args, kwargs)
+        is_symbolic = spec_args is not args
 
         def make() -> tuple[Any, Step]:
             writes = written(func, args, kwargs)
@@ -372,9 +382,10 @@ class Session:
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
-                elif any(map(self.values.comes_from_device, flat(args, kwargs))):
+                elif is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs))):
                     self.values.taint(tensor)
-            return out, HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
+            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+            return out, step
 
         return self.split(row, name, make, where)
 
@@ -397,7 +408,7 @@ class Session:
                 self.execute_pending()
                 out, step = make()
                 if step is not None:
-                    self.program.steps.append(step)
+                    self._add(step)
                 self.n_executed = len(self.program.steps)
                 self._open(self.new_graph())
         except BaseException as error:
@@ -440,7 +451,8 @@ class Session:
             if isinstance(step, SegmentStep):
                 self._report_opaque(step.tape)
             self._pin_externals()
-            step.run(self.program)
+            if step.gate is None or step.gate.is_open(self.program.numbers):
+                step.run(self.program)
         self.n_executed = len(steps)
 
     def _report_opaque(self, tape: Any) -> None:
@@ -578,7 +590,8 @@ class Session:
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         graph_memory.update(program.addresses)
-        program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.questions]
+        needed = self.values.needed_reads(program.steps)
+        program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []

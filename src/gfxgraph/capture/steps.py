@@ -20,7 +20,8 @@ from torch import Tensor
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, tensor_of
-from gfxgraph.core.questions import Question, ask
+from gfxgraph.core.expressions import Expressions, Ref
+from gfxgraph.core.questions import EXACTLY, Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
@@ -32,16 +33,28 @@ class Running(Protocol):
     @property
     def launch(self) -> Callable[[Any], None]: ...
     @property
-    def values(self) -> dict[int, Any]: ...
+    def numbers(self) -> Expressions: ...
     @property
     def by_nodes(self) -> Callable[[SegmentStep, Any], None] | None: ...
     def lookup(self, value: Value) -> Tensor: ...
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Steps that run only while a number's truth is ``is_open_at``: a branch of which both ways are known."""
+
+    ref: Ref
+    is_open_at: bool
+
+    def is_open(self, numbers: Expressions) -> bool:
+        return bool(numbers.value(self.ref)) is self.is_open_at
+
+
 class Step(ABC):
     """One part of a replay."""
 
+    gate: Gate | None = None
     mutated: tuple[Tensor | Layout, ...] = ()
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
@@ -189,10 +202,15 @@ class HostStep(Step):
     mutated: tuple[Tensor | Layout, ...] = ()
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
+    is_symbolic: bool = False
+    """Whether numbers of the program stand among the arguments, by their rows."""
 
     def run(self, program: Running) -> None:
+        args, kwargs = self.args, self.kwargs
+        if self.is_symbolic:
+            args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
         with torch.inference_mode():  # the tensors may have been made under it
-            result = self.func(*self.args, **self.kwargs)
+            result = self.func(*args, **kwargs)
             wait_for_collective(result)
             self._store(self.out, result)
 
@@ -209,13 +227,14 @@ class HostStep(Step):
                 return
             if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
                 return
-            if out.size() != result.size():
+            if out.size() != result.size() or out.dtype is not result.dtype:
+                process.require().counters.add("guard_mismatch")
                 raise GuardMismatch(
                     "shape_guard_mismatch",
                     op=self.name,
                     where=where_of(self.code, self.lasti),
-                    expected=tuple(out.size()),
-                    actual=tuple(result.size()),
+                    expected=shape_of(out, result),
+                    actual=shape_of(result, out),
                 )
             with torch.inference_mode():
                 out.copy_(result)
@@ -239,17 +258,17 @@ class ReadStep(Step):
     questions: list[Question] = field(default_factory=list)
 
     def run(self, program: Running) -> None:
-        program.values[self.index] = self.read()
+        numbers = program.numbers
+        numbers.values[self.index] = self.read()
         for question in self.questions:
-            holds, now = ask(question, program.values)
+            holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
             if not holds:
                 process.require().counters.add("guard_mismatch")
-                exact = question.test == "is exactly"
                 raise GuardMismatch(
                     "guard_mismatch",
                     where=question.where,
-                    question=question.text(),
-                    expected=question.operand if exact else question.answer,
+                    question=question.text(numbers),
+                    expected=question.operand if question.test == EXACTLY else question.answer,
                     actual=now,
                 )
 
@@ -304,6 +323,30 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
     elif isinstance(out, (tuple, list)):
         for part in out:
             yield from leaves_of(part)
+
+
+def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -> Any:
+    """What the host computes from values read.
+
+    Raises:
+        GuardMismatch: it raised, as it did not in the capture; the program may have caught that.
+    """
+    try:
+        return compute()
+    except (ArithmeticError, ValueError, TypeError) as error:
+        process.require().counters.add("guard_mismatch")
+        raise GuardMismatch(
+            "guard_mismatch",
+            where=where_of(step.code, step.lasti),
+            question=what,
+            expected="a number",
+            actual=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def shape_of(tensor: Tensor, other: Tensor) -> object:
+    """The shape, or where the other's is the same, the dtype."""
+    return tuple(tensor.size()) if tensor.size() != other.size() else tensor.dtype
 
 
 def describe(entry: Entry) -> str:

@@ -115,7 +115,7 @@ def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
     """
     agreed = True
     n_compared = n_skipped = 0
-    for step in program.steps:
+    for step in program.due_steps():
         if isinstance(step, SegmentStep) and step.graph is not None:
             verdict = _segment(program, step)
             if verdict is None:

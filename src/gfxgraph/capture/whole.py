@@ -56,10 +56,14 @@ _SWITCHES: list[tuple[Any, Any]] = [
 
 def owner_of(name: str) -> Any:
     """``torch.nn.functional``, where no compiled code can be guarded on its function ``name``; else None."""
-    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     functional = torch.nn.functional
-    is_free = frames is None or frames.FRAME_COUNTER == 0
-    return functional if is_free and getattr(functional, name) is getattr(torch._C._nn, name) else None
+    return functional if has_compiled_nothing() and getattr(functional, name) is getattr(torch._C._nn, name) else None
+
+
+def has_compiled_nothing() -> bool:
+    """True as long as Dynamo can have guarded no code on a function that a capture would replace."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    return frames is None or bool(frames.FRAME_COUNTER == 0)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.types import Where
-
-Number = float | int | bool | complex
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -34,78 +33,52 @@ PREDICATES: dict[str, Callable[[Any], bool]] = {
     "is an integer": lambda v: float(v).is_integer() if not isinstance(v, int) else True,
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """Another value read in the same program: position of its read, and what was made of it."""
-
-    read: int
-    path: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+EXACTLY = "is exactly"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question to the value of read ``subject`` and the answer that the capture got.
+    """One question to a number and the answer that the capture got.
 
-    ``test`` is a key of COMPARISONS (``operand`` is a number or a Reference), of PREDICATES, or
-    ``"is exactly"`` for a pinned value.
+    ``test`` is a key of COMPARISONS (``operand`` is a number or another row), of PREDICATES, or
+    ``EXACTLY`` for a pinned value.
     """
 
-    subject: Reference
+    subject: Ref
     test: str
     operand: Any
     answer: bool
     where: Where
 
-    def text(self) -> str:
+    def refs(self) -> Iterator[Ref]:
+        """Every number that must be known to ask."""
+        yield self.subject
+        yield from refs_in(self.operand)
+
+    def text(self, numbers: Expressions) -> str:
         """The question as a person would write it: ``value > 1e+09``."""
-        shown = "value"
-        for name, args in self.subject.path:
-            shown = f"{name}({', '.join([shown, *map(repr, args)])})"
+        shown = numbers.text(self.subject)
         if self.test in COMPARISONS:
-            other = "another value read" if isinstance(self.operand, Reference) else repr(self.operand)
-            return f"{shown} {self.test} {other}"
-        if self.test == "is exactly":
-            return f"{shown}"
-        return f"{shown} {self.test}"
+            return f"{shown} {self.test} {numbers.text(self.operand)}"
+        return shown if self.test == EXACTLY else f"{shown} {self.test}"
 
 
-STEPS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "neg": operator.neg,
-    "pos": operator.pos,
-    "round": round,
-    "real": lambda v: v.real,
-    "imag": lambda v: v.imag,
-}
+def same_value(a: Any, b: Any) -> bool:
+    """Equal as stored: NaN equals NaN, and 0.0 differs from -0.0, by which a program may divide."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, float) and isinstance(b, float) and a == b == 0:
+        return math.copysign(1, a) == math.copysign(1, b)
+    return bool(a == b) or bool(a != a and b != b)
 
 
-def follow(value: Any, path: tuple[tuple[str, tuple[Any, ...]], ...]) -> Any:
-    """Apply the recorded one-argument steps (rounding, absolute value) to a raw value."""
-    for name, args in path:
-        value = STEPS[name](value, *args)
-    return value
-
-
-def same_number(a: Any, b: Any) -> bool:
-    """Equal as stored: NaN equals NaN, and 0.0 differs from -0.0 only in sign, which is ignored."""
-    return bool(a == b) or (a != a and b != b)
-
-
-def ask(question: Question, values: dict[int, Any]) -> tuple[bool, Any]:
-    """Ask again. Returns (does the answer still hold, what is there now).
-
-    Args:
-        values: raw value by read position, at least for every read the question mentions.
-    """
-    value = follow(values[question.subject.read], question.subject.path)
-    if question.test == "is exactly":
-        return same_number(value, question.operand), value
+def ask(question: Question, numbers: Expressions) -> tuple[bool, Any]:
+    """Ask again. Returns (does the answer still hold, what is there now)."""
+    value = numbers.value(question.subject)
+    if question.test == EXACTLY:
+        return same_value(value, question.operand), value
     if question.test in COMPARISONS:
-        operand = question.operand
-        if isinstance(operand, Reference):
-            operand = follow(values[operand.read], operand.path)
-        answer = bool(COMPARISONS[question.test](value, operand))
+        answer = bool(COMPARISONS[question.test](value, numbers.fill(question.operand)))
     else:
         answer = bool(PREDICATES[question.test](value))
     return answer == question.answer, answer

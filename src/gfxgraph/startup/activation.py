@@ -41,7 +41,7 @@ def enable(
     Args:
         allow_cuda: also on a CUDA build of torch, with an NVIDIA GPU.
         validate: compare the first replays of every graph with eager execution (the default on HIP).
-        on_unsafe: "split", "pin" or "raise": what a capture does with values that Python reads.
+        on_unsafe: "split", "pin", "strict" or "raise": what a capture does with values that Python reads.
         simulate: name of a simulator profile (True for "hip"), to run without a GPU.
         debug: log every capture and fallback.
         guard: tier of memory checks, by number or name (``GFXGRAPH_GUARD``'s values).

@@ -107,9 +107,7 @@ class WatchedSession(Session):
     watch: Watch
     at: tuple[Any, Any, Any] | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.values = WatchedValues(self)
+    values_type = WatchedValues
 
     def unsafe_op(self, row: Any, func: Any, args: Any, kwargs: Any) -> Any:
         self.at = func, args, kwargs

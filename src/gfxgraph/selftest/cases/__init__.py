@@ -27,6 +27,7 @@ IN_ORDER = (
     host_values.split_at_comparison,
     host_values.split_undone,
     host_values.log_line,
+    host_values.flowing_value,
     host_values.escaping_value,
     host_values.pinned_value,
     host_values.raised,

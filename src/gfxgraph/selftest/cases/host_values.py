@@ -62,10 +62,23 @@ def log_line(bench: Bench) -> None:
 
 
 @case()
-def escaping_value(bench: Bench) -> None:
-    """A value that goes into arithmetic stops the capture with an error, and leaves the process clean."""
+def flowing_value(bench: Bench) -> None:
+    """A value that goes through arithmetic into an operation is computed anew at each replay."""
     x = bench.randn(16)
-    error = raises(gfxgraph.CaptureError, lambda: bench.capture(lambda: x * x.abs().max().item()))
+
+    def body() -> tuple[Tensor, Tensor]:
+        norm = x.norm().item()
+        return x * min(1.0, 2.0 / (norm + 1e-6)), x / math.sqrt(x.abs().max().item())
+
+    bench.follows_eager(body, [x])
+
+
+@case()
+def escaping_value(bench: Bench) -> None:
+    """on_unsafe="strict" stops the capture where a value goes into arithmetic, and leaves the process clean."""
+    x = bench.randn(16)
+    graph = torch.cuda.CUDAGraph(on_unsafe="strict")
+    error = raises(gfxgraph.CaptureError, lambda: bench.capture(lambda: x * x.abs().max().item(), graph))
     expect(error.code == "host_value_escaped", f"another error: {error}")
     bench.still_usable()
 

@@ -1,0 +1,115 @@
+"""Functions that would read a tracked number in C, as they stand while a capture runs.
+
+Those of Python's that take numbers (``min``, ``max``, ``math.sqrt``) keep the expression. Dynamo guards compiled code
+on them: once it has compiled anything, they stay as they are, and the number is pinned. Those of torch's that
+take sizes fail on any object but an int, so the number is pinned there before; these are replaced only once a
+capture has numbers at all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import json
+import math
+from collections.abc import Callable
+from types import BuiltinFunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, plain
+
+Targets = dict[str, tuple[Any, str, Any]]
+"""short name -> (owner, attribute, what stands in its place)."""
+
+
+@functools.cache
+def number_targets() -> Targets:
+    """Functions of numbers."""
+    found: Targets = {f"builtins.{name}": (builtins, name, _least_or_most(name)) for name in ("min", "max")}
+    for name, func in vars(math).items():
+        if isinstance(func, BuiltinFunctionType) and name not in _OTHERS:
+            found[f"math.{name}"] = (math, name, _of_numbers(f"math.{name}", func))
+    found["json_default"] = (json.JSONEncoder, "default", _json_default(json.JSONEncoder.default))
+    return found
+
+
+# Predicates have a place of their own (intercept.py); the others take one sequence.
+_OTHERS = frozenset({"isnan", "isfinite", "isinf", "fsum", "prod", "dist", "sumprod"})
+
+
+def _of_numbers(name: str, func: Any) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        for arg in args:
+            if type(arg) is TrackedNumber:
+                if not kwargs and all(map(is_number, args)):
+                    return arg._keeper.computed(name, func, args)
+                break
+        return func(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name.rpartition(".")[2]
+    return function
+
+
+def _least_or_most(name: str) -> Any:
+    """``min`` or ``max``; with a key, comparing asks its questions."""
+    func = getattr(builtins, name)
+    chosen = _of_numbers(name, func)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 1:
+            return func(*args, **kwargs) if kwargs else chosen(*args)
+        items = args[0]
+        if type(items) is not list and type(items) is not tuple:
+            if isinstance(items, (str, bytes, dict, set, frozenset, range, Tensor)):
+                return func(items)
+            items = list(items)
+        if not any(type(item) is TrackedNumber for item in items):
+            return func(items)
+        return chosen(*items) if len(items) > 1 else items[0]
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _json_default(original: Any) -> Any:
+    def default(self: Any, item: Any) -> Any:
+        return item._leave("JSON") if type(item) is TrackedNumber else original(self, item)
+
+    return default
+
+
+@functools.cache
+def sized_targets(stock: Callable[[str], Any]) -> Targets:
+    """Functions that take ints in a row, or one int for a list.
+
+    Args:
+        stock: torch's own function by its short name.
+    """
+    rooms = ((Tensor, _METHODS), (torch, _FUNCTIONS), (torch.nn.functional, _LAYERS))
+    names = [(room, name, f"sized.{room.__name__}.{name}") for room, names in rooms for name in names.split()]
+    return {short: (room, name, _sized(stock, short)) for room, name, short in names}
+
+
+def _sized(stock: Callable[[str], Any], short: str) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if holds_numbers((args, kwargs)):
+            args, kwargs = plain(args, "a size"), plain(kwargs, "a size")
+        return stock(short)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = short.rpartition(".")[2]
+    return function
+
+
+# Those of torch's schemas with ``int[N]``, and those whose Python form takes ``*sizes``.
+_REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
+_METHODS = f"view reshape expand repeat permute tile flip new_zeros new_ones new_empty resize_ unflatten {_REDUCING}"
+_FUNCTIONS = f"zeros ones empty rand randn {_REDUCING} std_mean var_mean"
+_LAYERS = (
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
+    "adaptive_max_pool2d"
+)
+SIZED = frozenset(f"{_METHODS} {_FUNCTIONS} {_LAYERS}".split())

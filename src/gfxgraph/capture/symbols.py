@@ -1,0 +1,180 @@
+"""Tracked numbers on their way through torch: symbolic scalars of torch's own.
+
+``torch.SymFloat`` and ``torch.SymInt`` carry an object of Python's through torch's argument parser, its
+composite operations and autograd's formulas down to the dispatcher, where the recorder finds it again: in the
+forward operation and in each that its backward makes. Where C++ wants the number itself it asks here
+(``guard_float``, ``guard_int``), and the number is pinned.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+
+from gfxgraph.capture.numbers import TrackedNumber
+from gfxgraph.core.expressions import Ref
+
+_KINDS = (torch.SymFloat, torch.SymInt)
+_WANTED = "an operation that wants the number itself"
+
+
+class Symbol:
+    """What torch calls a SymNode: a number of ours, or one that torch computed from some."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+    def _now(self) -> Any:
+        return self.number._value if type(self.number) is TrackedNumber else self.number
+
+    def _leave(self) -> Any:
+        return self.number._leave(_WANTED) if type(self.number) is TrackedNumber else self.number
+
+    def is_int(self) -> bool:
+        return isinstance(self._now(), int) and not self.is_bool()
+
+    def is_float(self) -> bool:
+        return isinstance(self._now(), float)
+
+    def is_bool(self) -> bool:
+        return isinstance(self._now(), bool)
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def has_hint(self) -> bool:
+        return True
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_constant(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def maybe_as_bool(self) -> None:
+        return None
+
+    def guard_int(self, file: Any = "", line: Any = 0) -> int:
+        return int(self._leave())
+
+    def guard_float(self, file: Any = "", line: Any = 0) -> float:
+        return float(self._leave())
+
+    def guard_bool(self, file: Any = "", line: Any = 0) -> bool:
+        return bool(self.number)
+
+    guard_size_oblivious = expect_true = expect_size = guard_or_false = guard_or_true = guard_bool
+
+    def statically_known_true(self, file: Any = "", line: Any = 0) -> bool:
+        return self.guard_bool()
+
+    def int_(self) -> int:
+        return self.guard_int()
+
+    def float_(self) -> float:
+        return self.guard_float()
+
+    def bool_(self) -> bool:
+        return self.guard_bool()
+
+    def wrap_int(self, number: int) -> Symbol:
+        return Symbol(number)
+
+    wrap_float = wrap_bool = wrap_int
+
+    def clone(self) -> Symbol:
+        return self
+
+    def str(self) -> str:
+        return repr(self._now())
+
+    _graph_repr = str
+
+
+def _computing(func: Any) -> Any:
+    return lambda self, *others: Symbol(func(self.number, *[getattr(other, "number", other) for other in others]))
+
+
+_FUNCTIONS = {
+    "truediv": operator.truediv, "float_truediv": operator.truediv, "int_truediv": operator.truediv,
+    "floordiv": operator.floordiv, "int_floordiv": operator.floordiv, "float_pow": pow, "pow_by_natural": pow,
+    "pow": pow, "add": operator.add, "sub": operator.sub, "mul": operator.mul, "mod": operator.mod,
+    "neg": operator.neg, "pos": operator.pos, "abs": abs, "round": round, "floor": math.floor, "ceil": math.ceil,
+    "trunc": math.trunc, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le,
+    "gt": operator.gt, "ge": operator.ge, "is_integer": lambda a: a.is_integer(), "sym_float": lambda a: a + 0.0,
+    "sym_int": math.trunc, "sym_not": operator.not_, "sym_max": lambda a, b: a if a > b else b,
+    "sym_min": lambda a, b: a if a < b else b, "and_": operator.and_, "or_": operator.or_,
+    "sym_ite": lambda test, a, b: a if test else b,
+}  # fmt: skip
+for _name, _func in _FUNCTIONS.items():
+    setattr(Symbol, _name, _computing(_func))
+
+
+def symbolic(item: Any) -> Any:
+    """Arguments with each tracked number as torch's symbolic scalar; complex ones leave sight."""
+    kind = type(item)
+    if kind is TrackedNumber:
+        if isinstance(item, float):
+            return torch.SymFloat(Symbol(item))
+        return torch.SymInt(Symbol(item)) if isinstance(item, int) else item._leave("a complex argument")
+    if kind is list or kind is tuple:
+        return kind(symbolic(part) for part in item)
+    if kind is slice:
+        return slice(symbolic(item.start), symbolic(item.stop), symbolic(item.step))
+    if kind is dict:
+        return {name: symbolic(part) for name, part in item.items()}
+    return item
+
+
+def holds_symbols(args: Any, kwargs: Any) -> bool:
+    """True if a symbolic scalar of ours is among an operation's arguments."""
+    return any(map(_is_or_holds, args)) or any(map(_is_or_holds, kwargs.values()))
+
+
+def _is_or_holds(item: Any) -> bool:
+    kind = type(item)
+    if kind is list or kind is tuple:
+        return any(map(_is_or_holds, item))
+    return kind in _KINDS and type(item.node) is Symbol
+
+
+def numbers_of(item: Any, leave: bool) -> Any:
+    """Arguments with each symbolic scalar as the tracked number that it is.
+
+    Args:
+        leave: as its plain value, which is pinned.
+    """
+    kind = type(item)
+    if kind is list or kind is tuple:
+        return kind(numbers_of(part, leave) for part in item)
+    if kind is dict:
+        return {name: numbers_of(part, leave) for name, part in item.items()}
+    if kind in _KINDS and type(item.node) is Symbol:
+        return item.node._leave() if leave else item.node.number
+    return item
+
+
+def refs_and_values(item: Any) -> tuple[Any, Any]:
+    """Arguments as a step keeps them, numbers by their rows, and as they are now."""
+    kind = type(item)
+    if kind is TrackedNumber:
+        return Ref(item._ref.row), item._value
+    if kind is list or kind is tuple:
+        pairs = [refs_and_values(part) for part in item]
+        return kind(ref for ref, _ in pairs), kind(value for _, value in pairs)
+    if kind is dict:
+        pairs = [refs_and_values(part) for part in item.values()]
+        return dict(zip(item, (ref for ref, _ in pairs))), dict(zip(item, (value for _, value in pairs)))
+    return item, item

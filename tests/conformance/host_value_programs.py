@@ -1,0 +1,727 @@
+"""Programs whose Python reads values of the device inside a plain capture, in every way that was thought of.
+
+Each takes a device tensor of six floats and gives tensors; run eagerly and replayed they must agree, or the
+replay raises GuardMismatch. ``right`` ones must agree for every input; the others may refuse a changed value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import threading
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+RIGHT: dict[str, object] = {}
+GUARDED: dict[str, object] = {}
+STATEFUL: dict[str, object] = {}
+NAMES = {1: "one", 2: "two"}
+
+
+def right(func):
+    RIGHT[func.__name__] = func
+    return func
+
+
+def guarded(func):
+    GUARDED[func.__name__] = func
+    return func
+
+
+def stateful(func):
+    """``func()`` gives (body, tensors it changes)."""
+    STATEFUL[func.__name__] = func
+    return func
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------
+
+
+@right
+def times(x):
+    return x * x.sum().item()
+
+
+@right
+def divided_by_max(x):
+    return x / x.max().item()
+
+
+@right
+def reflected(x):
+    v = x.mean().item()
+    return 1 - x * v, v - x, 2 / (x.abs() + 1) * v, v / (x.abs() + 1), 2.0 ** x.clamp(max=3) + v
+
+
+@right
+def clip_by_norm(x):
+    return x * min(1.0, 2.0 / (x.norm().item() + 1e-6))
+
+
+@right
+def chained_arithmetic(x):
+    a, b = x.max().item(), x.min().item()
+    return (x - b) / (a - b + 1e-9) + (a * b) // 3 + abs(a - b) ** 0.5 + (-a) % 7
+
+
+@right
+def divmod_and_round(x):
+    q, r = divmod(x.sum().item(), 3)
+    return x * q + r + round(x.mean().item(), 2) + round(x.mean().item())
+
+
+@right
+def in_place(x):
+    y = x.clone()
+    y *= x.sum().item()
+    y.add_(x.min().item(), alpha=2)
+    y -= x.max().item()
+    return y
+
+
+@right
+def mathematics(x):
+    v = x.abs().sum().item()
+    return x * math.sqrt(v) + math.log(v + 1) + math.exp(-v / 100) + math.floor(v) + math.ceil(v) + math.pow(v, 0.5)
+
+
+@right
+def trigonometry(x):
+    v = x.mean().item()
+    return x * math.sin(v) + math.cos(v) * math.tanh(v) + math.atan2(v, 2.0) + math.hypot(v, 1) + math.fabs(v)
+
+
+@right
+def numpys_scalars(x):
+    v = x.sum().item()
+    return x * np.sqrt(np.abs(v)) + np.float64(2.0) * v + np.maximum(v, 1.0)
+
+
+@right
+def least_and_most(x):
+    a, b = x.max().item(), x.min().item()
+    return x * max(a, b, 1.0) + min(a, b) + max([a, b]) + min((a, 3.0)) + max(v for v in (a, b))
+
+
+@right
+def summed(x):
+    return x + sum(v.item() for v in x) + sum([x[0].item(), 1, x[1].item()])
+
+
+@right
+def in_a_loop(x):
+    total = 0.0
+    for i in range(5):
+        total = total * 0.9 + (x * (i + 1)).mean().item()
+        x = x + total
+    return x
+
+
+@right
+def long_expression(x):
+    v = x.mean().item()
+    total = 0.0
+    for _ in range(3000):
+        total = total * 0.5 + v
+    return x * total
+
+
+@right
+def whole_numbers(x):
+    n = (x > 0).sum().item()
+    return x * n + n // 2 + (n << 1) + (n & 1) + n % 3 + n**2 + (~n)
+
+
+@right
+def means_over_counts(x):
+    n = (x > 0).sum().item()
+    return x.clamp(min=0).sum() / max(n, 1)
+
+
+@right
+def statistics_mean(x):
+    return x - statistics.fmean([1.0, 2.0]) + x.mean().item()
+
+
+# -- into operations -------------------------------------------------------------------------------------------
+
+
+@right
+def scalar_arguments(x):
+    v = x.abs().max().item()
+    return (
+        x.clamp(-v / 2, v / 2), torch.clamp(x, max=v / 3), F.leaky_relu(x, v / 10), F.hardtanh(x, -v / 4, v / 4),
+        x.pow(2) + torch.add(x, x, alpha=v), torch.where(x > v / 2, x, v), x.masked_fill(x > v / 2, v),
+        torch.full((3,), v, device="cuda"), torch.full_like(x, v), x.new_full((2,), v), x.lerp(x * 2, v / 10),
+    )  # fmt: skip
+
+
+@right
+def comparisons_of_tensors(x):
+    v = x.mean().item()
+    return x > v, x >= v, x < v, x == v, (x > v) & (x < v + 1)
+
+
+@right
+def filled(x):
+    y = torch.zeros_like(x)
+    y.fill_(x.sum().item())
+    y[0] = x.max().item()
+    y[1:3] = x.min().item()
+    y[x > 1] = x.mean().item()
+    return y
+
+
+@right
+def device_tensors(x):
+    v, w = x.sum().item(), x.max().item()
+    a = torch.tensor(v, device="cuda")
+    b = torch.tensor([v, 1.0, w * 2], device="cuda")
+    return x * a + torch.as_tensor(w, device="cuda"), b * 2, x.new_tensor([v, w]), torch.tensor([v]).cuda() + 1
+
+
+@right
+def host_tensors(x):
+    v = x.sum().item()
+    return (torch.tensor([v, 2.0]) * 3).to("cuda"), (torch.ones(2) * v).cuda(), torch.full((2,), v).cuda()
+
+
+@right
+def with_gradients(x):
+    p = torch.ones(6, device="cuda", requires_grad=True)
+    y = p * x
+    loss = (y * y.detach().sum().item()).sum() / y.detach().norm().item()
+    loss = loss + (2.0 - y.mean().item()) * p.pow(2).sum()
+    (grad,) = torch.autograd.grad(loss, p)
+    return grad, loss.detach()
+
+
+@right
+def scaled_loss(x):
+    p = torch.ones(6, device="cuda", requires_grad=True)
+    loss = (p * x).pow(2).mean()
+    (loss / (loss.item() + 1e-6)).backward()
+    return p.grad
+
+
+@right
+def addcmul_and_axpy(x):
+    v = x.mean().item()
+    return torch.addcmul(x, x, x, value=v), torch.addcdiv(x, x, x + 9, value=v), torch.sub(x, x * 2, alpha=v)
+
+
+@right
+def foreach(x):
+    v = x.norm().item()
+    return torch._foreach_mul([x, x + 1], v)
+
+
+@right
+def under_inference_mode(x):
+    with torch.inference_mode():
+        y = x * x.sum().item() + F.softplus(x, beta=1.0)
+    return y * 1
+
+
+@right
+def under_autocast(x):
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = torch.outer(x, x) @ torch.outer(x, x)
+        s = y.float().abs().max().item() + 1
+    return x / s
+
+
+@right
+def half_precision(x):
+    h = x.half()
+    return h * h.float().sum().item(), h / (h.abs().max().item() + 1)
+
+
+@right
+def ranges_by_step(x):
+    v = x.abs().max().item() + 1
+    return torch.linspace(0, v, 5, device="cuda"), torch.arange(0, 3, device="cuda") * v
+
+
+# -- lists and host copies -------------------------------------------------------------------------------------------
+
+
+@right
+def to_list(x):
+    a = x.tolist()
+    return x * a[0] + sum(a) / len(a) + max(a) - min(a)
+
+
+@right
+def nested_list(x):
+    rows = x.view(2, 3).tolist()
+    return x * rows[1][2] + sum(sum(row) for row in rows)
+
+
+@right
+def list_and_back(x):
+    return torch.tensor([v * 2 for v in x.tolist()], device="cuda") + 1
+
+
+@right
+def host_list(x):
+    return x * x.cpu().tolist()[1] + x.cpu()[2].item()
+
+
+@right
+def host_copy_computed(x):
+    c = x.cpu()
+    return x + (c * 2).max().item() + (c.sum() / 3).to("cuda")
+
+
+@right
+def unpacked(x):
+    a, b, *rest = x.tolist()
+    return x * a + b - rest[-1]
+
+
+@right
+def comprehension(x):
+    return torch.stack([x * v for v in x.tolist()[:3]])
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+@right
+def printed(x):
+    v = x.sum().item()
+    lines = []
+    lines.append(f"loss {v:.3f}")
+    lines.append("%.2f and %d" % (v, v))
+    lines.append("{:>10.2f}".format(v))
+    print(v, end="", file=_NULL)
+    message = f"value {v}" + str(v)
+    print(message, file=_NULL)
+    return x + 1
+
+
+@guarded
+def text_as_key(x):
+    table = {"1": 10.0, "2": 20.0}
+    return x * table.get(f"{x.max().item():.0f}", 1.0)
+
+
+@guarded
+def text_compared(x):
+    key = str(x.sum().item())
+    if key.startswith("-"):
+        return x * 2
+    return x * 3
+
+
+@guarded
+def text_to_number(x):
+    return x * float(f"{x.sum().item():.2f}")
+
+
+@guarded
+def text_returned(x):
+    def shown(v):
+        return f"{v:.1f}"
+
+    return x * len(shown(x.sum().item()))
+
+
+@guarded
+def in_json(x):
+    return x * json.loads(json.dumps({"v": x.sum().item()}))["v"]
+
+
+# -- control flow ----------------------------------------------------------------------------------------------------
+
+
+@guarded
+def branch(x):
+    return x + 1 if x.sum().item() > 3 else x - 1
+
+
+@guarded
+def branch_on_tensor(x):
+    return x * 2 if (x > 0).any() else x * 3
+
+
+@guarded
+def comparison_chain(x):
+    return x * 2 if 0 < x.mean().item() <= 2 else x
+
+
+@guarded
+def while_loop(x):
+    n = 0
+    while x.abs().max().item() > 0.5 and n < 20:
+        x = x / 2
+        n += 1
+    return x
+
+
+@guarded
+def early_break(x):
+    for i in range(6):
+        if x[i].item() > 1.5:
+            break
+        x = x + 1
+    return x * (i + 1)
+
+
+@guarded
+def all_finite(x):
+    if not torch.isfinite(x).all():
+        return torch.zeros_like(x)
+    assert not math.isnan(x.sum().item())
+    return x / 2
+
+
+@guarded
+def any_of_many(x):
+    return x * 2 if any(v > 2 for v in x.tolist()) else x
+
+
+@guarded
+def is_a_bool(x):
+    return x * 2 if (x > 2).any().item() is True else x
+
+
+@guarded
+def comparison_is_a_bool(x):
+    return x * 2 if (x.sum().item() > 3) is True else x
+
+
+@guarded
+def flag_in_arithmetic(x):
+    return x * (x.sum().item() > 3) + (x.mean().item() > 0)
+
+
+@guarded
+def sorted_values(x):
+    return x * sorted(x.tolist())[2] + sorted([3.0, x[0].item(), 1.0])[1]
+
+
+@guarded
+def best_of(x):
+    a = x.tolist()
+    return x * a.index(max(a)) + max(range(6), key=a.__getitem__)
+
+
+@guarded
+def equal_tensors(x):
+    return x * 2 if torch.equal(x, x.abs()) else x
+
+
+@guarded
+def close_tensors(x):
+    return x * 2 if torch.allclose(x, x.abs()) else x
+
+
+@guarded
+def caught(x):
+    try:
+        return x * (1 / (x > 2).sum().item())
+    except ZeroDivisionError:
+        return x
+
+
+@guarded
+def matched(x):
+    match (x > 0).sum().item():
+        case 0:
+            return x
+        case 6:
+            return x * 6
+        case n:
+            return x * n
+
+
+# -- out of sight ------------------------------------------------------------------------------------------------------
+
+
+@guarded
+def float_of_tensor(x):
+    return x / float(x.max())
+
+
+@guarded
+def int_of_tensor(x):
+    return x * int(x.sum())
+
+
+@guarded
+def float_of_number(x):
+    return x * float(x.sum().item())
+
+
+@guarded
+def rounded_to_int(x):
+    return x * [1, 2, 3, 4, 5][int(x.abs().mean().item()) % 5]
+
+
+@guarded
+def dictionary_key(x):
+    return x * {0: 1.0, 6: 2.0}.get((x > 0).sum().item(), 3.0)
+
+
+@guarded
+def set_member(x):
+    return x * 2 if (x > 0).sum().item() in {1, 2, 6} else x
+
+
+@guarded
+def indexed(x):
+    return x[int(x.argmax())] * x
+
+
+@guarded
+def indexed_by_item(x):
+    return x * 1 + x[x.argmax().item()]
+
+
+@guarded
+def sliced(x):
+    n = (x > 0).sum().item()
+    return x[:n].sum() + x[max(n - 1, 0) :].sum()
+
+
+@guarded
+def sized(x):
+    n = (x > 0).sum().item()
+    return torch.zeros(n, device="cuda").sum() + torch.ones(n + 1, device="cuda").sum()
+
+
+@guarded
+def as_range(x):
+    for i in range((x > 0).sum().item()):
+        x = x + i
+    return x
+
+
+@guarded
+def arange_of(x):
+    return torch.arange((x > 0).sum().item(), device="cuda").sum() + x
+
+
+@guarded
+def repeated(x):
+    n = (x > 0).sum().item()
+    return x.repeat(n + 1).sum() + x.expand(n + 1, 6).sum() + x.view(1, -1).repeat_interleave(n + 1, dim=0).sum()
+
+
+@guarded
+def rolled(x):
+    return x.roll((x > 0).sum().item())
+
+
+@guarded
+def along_dim(x):
+    return x.view(2, 3).sum(dim=(x > 0).sum().item() % 2)
+
+
+@guarded
+def top_few(x):
+    return x.topk((x > 0).sum().item() % 5 + 1).values.sum()
+
+
+@guarded
+def numpy_array(x):
+    a = x.cpu().numpy()
+    return x * float(a.mean()) + torch.from_numpy(a * 2).cuda()
+
+
+@guarded
+def numpy_of_numbers(x):
+    return x * float(np.array([x.sum().item(), 1.0]).sum()) + np.clip(x.mean().item(), 0, 1)
+
+
+@guarded
+def dropout_rate(x):
+    return F.dropout(x, p=abs(x.mean().item()) % 1, training=False)
+
+
+@guarded
+def copied(x):
+    import copy
+
+    return x * copy.deepcopy(x.sum().item())
+
+
+@guarded
+def exact_ratio(x):
+    a, b = x.sum().item().as_integer_ratio()
+    return x * (a / b)
+
+
+@guarded
+def statistics_of_list(x):
+    return x * statistics.mean(x.tolist())
+
+
+@guarded
+def signed_zero(x):
+    return x * math.copysign(1.0, float((x * 0).sum()))
+
+
+@guarded
+def in_another_thread(x):
+    v = x.sum().item()
+    made = []
+    thread = threading.Thread(target=lambda: made.append(v * 2))
+    thread.start()
+    thread.join()
+    return x * made[0]
+
+
+@guarded
+def c_format(x):
+    import struct
+
+    return x * struct.unpack("f", struct.pack("f", x.sum().item()))[0]
+
+
+@guarded
+def typed(x):
+    v = x.sum().item()
+    return (
+        x * (v if isinstance(v, float) else 0) * (2 if isinstance(v, (int, float)) and not isinstance(v, bool) else 1)
+    )
+
+
+# -- shapes that depend on data ------------------------------------------------------------------------------------------
+
+
+@guarded
+def unique_values(x):
+    return torch.unique(x).sum()
+
+
+@guarded
+def mask_sum(x):
+    return x[x > 0].sum()
+
+
+@guarded
+def mask_to_result(x):
+    return x[x > 0] * 2
+
+
+@guarded
+def mask_mean(x):
+    return x[x > 0].mean() + x.masked_select(x < 1).sum()
+
+
+@guarded
+def mask_size(x):
+    y = x[x > 0]
+    return y.sum() / max(y.numel(), 1) + y.shape[0] + len(y)
+
+
+@guarded
+def nonzero_index(x):
+    i = (x > 0).nonzero(as_tuple=True)[0]
+    return x.index_select(0, i).sum() + torch.zeros_like(x).index_add_(0, i, x[i])
+
+
+@guarded
+def mask_written(x):
+    y = x.clone()
+    y[x > 0] = x[x > 0] * 2
+    return y
+
+
+@guarded
+def mask_loop(x):
+    for i in (x > 1).nonzero().flatten().tolist():
+        x = x + x[i]
+    return x
+
+
+@guarded
+def mask_if_any(x):
+    mask = x > 1
+    return x[mask].max() * x if mask.any() else x
+
+
+# -- with state -----------------------------------------------------------------------------------------------------------
+
+
+@stateful
+def clipped_gradients():
+    p = torch.nn.Parameter(torch.ones(6, device="cuda"))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+
+    def body(x):
+        optimizer.zero_grad(set_to_none=False)
+        loss = (p * x).pow(2).sum()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
+        optimizer.step()
+        return loss.detach(), norm
+
+    return body, [p]
+
+
+@stateful
+def clipped_by_hand():
+    p = torch.nn.Parameter(torch.ones(6, device="cuda"))
+
+    def body(x):
+        p.grad = None
+        (p * x).pow(2).sum().backward()
+        norm = p.grad.norm().item()
+        scale = 1.0 / (norm + 1e-6)
+        if norm < 0:
+            return x
+        p.grad.mul_(min(scale, 1.0))
+        with torch.no_grad():
+            p.sub_(p.grad * 0.1)
+        return p.grad.clone()
+
+    return body, [p]
+
+
+@stateful
+def grad_scaler():
+    p = torch.nn.Parameter(torch.ones(6, device="cuda"))
+    optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**120, growth_interval=2)
+    step = torch.zeros((), device="cuda")
+
+    def body(x):
+        step.add_(1)
+        optimizer.zero_grad(set_to_none=False)
+        loss = (p * x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_([p], 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach(), scaler._scale.clone()
+
+    return body, [p, step]
+
+
+@stateful
+def running_scale():
+    scale = torch.ones((), device="cuda")
+
+    def body(x):
+        v = scale.item()
+        y = x * v
+        scale.mul_(0.5).add_(y.abs().mean().item())
+        return y / scale
+
+    return body, [scale]
+
+
+class _Null:
+    def write(self, text):
+        return len(text)
+
+
+_NULL = _Null()

@@ -1,0 +1,75 @@
+"""Values that Python reads inside a plain capture: each replay gives eager's answer, or GuardMismatch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+from tests.conformance.host_value_programs import GUARDED, RIGHT, STATEFUL
+
+INPUTS = [
+    [0.0, 1.0, 2.0, 3.0, 0.5, -1.0],
+    [0.0, 1.0, 2.0, 3.0, 0.5, -1.0],
+    [0.25, 1.0, 2.5, 3.0, 0.5, -1.0],
+    [3.0, 3.0, 3.0, 3.0, 3.0, 3.0],
+    [-1.0, -2.0, -0.5, -4.0, -1.0, -0.25],
+    [10.0, -20.0, 0.0, 7.5, 1.5, 0.125],
+]
+
+
+def outcomes(body, others, states=((), ()), inputs=INPUTS, warm=True):
+    """What each replay of ``body`` gives, compared with ``others``, its eager twin: "right" or "guarded"."""
+    x = torch.tensor(inputs[0], device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    if warm:
+        body(x)
+        others(x)
+    with torch.cuda.graph(graph):
+        got = body(x)
+    found = []
+    for values in inputs:
+        x.copy_(torch.tensor(values))
+        before = [t.detach().clone() for t in states[0]]
+        try:
+            graph.replay()
+            found.append("right")
+        except gfxgraph.GuardMismatch as error:
+            assert "host_value_programs.py" in str(error) or "test_host_values.py" in str(error), error
+            found.append("guarded")
+            with torch.no_grad():
+                for mine, saved in zip(states[0], before):
+                    mine.copy_(saved)
+            continue
+        want = others(x)
+        got_all = [*leaves(got), *states[0]]
+        want_all = [*leaves(want), *states[1]]
+        assert len(got_all) == len(want_all)
+        for a, b in zip(got_all, want_all):
+            assert a.shape == b.shape and a.dtype == b.dtype, (a, b)
+            assert torch.allclose(a, b, equal_nan=True, rtol=1e-5, atol=1e-6), (values, a, b)
+    return found
+
+
+def leaves(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_program_is_right(platform, name):
+    """The value flows: every replay agrees with eager."""
+    assert outcomes(RIGHT[name], RIGHT[name]) == ["right"] * len(INPUTS)
+
+
+@pytest.mark.parametrize("name", sorted(GUARDED))
+def test_program_is_right_or_guarded(platform, name):
+    """The same value replays; another is right or GuardMismatch with its line."""
+    found = outcomes(GUARDED[name], GUARDED[name])
+    assert found[:2] == ["right", "right"]
+
+
+@pytest.mark.parametrize("name", sorted(STATEFUL))
+def test_program_with_state_is_right(platform, name):
+    """A training step's state follows eager through every replay."""
+    (body, mine), (twin, others) = STATEFUL[name](), STATEFUL[name]()
+    assert outcomes(body, twin, (mine, others)) == ["right"] * len(INPUTS)

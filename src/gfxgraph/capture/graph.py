@@ -316,7 +316,7 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            checked = self._unvalidated or self._state.decisions.join_copies
+            checked = self._unvalidated or self._state.decisions.join_copies or self._state.watch is not None
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:
@@ -492,8 +492,12 @@ def bridged_class(base: type) -> type:
             with self._another_replay("bisect()") as program:
                 return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
-        def explain(self) -> str:
-            """What a replay of this graph does, step by step."""
+        def explain(self) -> Any:
+            """What a replay of this graph does, as ``gfxgraph.inspect`` gives it; ``str()`` of it is for people."""
+            return above.rooms.inspect(self)
+
+        def steps_text(self) -> str:
+            """What a replay does, one line a step."""
             if self._program is None:
                 return "nothing captured"
             return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))

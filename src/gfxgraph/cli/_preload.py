@@ -40,7 +40,7 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         kept = environ.get(native.REPORT)
         report = Path(kept) if kept else folder / "%p.json"
         prepared = native.preload_environment({**environ, **settings}, report)
-        status = _wait(argv, prepared)
+        status = wait(argv, prepared)
         for line in lines(status, report, settings):
             click.echo(f"gfxgraph: {line}", err=True)
     return status
@@ -65,7 +65,8 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
         yield "no report: the program made no graph call that a preloaded library can see"
 
 
-def _wait(argv: list[str], environ: Mapping[str, str]) -> int:
+def wait(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run ``argv`` and return its status, as a shell tells it; signals sent to us reach it."""
     sys.stdout.flush()
     sys.stderr.flush()
     with subprocess.Popen(argv, env=environ) as program:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _guarded
+from gfxgraph.cli import _guarded, _watched
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
@@ -25,7 +25,8 @@ from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
 DEFAULT_PROFILE = "hip"
-DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR}
+DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR, "--coverage": "sampled"}
+TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--min-coverage", "--report"}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
 
@@ -41,7 +42,7 @@ class RunCommand(click.Command):
     """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, program = split(args, takes_value={"--on-unsafe", "--guard", "--guard-limit"})
+        ours, program = split(args, TAKE_VALUES)
         ctx.meta["gfxgraph.program"] = program
         return super().parse_args(ctx, ours)
 
@@ -97,6 +98,7 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     is_flag=True,
     help="For engines that call the graph API themselves: preload the native library, print its report.",
 )
+@_watched.options
 @_guarded.options
 @click.pass_context
 def command(
@@ -111,6 +113,10 @@ def command(
     guard: str | None,
     guard_limit: float,
     sanitizer: bool,
+    coverage: str | None,
+    coverage_table: bool,
+    min_coverage: float | None,
+    report_file: str | None,
 ) -> None:
     """Run a program with graphs made safe, in all of its processes.
 
@@ -134,11 +140,15 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
-    if preload:
+    watch = _watched.wanted(coverage, coverage_table, min_coverage, report_file, bool(settings.simulate))
+    if preload or watch.is_any:
         # lazily: other commands start without it
         from gfxgraph.cli import _preload
 
-        sys.exit(_preload.run(argv, environment))
+        wait = _preload.run if preload else _preload.wait
+        if not watch.is_any:
+            sys.exit(wait(argv, environment))
+        sys.exit(_watched.run(lambda prepared: wait(argv, prepared), environment, watch))
     if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
         _guarded.run(argv, environment, guard_limit, sanitizer)
     replace_process(argv, environment)

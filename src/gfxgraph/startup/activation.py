@@ -195,6 +195,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import takeover
     from gfxgraph.guard import for_capture
+    from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
@@ -210,6 +211,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         bridge.undo.append(no_exit)
     for_capture.fill()
     older.fill()
+    inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)

@@ -50,6 +50,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     made: dict[str, Any] = {
         "pid": os.getpid(),
         "argv": list(sys.argv),
+        "cwd": os.getcwd(),
         "at": time.time(),
         "platform": state.platform if state is not None else None,
         "stats": stats(),

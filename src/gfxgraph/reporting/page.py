@@ -59,6 +59,7 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     return {
         "pid": table["pid"],
         "argv": table["argv"],
+        "cwd": table.get("cwd", ""),
         "platform": table.get("platform"),
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(table["at"])),
         "stats": table["stats"],

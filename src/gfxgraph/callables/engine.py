@@ -22,6 +22,7 @@ from gfxgraph.capture import intercept, turns, workspaces
 from gfxgraph.capture.generators import drawless, is_drawless, kept_out
 from gfxgraph.capture.graph import bridged_class
 from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.memory import taken_from_device
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.steps import SegmentStep
@@ -163,7 +164,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
         with turns.unnoticed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
             base.capture_end(graph)
-            base.instantiate(graph)
+            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
     except BaseException as error:
         _end_dead(state, graph, stream)
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
@@ -175,6 +176,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
     step.is_launchable = True
+    step.driver_nbytes = driver_nbytes
     graph._program = Program(bare_launch(base), steps=[step])
     graph._is_instantiated = True
     graph._choose_path()

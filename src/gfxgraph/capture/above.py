@@ -1,7 +1,8 @@
 """What a graph asks of the rooms above this one, which fill it in: imports point down only.
 
 ``guard.for_capture.fill()`` and ``callables.older.fill()`` do so where graphs are made for programs
-(startup/activation.py) or for graphed callables (callables/engine.py).
+(startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()``
+where for programs.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Rooms:
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
     older_capture: Callable[..., Any]
     running_node: Callable[[], str]
+    inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 
 
 rooms = Rooms()

@@ -508,8 +508,12 @@ def bridged_class(base: type) -> type:
             with self._another_replay("bisect()") as program:
                 return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
-        def explain(self) -> str:
-            """What a replay of this graph does, step by step."""
+        def explain(self) -> Any:
+            """What a replay of this graph does, as ``gfxgraph.inspect`` gives it; ``str()`` of it is for people."""
+            return above.rooms.inspect(self)
+
+        def steps_text(self) -> str:
+            """What a replay does, one line a step."""
             if self._program is None:
                 return "nothing captured"
             return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))

@@ -25,6 +25,9 @@ def bare_launch(base: type) -> Callable[[Any], None]:
 def one_replay(graph: Any) -> Iterator[None]:
     """Run what torch runs before and after a replay of ``graph``, as torch does it."""
     graphs = torch.cuda.graphs
+    watch = graph._state.watch
+    if watch is not None:
+        watch.replaying(graph)
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
         retained.replay_streams.add(torch.cuda.current_stream())
@@ -32,6 +35,8 @@ def one_replay(graph: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        if watch is not None:
+            watch.replayed()
         _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
 
 

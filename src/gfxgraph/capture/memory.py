@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,17 @@ def tensor_at(layout: Layout) -> Tensor:
 def storage_address(tensor: Tensor) -> int:
     """Where the tensor's storage begins, 0 where there is none."""
     return tensor.untyped_storage().data_ptr()
+
+
+def taken_from_device(make: Callable[[], object]) -> int:
+    """Device memory that ``make()`` took beside torch's allocator: what the runtime keeps for a graph exec.
+
+    The runtime takes memory in chunks, so the first of several execs pays for all; other processes' use shows, too.
+    """
+    before, _ = torch.cuda.mem_get_info()
+    make()
+    after, _ = torch.cuda.mem_get_info()
+    return max(0, before - after)
 
 
 def pool_id(pool: Any) -> Any:

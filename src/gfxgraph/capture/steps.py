@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
-from gfxgraph.capture.memory import Layout, overwrite, tensor_of
+from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
 from gfxgraph.core.tape import Entry, Tape, Value, where_of
@@ -100,6 +100,8 @@ class SegmentStep(Step):
         self.live = live
         self.mutated = mutated
         self.n_nodes = 0
+        self.driver_nbytes: int | None = None
+        """Device memory that its graph exec took beside torch's; None where nobody measured."""
         self.rng_increments: list[int] | None = None
         """How far one run advances each generator of the program; None until it was measured."""
 
@@ -121,7 +123,7 @@ class SegmentStep(Step):
             CaptureError: `instantiate_failed`, where the tape does not know all of the work.
         """
         try:
-            process.require().base.instantiate(self.graph)
+            self.driver_nbytes = taken_from_device(lambda: process.require().base.instantiate(self.graph))
         except RuntimeError as error:
             if not self.tape.is_complete:
                 raise CaptureError(

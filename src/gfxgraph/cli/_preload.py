@@ -43,7 +43,7 @@ def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -
         kept = environ.get(native.REPORT)
         report = Path(kept) if kept else folder / "%p.json"
         prepared = native.preload_environment({**environ, **settings}, report)
-        status = _wait(argv, prepared)
+        status = wait(argv, prepared)
         if as_json:
             told = [asdict(seen) for seen in reports(report)]
             click.echo(json.dumps({"status": status, "processes": told, "settings": settings}, default=str), err=True)
@@ -77,7 +77,8 @@ def reports(report: Path) -> list[native.Report]:
     return [seen for path in sorted(report.parent.glob(pattern)) if (seen := native.read_report(path))]
 
 
-def _wait(argv: list[str], environ: Mapping[str, str]) -> int:
+def wait(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run ``argv`` and return its status, as a shell tells it; signals sent to us reach it."""
     sys.stdout.flush()
     sys.stderr.flush()
     with subprocess.Popen(argv, env=environ) as program:

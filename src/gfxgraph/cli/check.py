@@ -1,4 +1,4 @@
-"""Try one capture and replay here, and print what came of it.
+"""Try graphs here; or list what in a function would break or split a capture of it, without a GPU.
 
 The work is done in a process of its own: a GPU that hangs or faults takes that process down, and this one
 says so.
@@ -6,9 +6,12 @@ says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -21,18 +24,40 @@ from gfxgraph.startup.torch_build import refuse_unsuitable
 PROGRAM = "import torch, gfxgraph, json; print(json.dumps(gfxgraph.health_check(), default=str))"
 TIME_LIMIT_S = 120
 STATUS_NOT_OK = 1
+STATUS_COULD_NOT = 2
 _YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 
 
 @click.command("check", cls=_contract.Command)
+@click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
+@click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
+@click.option("--sarif", metavar="FILE", help="Write FUNCTION's findings as SARIF 2.1.0, - for stdout.")
 @_contract.allow_cuda
 @_contract.simulate
 @_contract.as_json
-def command(allow_cuda: bool, simulate: str, as_json: bool) -> None:
-    """Try one capture and replay here, and print what came of it.
+def command(
+    target: str | None,
+    expressions: tuple[str, ...],
+    sarif: str | None,
+    allow_cuda: bool,
+    simulate: str,
+    as_json: bool,
+) -> None:
+    """Try one capture and replay here; or, given MODULE:FUNCTION, list what no graph holds of it.
 
-    Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here.
+    \b
+    gfxgraph check
+    gfxgraph check model:step --arg "torch.randn(2, 8, device='cuda')"
+    gfxgraph check path/to/model.py:step --sarif findings.sarif
+
+    The function runs in the simulator: no GPU is needed, and tensors are made as for one (device="cuda").
+
+    Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
+    if target is not None:
+        _check_function(target, expressions, sarif, as_json)
+    if expressions or sarif:
+        raise click.UsageError("--arg and --sarif belong to a MODULE:FUNCTION")
     asked = {"GFXGRAPH_ALLOW_CUDA": "1"} if allow_cuda else {}
     if simulate:
         asked["GFXGRAPH_SIMULATE"] = simulate
@@ -49,6 +74,36 @@ def command(allow_cuda: bool, simulate: str, as_json: bool) -> None:
             if key != "ok":
                 click.echo(f"  {key:<16}{shown(value)}")
     sys.exit(0 if health["ok"] else STATUS_NOT_OK)
+
+
+def _check_function(target: str, expressions: tuple[str, ...], sarif: str | None, as_json: bool) -> NoReturn:
+    try:
+        # lazily: it needs torch
+        from gfxgraph.reporting import check
+    except ImportError as error:
+        click.echo(f"gfxgraph check: {error}; the simulator needs PyTorch, any build of it", err=True)
+        sys.exit(STATUS_COULD_NOT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
+            checked = check.run(target, expressions)
+    except check.CannotCheck as error:
+        click.echo(f"gfxgraph check: {error}", err=True)
+        sys.exit(STATUS_COULD_NOT)
+    if sarif is not None:
+        text = json.dumps(check.as_sarif([checked]), indent=2)
+        if sarif == "-":
+            click.echo(text)
+        else:
+            Path(sarif).write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(checked.as_dict()))
+    elif sarif != "-":
+        for finding in checked.findings:
+            click.echo(finding.text())
+        graphs = "one graph" if checked.n_graphs == 1 else f"{checked.n_graphs} graphs"
+        n = len(checked.findings)
+        click.echo(f"{target}: {graphs}, {checked.n_operations} operations, {n} finding{'' if n == 1 else 's'}")
+    sys.exit(STATUS_NOT_OK if checked.findings else 0)
 
 
 def examine(environment: dict[str, str]) -> dict[str, object]:

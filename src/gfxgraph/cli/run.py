@@ -8,6 +8,7 @@ takes part (gfxgraph.startup).
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _contract, _guarded
+from gfxgraph.cli import _contract, _guarded, _watched
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.faults import HANG_LIMIT_S
 from gfxgraph.errors import ActivationError
@@ -27,7 +28,13 @@ from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
-DEFAULT_VALUES = {"--simulate": DEFAULT_PROFILE, "--stats": stats_file.TO_STDERR, "--watch": f"{HANG_LIMIT_S:g}"}
+DEFAULT_VALUES = {
+    "--simulate": DEFAULT_PROFILE,
+    "--stats": stats_file.TO_STDERR,
+    "--watch": f"{HANG_LIMIT_S:g}",
+    "--coverage": "sampled",
+}
+TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--min-coverage", "--report"}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
 
@@ -43,7 +50,7 @@ class RunCommand(click.Command):
     """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, program = split(_contract.with_profiles(args), takes_value={"--on-unsafe", "--guard", "--guard-limit"})
+        ours, program = split(_contract.with_profiles(args), TAKE_VALUES)
         ctx.meta["gfxgraph.program"] = program
         return super().parse_args(ctx, ours)
 
@@ -102,6 +109,7 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     metavar="[=SECONDS]",
     help=f"Report captures and replays that take longer ({HANG_LIMIT_S:g} s where not said), with stacks; 0: never.",
 )
+@_watched.options
 @_guarded.options
 @click.pass_context
 def command(
@@ -118,6 +126,10 @@ def command(
     guard: str | None,
     guard_limit: float,
     sanitizer: bool,
+    coverage: str | None,
+    coverage_table: bool,
+    min_coverage: float | None,
+    report_file: str | None,
 ) -> None:
     """Run a program with graphs made safe, in all of its processes.
 
@@ -144,11 +156,15 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
-    if preload:
+    watched = _watched.wanted(coverage, coverage_table, min_coverage, report_file, bool(settings.simulate))
+    if preload or watched.is_any:
         # lazily: other commands start without it
         from gfxgraph.cli import _preload
 
-        sys.exit(_preload.run(argv, environment, as_json=as_json))
+        wait = functools.partial(_preload.run, as_json=as_json) if preload else _preload.wait
+        if not watched.is_any:
+            sys.exit(wait(argv, environment))
+        sys.exit(_watched.run(lambda prepared: wait(argv, prepared), environment, watched))
     if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
         _guarded.run(argv, environment, guard_limit, sanitizer)
     replace_process(argv, environment)

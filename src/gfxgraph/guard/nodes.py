@@ -87,7 +87,7 @@ def nodes_of(segment: SegmentStep, program: Program, names: Names | None = None)
         return []
     graph = raw_graph(segment.graph)
     kinds = {node: driver.node_kind(node) for node in driver.nodes(graph)}
-    owner_of = _owners(segment.tape, list(kinds), graph)
+    owner_of = owners_of(segment.tape, list(kinds), graph)
     found = []
     for node in working_nodes(kinds):
         owner = owner_of.get(node)
@@ -113,7 +113,7 @@ def _line_before(tape: Tape, opaque: Opaque) -> str:
     return ""
 
 
-def _owners(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opaque]:
+def owners_of(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opaque]:
     """Which operation, or launch between two, made each node.
 
     Each mark is the last node that its owner made; what lies before it and after the mark before

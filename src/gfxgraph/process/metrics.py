@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph.process import process
 from gfxgraph.process.health import stats as current
 
 SUFFIX = ".prom"
@@ -73,7 +74,11 @@ def metrics_text(stats: Mapping[str, Any] | None = None, labels: Mapping[str, st
     """
     if stats is None:
         stats = current()
-    return render(families(stats, labels))
+    made = families(stats, labels)
+    state = process.current()
+    for name, kind, text, samples in state.coverage() if state is not None and state.coverage is not None else ():
+        made.append(Family(name, kind, text, tuple(({**(labels or {}), **own}, value) for own, value in samples)))
+    return render(made)
 
 
 def render(metrics: Iterable[Family]) -> str:

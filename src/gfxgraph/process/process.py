@@ -43,6 +43,17 @@ class Capture(Protocol):
     def make_room_for_threads(self) -> None: ...
 
 
+class Watch(Protocol):
+    """Who counts replays and eager launches while it is there (reporting/watch.py)."""
+
+    def replaying(self, graph: Any) -> None: ...
+    def replayed(self) -> None: ...
+
+
+Samples = list[tuple[str, str, str, list[tuple[dict[str, str], float]]]]
+"""Metrics as (name, kind, help, samples)."""
+
+
 @dataclass(slots=True)
 class Process:
     """State of the bridge in this process; made by ``activation.enable``."""
@@ -75,6 +86,12 @@ class Process:
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    watch: Watch | None = None
+    """Where it is there, each replay tells it, and none takes the fast path."""
+    coverage: Callable[[], Samples] | None = None
+    """What coverage tells Prometheus; None where nobody counts."""
+    first_look: Any = None
+    """Device memory at the first report of it, for what has grown since (reporting/memory.py)."""
     graph_memory: Counter[int] = field(default_factory=Counter)
     """Addresses where captures left results. Tensors there are not pinned by other captures: engines
     count on a pool's memory being reused."""

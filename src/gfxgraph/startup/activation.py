@@ -196,6 +196,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import takeover
     from gfxgraph.guard import for_capture
+    from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
     other, folder = other_gfxgraph()
@@ -219,6 +220,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     no_watch = watch.start(state)
     if no_watch is not None:
         bridge.undo.append(no_watch)
+    inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)

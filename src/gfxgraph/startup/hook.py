@@ -54,6 +54,11 @@ def activate() -> None:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     report_at_exit()
+    if config.load().coverage or config.load().report:
+        # lazily: it needs torch, and a process that nobody watches pays nothing
+        from gfxgraph.reporting import leave
+
+        leave.arrange(config.load())
     watch_engines()
 
 

@@ -150,7 +150,7 @@ class Agreed:
             lines.append("  the ranks no longer decide together: everything runs eagerly")
         for bucket in self._known.values():
             graph = bucket.piece.graph if bucket.piece is not None else None
-            how = "not captured yet" if graph is None else f"replays of {graph.explain()}"
+            how = "not captured yet" if graph is None else f"replays of {graph.steps_text()}"
             lines.append(f"  {bucket.label}: {f'eager: {bucket.why_eager}' if bucket.why_eager else how}")
         return "\n".join(lines)
 

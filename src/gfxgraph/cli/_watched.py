@@ -1,0 +1,110 @@
+"""gfxgraph run --coverage and --report: waits for the program, then says what of it ran in graphs.
+
+The program's own status is the status, unless it ended well and less ran in graphs than was asked for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+STATUS_BELOW = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to do with what was seen.
+
+    Args:
+        coverage: "sampled" or "exact"; "" not to count.
+        least: the share of launches below which the status is 1.
+        with_table: print the lines that ran eagerly, too.
+        page: where the HTML report goes.
+    """
+
+    coverage: str = ""
+    least: float | None = None
+    with_table: bool = False
+    page: str | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.coverage or self.page)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of watched runs."""
+    for option in (
+        click.option(
+            "--report", "report_file", metavar="FILE.html", help="Write what ran, and where, as one HTML page."
+        ),
+        click.option(
+            "--min-coverage",
+            type=click.FloatRange(0.0, 1.0),
+            metavar="SHARE",
+            help="End with status 1 where a smaller share of launches is in graphs, as 0.9; implies --coverage.",
+        ),
+        click.option("--coverage-table", is_flag=True, help="Name the lines that ran eagerly; implies --coverage."),
+        click.option(
+            "--coverage",
+            type=click.Choice(("sampled", "exact")),
+            metavar="[=exact]",
+            help="Say how much ran in graphs and what did not: from samples, or by counting every launch.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def wanted(coverage: str | None, table: bool, least: float | None, page: str | None, is_simulated: bool) -> Wanted:
+    """What the options ask for. A simulated device is slow anyhow: there every launch is counted."""
+    kind = coverage or ("sampled" if table or least is not None or page else "")
+    return Wanted("exact" if kind and is_simulated else kind, least, table, page)
+
+
+def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], asked: Wanted) -> int:
+    """Run the program by ``wait``, print its coverage, write its page; returns the status to exit with."""
+    folder = Path(tempfile.mkdtemp(prefix="gfxgraph-report-"))
+    try:
+        status = wait({**environment, "GFXGRAPH_REPORT": str(folder), "GFXGRAPH_COVERAGE": asked.coverage or "0"})
+        return _say(folder, asked, status)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(folder: Path, asked: Wanted, status: int) -> int:
+    try:
+        # lazily: they need torch, and the program may have none
+        from gfxgraph.reporting import leave, page
+
+        # lazily: likewise
+        from gfxgraph.reporting.coverage import Coverage
+    except ImportError:
+        click.echo("gfxgraph: no coverage: this Python has no torch", err=True)
+        return status or 2
+    found = leave.read(folder)
+    if not found:
+        click.echo("gfxgraph coverage: no process used torch with gfxgraph on; nothing was seen", err=True)
+        return status or (STATUS_BELOW if asked.least is not None else 0)
+    seen = [Coverage.from_dict(table["coverage"]) for table in found if table.get("coverage")]
+    total = sum(seen[1:], seen[0]) if seen else Coverage()
+    if asked.coverage:
+        of = f" (of {len(seen)} processes)" if len(seen) > 1 else ""
+        click.echo(f"gfxgraph {total}{of}", err=True)
+        if asked.with_table:
+            click.echo(total.table(), err=True)
+    if asked.page is not None:
+        target = Path(asked.page)
+        target.write_text(page.html(found), encoding="utf-8")
+        click.echo(f"gfxgraph report: {target}", err=True)
+    if asked.least is not None and (total.share is None or total.share < asked.least):
+        share = "nothing" if total.share is None else f"{total.share:.1%}"
+        click.echo(f"gfxgraph coverage: {share} in graphs is less than the {asked.least:.1%} asked for", err=True)
+        return status or STATUS_BELOW
+    return status

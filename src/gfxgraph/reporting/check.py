@@ -1,0 +1,347 @@
+"""What in a function would break or split a capture of it, found by capturing it in the simulator.
+
+The recorder that keeps captures alive knows each operation that no graph records, before it runs. So one capture on
+the simulated device lists them all: nothing is guessed from source text, and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import gfxgraph
+from gfxgraph.capture.places import user_frame
+from gfxgraph.core.unsafe import Kind
+from gfxgraph.errors import CaptureError, GfxGraphError
+from gfxgraph.process import process
+from gfxgraph.reporting.rewrites import rewrite, why_unsafe
+
+SPLITS, BREAKS, EFFECT = "splits", "breaks", "effect"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One place of the function that a graph does not hold.
+
+    Args:
+        kind: "splits" (the graph is cut there, the host does that part at each replay), "breaks" (the capture fails)
+            or "effect" (done once, at the capture; no replay repeats it).
+        file: "" where there was no Python frame.
+    """
+
+    kind: str
+    op: str
+    file: str
+    line: int
+    reason: str
+    rewrite: str
+    n_times: int = 1
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "?"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """As a compiler would say it."""
+        often = f" ({self.n_times} times)" if self.n_times > 1 else ""
+        lines = [f"{self.where}: {self.kind}: {self.op}{often}: {self.reason}"]
+        return "\n".join([*lines, f"    instead: {self.rewrite}"] if self.rewrite else lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one capture showed: how many graphs it takes, and why it is not one."""
+
+    target: str
+    findings: tuple[Finding, ...]
+    n_graphs: int
+    n_operations: int
+
+    @property
+    def is_one_graph(self) -> bool:
+        return self.n_graphs <= 1 and not any(f.kind != EFFECT for f in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"is_one_graph": self.is_one_graph}
+
+
+class CannotCheck(Exception):
+    """The function was not found, or does not run even without a capture."""
+
+
+def load(target: str) -> Any:
+    """The object that ``module:name`` or ``path/file.py:name`` names; a name may have dots.
+
+    Raises:
+        CannotCheck: there is no such thing.
+    """
+    module_name, _, name = target.rpartition(":")
+    if not module_name or not name:
+        raise CannotCheck(f"{target!r} names no function: write module:function, or path/to/file.py:function")
+    try:
+        module = _module(module_name)
+    except ImportError as error:
+        raise CannotCheck(f"{module_name} cannot be imported: {error}") from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            import difflib
+
+            near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise CannotCheck(f"{module_name} has no {name}{hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise CannotCheck(f"{target} is not callable, it is a {type(found).__name__}")
+    return found
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(name)
+    path = Path(name)
+    if not path.exists():
+        raise ImportError(f"there is no file {name}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent.absolute()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(fn: Any, expressions: Sequence[str]) -> list[Any]:
+    """The values of ``expressions``, in which ``torch`` is known; as many as the function must be given.
+
+    Raises:
+        CannotCheck: one is no expression, or there are too few.
+    """
+    values = []
+    for text in expressions:
+        try:
+            values.append(eval(text, {"torch": torch}))
+        except Exception as error:  # noqa: BLE001  (whatever the user's expression raises)
+            raise CannotCheck(f"--arg {text!r}: {type(error).__name__}: {error}") from error
+    needed = [
+        p.name
+        for p in _parameters(fn)
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(values) < len(needed):
+        example = " ".join("--arg \"torch.randn(2, 8, device='cuda')\"" for _ in needed[len(values) :])
+        raise CannotCheck(f"it needs values for {', '.join(needed[len(values) :])}: {example}")
+    return values
+
+
+def _parameters(fn: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(getattr(fn, "forward", fn)).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "", warmup: bool = True) -> Checked:
+    """Capture ``fn(*args)`` on the simulated device, which must be in force, and list what no graph holds.
+
+    Raises:
+        CannotCheck: it does not run without a capture either.
+    """
+    state = process.require()
+    if warmup:
+        try:
+            fn(*args)
+            torch.cuda.synchronize()
+        except Exception as error:
+            raise CannotCheck(f"it fails without a capture: {type(error).__name__}: {error}") from error
+    before = _events(state)
+    graph = torch.cuda.CUDAGraph()
+    effects: list[Finding] = []
+    broken: list[Finding] = []
+    try:
+        with torch.cuda.graph(graph), _watching_effects(effects):
+            fn(*args)
+    except GfxGraphError as error:
+        broken.append(_of_error(error))
+    except Exception as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
+        broken.append(_of_exception(error))
+    program = graph._program
+    found = [*_new_events(before, _events(state)), *broken, *_once(effects)]
+    segments = program.segments if program is not None else []
+    found = _unless_known(found)
+    n_operations = sum(len(segment.tape.rows) for segment in segments)
+    return Checked(target or getattr(fn, "__qualname__", str(fn)), tuple(found), len(segments), n_operations)
+
+
+def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> Checked:
+    """Check what ``target`` names, in a process of its own kind: the simulator is switched on in this one.
+
+    Raises:
+        CannotCheck: see ``load`` and ``arguments``.
+    """
+    gfxgraph.enable(simulate=profile, validate=False)
+    fn = load(target)
+    if isinstance(fn, type):
+        fn = fn()
+    return check(fn, arguments(fn, expressions), target=target)
+
+
+def _events(state: process.Process) -> dict[tuple[str, str, str, str], int]:
+    return {(e["kind"], e["reason"], e["op"], e["where"]): e["count"] for e in state.counters.snapshot()["events"]}
+
+
+def _new_events(before: dict[Any, int], after: dict[Any, int]) -> Iterator[Finding]:
+    for (kind, reason, op, where), n in after.items():
+        n -= before.get((kind, reason, op, where), 0)
+        if n <= 0 or kind not in ("split", "fallback", "not_recorded"):
+            continue
+        file, line = _place(where)
+        why = why_unsafe(op) or reason
+        known = rewrite(op, kind=reason) or (rewrite(op, kind=Kind.HOST_READ) if op.startswith("Tensor.") else "")
+        yield Finding(SPLITS if kind == "split" else BREAKS, op or "the capture", file, line, why, known, n)
+
+
+def _of_error(error: GfxGraphError) -> Finding:
+    op, where = str(error.fields.get("op", "")), str(error.fields.get("where", ""))
+    file, line = _place(where)
+    reason = str(error.fields.get("reason", "")) or str(error).splitlines()[0]
+    return Finding(
+        BREAKS,
+        op or (error.code if isinstance(error, CaptureError) else type(error).__name__),
+        file,
+        line,
+        reason,
+        rewrite(op),
+    )
+
+
+def _of_exception(error: Exception) -> Finding:
+    place = ("", 0)
+    trace = error.__traceback__
+    while trace is not None:
+        if user_frame(trace.tb_frame) is trace.tb_frame:
+            place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+    text = str(error).splitlines()[0] if str(error) else "it raises inside a capture"
+    return Finding(BREAKS, type(error).__name__, *place, text, "")
+
+
+def _place(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else ("", 0)
+
+
+def _unless_known(found: list[Finding]) -> list[Finding]:
+    """Findings by place; of two for one operation at one place the first."""
+    kept: dict[tuple[str, str, int, str], Finding] = {}
+    for finding in found:
+        kept.setdefault((finding.op, finding.file, finding.line, finding.kind), finding)
+    return sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
+
+
+# Calls whose effect a replay does not repeat, by the module or the name that they have.
+_EFFECTS = {
+    "print": ("it prints once, at the capture", "print after the graph, from a tensor that it leaves"),
+    "time": ("the clock is read once, at the capture", "read the clock outside"),
+    "random": ("the host draws it once, at the capture", "draw it on the device: torch.rand(1, device='cuda')"),
+    "open": ("a file is opened once, at the capture", "read and write files outside"),
+    "input": ("it asks once, at the capture", "ask outside"),
+}  # fmt: skip
+
+
+@contextmanager
+def _watching_effects(found: list[Finding]) -> Iterator[None]:
+    """Note calls into the host's world made by the function itself, not by libraries on its behalf."""
+
+    def profiler(frame: FrameType, event: str, called: Any) -> None:
+        if event != "c_call" or user_frame(frame) is not frame:
+            return
+        module, name = getattr(called, "__module__", None), getattr(called, "__name__", "")
+        owner = type(getattr(called, "__self__", None)).__module__
+        key = name if module in ("builtins", "_io", "io") else module if module in _EFFECTS else ""
+        key = key or (
+            "random" if owner in ("random", "_random", "numpy.random.mtrand", "numpy.random._generator") else ""
+        )
+        if key in _EFFECTS:
+            reason, instead = _EFFECTS[key]
+            found.append(
+                Finding(
+                    EFFECT,
+                    f"{key}.{name}" if key != name else name,
+                    frame.f_code.co_filename,
+                    frame.f_lineno,
+                    reason,
+                    instead,
+                )
+            )
+
+    before = sys.getprofile()
+    sys.setprofile(profiler)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _once(found: list[Finding]) -> Iterator[Finding]:
+    counted: dict[Finding, int] = {}
+    for finding in found:
+        counted[finding] = counted.get(finding, 0) + 1
+    for finding, n in counted.items():
+        yield Finding(finding.kind, finding.op, finding.file, finding.line, finding.reason, finding.rewrite, n)
+
+
+def as_sarif(checked: Sequence[Checked], root: Path | None = None) -> dict[str, Any]:
+    """The findings as SARIF 2.1.0; paths are relative to ``root`` where they lie below it."""
+    root = root or Path.cwd()
+    rules = {f"gfxgraph-{kind}": text for kind, text in _RULES.items()}
+    results = []
+    for each in checked:
+        for finding in each.findings:
+            path = Path(finding.file)
+            inside = path.is_absolute() and path.is_relative_to(root)
+            uri = path.relative_to(root).as_posix() if inside else path.as_posix()
+            message = f"{finding.op}: {finding.reason}" + (f". Instead: {finding.rewrite}" if finding.rewrite else "")
+            row: dict[str, Any] = {
+                "ruleId": f"gfxgraph-{finding.kind}",
+                "level": _LEVELS[finding.kind],
+                "message": {"text": message},
+            }
+            if finding.file:
+                region = {"startLine": max(1, finding.line)}
+                row["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}]
+            results.append(row)
+    driver = {
+        "name": "gfxgraph-check",
+        "semanticVersion": "2.0.0",
+        "rules": [
+            {"id": name, "shortDescription": {"text": text}, "defaultConfiguration": {"level": _LEVELS[name[9:]]}}
+            for name, text in rules.items()
+        ],
+    }
+    schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+    return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+_LEVELS = {BREAKS: "error", SPLITS: "warning", EFFECT: "note"}
+_RULES = {
+    BREAKS: "The capture fails here",
+    SPLITS: "The graph is cut here, and the host does this part at each replay",
+    EFFECT: "Done once, at the capture; no replay repeats it",
+}

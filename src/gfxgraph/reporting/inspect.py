@@ -1,0 +1,53 @@
+"""``gfxgraph.inspect`` and ``graph.explain()``: every graph of an object, or of the process, as plain data."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from gfxgraph.capture import above
+from gfxgraph.guard.names import Names
+from gfxgraph.process import process
+from gfxgraph.reporting.inspection import Inspection
+from gfxgraph.reporting.reading import graphs_of, read_capture
+from gfxgraph.reporting.times import timed
+
+
+def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> Inspection:
+    """What a captured graph does, node by node, and which source line made each.
+
+    Args:
+        obj: a graph, a ``graphed`` function, a compiled region, an object that keeps such, or several in a list; by
+            default every graph of this process.
+        tensors: list each node's tensors, too; without it a graph of thousands of nodes is read faster.
+        times: measure each node's time on the device, by a replay node by node (reporting/times.py).
+
+    Raises:
+        TypeError: ``obj`` holds no graph.
+        ValueError: with ``times``, where a graph's nodes cannot be run one by one.
+    """
+    state = process.current()
+    names = Names(sys._getframe(1)) if tensors else None
+    found: list[tuple[str, Any]] = []
+    notes: list[str] = []
+    if obj is None:
+        found = [("", graph) for graph in list(state.graphs)] if state is not None else []
+    else:
+        for part in obj if isinstance(obj, (list, tuple)) else (obj,):
+            made, said = graphs_of(part)
+            found += made
+            notes += said
+    captured = [(label, graph) for label, graph in found if getattr(graph, "_program", None) is not None]
+    read = timed if times else read_capture
+    captures = [read(graph, label, names) for label, graph in captured]
+    if obj is None:  # a set's order is nobody's
+        captures.sort(key=lambda capture: (capture.where, capture.name))
+    driver = state.driver if state is not None else None
+    runtime = f"{driver.name} {'.'.join(map(str, driver.version))}" if driver is not None else ""
+    pools = {str(capture.pool): capture.pool_nbytes for capture in captures if capture.pool is not None}
+    return Inspection(tuple(captures), tuple(notes), runtime, pools)
+
+
+def fill() -> None:
+    """Answer ``graph.explain()`` from now on."""
+    above.rooms.inspect = inspect

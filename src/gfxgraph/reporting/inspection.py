@@ -1,0 +1,308 @@
+"""A capture as plain data: what a replay does, node by node, and where in the program each came from.
+
+Enters: numbers, names, source lines.
+Stays out: torch, drivers; inspect.py reads those.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gfxgraph.core.budget import shown
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor that a capture reads from outside, leaves behind, or that a node works on.
+
+    Args:
+        name: what the program calls it; "" where no variable in sight holds it.
+        layout: shape, strides and dtype in one line.
+        place: "device", "pool" (memory of the graphs') or "host".
+    """
+
+    name: str
+    layout: str
+    nbytes: int
+    address: int
+    place: str = "device"
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a graph.
+
+    Args:
+        index: its place in the segment's list.
+        kernel: the kernel's name, demangled; "" for other kinds.
+        name: the same, short.
+        nbytes: bytes of the tensors that its operation reads and writes, as far as they are known.
+        op: the operation that made it, ``aten::mm``; "a call outside torch" where torch made none.
+        where: the source line of that operation.
+        defined_at: for a Triton kernel the line of its function.
+        after: indices of the nodes that it waits for.
+        device_us: time on the device, where it was measured (``times=True``).
+    """
+
+    index: int
+    kind: str
+    kernel: str
+    name: str
+    op: str
+    where: str
+    grid: Triple | None = None
+    block: Triple | None = None
+    shared_nbytes: int = 0
+    nbytes: int = 0
+    is_triton: bool = False
+    defined_at: str = ""
+    after: tuple[int, ...] = ()
+    tensors: tuple[TensorInfo, ...] = ()
+    device_us: float | None = None
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """What makes two nodes of different captures the same work."""
+        return self.kind, self.kernel, self.op, self.where, self.grid, self.block
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of a replay: a graph segment, or what the host does between two.
+
+    Args:
+        kind: "graph", "tape" (the segment's operations run eagerly), "operation", "read", "call" or "replay".
+        why: why the host does it, or why the tape runs.
+        rewrite: what to write instead, so that a graph could hold it.
+        guards: questions asked of a value that was read, at each replay.
+        driver_nbytes: device memory that instantiating the segment took beside torch's; None where nobody measured.
+    """
+
+    kind: str
+    op: str = ""
+    where: str = ""
+    why: str = ""
+    rewrite: str = ""
+    guards: tuple[str, ...] = ()
+    n_operations: int = 0
+    nodes: tuple[Node, ...] = ()
+    n_nodes: int = 0
+    driver_nbytes: int | None = None
+
+    @property
+    def is_segment(self) -> bool:
+        return self.kind in ("graph", "tape")
+
+    def __str__(self) -> str:
+        if self.is_segment:
+            return f"{self.kind} of {self.n_nodes} nodes, {self.n_operations} operations"
+        text = f"{self.op} at {self.where}"
+        return f"{text}: {self.why}" if self.why else text
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One captured graph.
+
+    Args:
+        name: where it was captured, or which signature of a graphed callable it is.
+        externals: tensors from outside that a replay reads.
+        outputs: results that outlive the capture.
+        pool_nbytes: memory of the pool it was captured into, which others may share.
+    """
+
+    name: str
+    where: str
+    steps: tuple[Step, ...]
+    externals: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    pool: tuple[int, int] | None = None
+    pool_nbytes: int = 0
+    n_replays: int = 0
+    is_recorded: bool = True
+
+    @property
+    def segments(self) -> list[Step]:
+        return [step for step in self.steps if step.is_segment]
+
+    @property
+    def host_steps(self) -> list[Step]:
+        return [step for step in self.steps if not step.is_segment]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for step in self.segments for node in step.nodes]
+
+    @property
+    def n_nodes(self) -> int:
+        return sum(step.n_nodes for step in self.segments)
+
+    @property
+    def driver_nbytes(self) -> int | None:
+        known = [step.driver_nbytes for step in self.segments if step.driver_nbytes is not None]
+        return sum(known) if known else None
+
+    @property
+    def share_with_line(self) -> float:
+        """The share of nodes whose source line is known."""
+        nodes = self.nodes
+        return sum(1 for node in nodes if node.where) / len(nodes) if nodes else 1.0
+
+    def text(self) -> str:
+        """The capture in lines: its steps, its tensors, its commonest kernels."""
+        lines = [f"{i}. {step}" for i, step in enumerate(self.steps, 1)]
+        lines += [f"   instead: {step.rewrite}" for step in self.host_steps if step.rewrite]
+        sizes = f"{len(self.externals)} inputs {_total(self.externals)}, {len(self.outputs)} results "
+        lines.append(f"   {sizes}{_total(self.outputs)}, pool {shown(self.pool_nbytes)}")
+        if self.driver_nbytes is not None:
+            lines.append(f"   driver memory of its graph execs: {shown(self.driver_nbytes)}")
+        for (name, where), n in Counter((n.name or n.kind, n.where) for n in self.nodes).most_common(5):
+            lines.append(f"   {n} x {name}{f' at {where}' if where else ''}")
+        return "\n".join(lines)
+
+
+def _total(tensors: tuple[TensorInfo, ...]) -> str:
+    return shown(sum(tensor.nbytes for tensor in tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What changed from one capture to another: runs of nodes and host steps that only one has."""
+
+    removed: tuple[Node, ...]
+    added: tuple[Node, ...]
+    moved_tensors: tuple[tuple[TensorInfo, TensorInfo], ...]
+    removed_steps: tuple[Step, ...]
+    added_steps: tuple[Step, ...]
+    ratio: float
+    """1.0 where both run the same nodes in the same order."""
+
+    @property
+    def is_same(self) -> bool:
+        return not (self.removed or self.added or self.removed_steps or self.added_steps or self.moved_tensors)
+
+    def __str__(self) -> str:
+        if self.is_same:
+            return "the same work at the same addresses"
+        lines = [f"{self.ratio:.1%} of the nodes are the same"]
+        for sign, nodes, steps in (("-", self.removed, self.removed_steps), ("+", self.added, self.added_steps)):
+            lines += [f"{sign} {node.name or node.kind}  {node.op} at {node.where}" for node in nodes]
+            lines += [f"{sign} host: {step}" for step in steps]
+        for old, new in self.moved_tensors:
+            name = new.name or old.name or "an input"
+            lines.append(f"~ {name} {old.layout} -> {new.layout}, {old.address:#x} -> {new.address:#x}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What ``gfxgraph.inspect`` and ``graph.explain()`` give; ``str()`` of it is for people.
+
+    Args:
+        notes: what is known besides: why a signature has no graph, how a call gets its arguments there.
+    """
+
+    captures: tuple[Capture, ...]
+    notes: tuple[str, ...] = ()
+    runtime: str = ""
+    pools: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if not self.captures:
+            return "\n".join(self.notes) or "nothing captured"
+        if len(self.captures) == 1 and not self.notes:
+            return self.captures[0].text()
+        parts = [f"{capture.name}: {capture.n_replays} replays\n{capture.text()}" for capture in self.captures]
+        return "\n".join([*parts, *self.notes])
+
+    def __iter__(self) -> Iterator[Capture]:
+        return iter(self.captures)
+
+    def __len__(self) -> int:
+        return len(self.captures)
+
+    def __getitem__(self, at: int) -> Capture:
+        return self.captures[at]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def json(self, indent: int | None = None) -> str:
+        return json.dumps(self.as_dict(), indent=indent)
+
+    def dot(self) -> str:
+        """The graphs for Graphviz: one cluster a segment, host steps in red."""
+        lines = ["digraph gfxgraph {", '  node [shape=box, fontname="monospace", fontsize=10];']
+        for c, capture in enumerate(self.captures):
+            before = ""
+            for s, step in enumerate(capture.steps):
+                if not step.is_segment:
+                    host = f"h{c}_{s}"
+                    text = _quoted(f"{step.op}\n{step.where}\n{step.why}")
+                    lines.append(f'  {host} [label="{text}", color=red, style=bold];')
+                    if before:
+                        lines.append(f"  {before} -> {host} [color=red];")
+                    before = host
+                    continue
+                lines.append(f'  subgraph cluster_{c}_{s} {{ label="{_quoted(f"{capture.name} {step}")}";')
+                for node in step.nodes:
+                    text = _quoted(f"{node.name or node.kind}\n{node.op}\n{node.where}")
+                    lines.append(f'    n{c}_{s}_{node.index} [label="{text}"];')
+                    lines += [f"    n{c}_{s}_{parent} -> n{c}_{s}_{node.index};" for parent in node.after]
+                lines.append("  }")
+                if before and step.nodes:
+                    lines.append(f"  {before} -> n{c}_{s}_{step.nodes[0].index} [color=red];")
+                if step.nodes:
+                    before = f"n{c}_{s}_{step.nodes[-1].index}"
+        return "\n".join([*lines, "}"])
+
+    def diff(self, other: Inspection) -> Difference:
+        """What ``other`` does that this does not, and the other way round; the captures in order."""
+        return diff(self, other)
+
+
+def diff(old: Inspection, new: Inspection) -> Difference:
+    """Compare two inspections by what their nodes run, in order; addresses only of inputs that have names."""
+    mine = [node for capture in old for node in capture.nodes]
+    theirs = [node for capture in new for node in capture.nodes]
+    matcher = difflib.SequenceMatcher(None, [n.token for n in mine], [n.token for n in theirs], autojunk=False)
+    removed: list[Node] = []
+    added: list[Node] = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            removed += mine[a:b]
+            added += theirs[c:d]
+    steps_old = Counter(step for capture in old for step in map(_identity, capture.host_steps))
+    steps_new = Counter(step for capture in new for step in map(_identity, capture.host_steps))
+    all_steps = {_identity(s): s for inspection in (old, new) for capture in inspection for s in capture.host_steps}
+    before = {t.name: t for capture in old for t in capture.externals if t.name}
+    after = {t.name: t for capture in new for t in capture.externals if t.name}
+    moved = [
+        (before[name], after[name])
+        for name in before
+        if name in after and (before[name].address, before[name].layout) != (after[name].address, after[name].layout)
+    ]
+    return Difference(
+        tuple(removed),
+        tuple(added),
+        tuple(moved),
+        tuple(all_steps[key] for key in (steps_old - steps_new).elements()),
+        tuple(all_steps[key] for key in (steps_new - steps_old).elements()),
+        matcher.ratio(),
+    )
+
+
+def _identity(step: Step) -> tuple[str, str, str]:
+    return step.kind, step.op, step.where
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,124 @@
+"""What a process leaves behind for ``gfxgraph run --coverage`` and ``--report``: one file of JSON."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gfxgraph.config import Config
+from gfxgraph.errors import GfxGraphError
+from gfxgraph.process import bridge, process
+from gfxgraph.process.health import stats
+from gfxgraph.reporting import watch
+from gfxgraph.reporting.inspect import inspect
+from gfxgraph.reporting.inspection import Capture, Inspection
+from gfxgraph.reporting.memory import memory_report
+
+PERIOD_S = 5.0
+MOST_NODES = 5000
+"""More nodes than these are left out of what is written, and said to be."""
+_arranged: set[int] = set()
+
+
+def arrange(settings: Config) -> None:
+    """Watch this process as ``settings`` ask, and write what it did when it ends, and each few seconds."""
+    if os.getpid() in _arranged or not bridge.is_enabled():
+        return
+    _arranged.add(os.getpid())
+    if settings.coverage:
+        watch.start(is_exact=settings.coverage == "exact")
+    os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
+    atexit.register(_end, settings, os.getpid())
+    if settings.report:
+        # A worker that is killed at the end runs no exit handlers: what was seen until then is there.
+        threading.Thread(
+            target=_keep_writing, args=(settings, os.getpid()), name="gfxgraph-report", daemon=True
+        ).start()
+
+
+def process_report(with_nodes: bool = True) -> dict[str, Any]:
+    """Everything that is known of this process: counters, coverage, captures, memory."""
+    watching = watch.watching()
+    state = process.current()
+    made: dict[str, Any] = {
+        "pid": os.getpid(),
+        "argv": list(sys.argv),
+        "cwd": os.getcwd(),
+        "at": time.time(),
+        "platform": state.platform if state is not None else None,
+        "stats": stats(),
+        "coverage": watching.coverage().as_dict() if watching is not None else None,
+    }
+    if with_nodes:
+        made["memory"] = memory_report()
+        made["inspection"] = _captures(inspect())
+    return made
+
+
+def _captures(found: Inspection) -> dict[str, Any]:
+    """The captures that were replayed most, up to the limit of nodes."""
+    ranked = sorted(found.captures, key=lambda capture: -capture.n_replays)
+    kept: list[Capture] = []
+    n = 0
+    for capture in ranked:
+        if kept and n + capture.n_nodes > MOST_NODES:
+            continue
+        kept.append(capture)
+        n += capture.n_nodes
+    table = Inspection(tuple(kept), found.notes, found.runtime, found.pools).as_dict()
+    return {**table, "left_out": len(ranked) - len(kept)}
+
+
+def write(folder: str, with_nodes: bool = True) -> None:
+    """Replace this process's file, whole."""
+    target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(f".{threading.get_ident()}.part")
+    part.write_text(json.dumps(process_report(with_nodes), default=str), encoding="utf-8")
+    os.replace(part, target)
+
+
+def read(folder: str | Path) -> list[dict[str, Any]]:
+    """What every process left in ``folder``, in the order in which they ended."""
+    found = []
+    for path in Path(folder).glob("gfxgraph-*.json"):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue  # a process that died while it wrote
+    return sorted(found, key=lambda table: table["at"])
+
+
+def _keep_writing(settings: Config, owner: int) -> None:
+    while os.getpid() == owner:
+        time.sleep(PERIOD_S)
+        try:
+            write(settings.report, with_nodes=False)
+        except OSError as error:
+            process.log.warning("the report's data was not written to %s: %s", settings.report, error.strerror)
+            return
+
+
+def _end(settings: Config, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    watching = watch.watching()
+    seen = watching.coverage() if watching is not None else None
+    if settings.report:
+        try:
+            write(settings.report)
+        except OSError as error:
+            sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
+        except (GfxGraphError, RuntimeError) as error:  # the device may be gone; the counters are still known
+            process.log.warning("captures could not be read at the end: %s", error)
+            write(settings.report, with_nodes=False)
+    elif seen is not None:
+        sys.stderr.write(f"gfxgraph {seen}\n")
+    watch.stop()

@@ -1,0 +1,113 @@
+"""Where a process's graph memory is: what torch counts, and what only the device knows.
+
+torch counts its pools. The runtime keeps memory of its own for each graph exec (4 MiB on some versions, 8.4 GiB for
+2,142 of them), libraries keep workspaces for captured streams, and some runtimes grow at each replay. The first is
+measured around each instantiation; growth is what the device's use beside torch's rose by from one look to another,
+shared among the replays between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gfxgraph.callables import arena
+from gfxgraph.capture import workspaces
+from gfxgraph.capture.memory import pool_ranges
+from gfxgraph.process import process
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Device memory at one moment: what torch has reserved, and all other use of the device."""
+
+    n_replays: int
+    torch_nbytes: int
+    other_nbytes: int
+
+    @classmethod
+    def now(cls, state: process.Process) -> Look:
+        free, total = torch.cuda.mem_get_info()
+        reserved = int(torch._C._cuda_memoryStats(torch.cuda.current_device())["reserved_bytes"]["all"]["current"])
+        n = state.counters.snapshot(lambda: [graph.n_replays for graph in list(state.graphs)])["replay_count"]
+        return cls(n, reserved, max(0, total - free - reserved))
+
+    def grown(self, later: Look) -> dict[str, Any]:
+        """What changed until ``later``; rates are None where nothing was replayed."""
+        n = later.n_replays - self.n_replays
+        other, ours = later.other_nbytes - self.other_nbytes, later.torch_nbytes - self.torch_nbytes
+        return {
+            "replays": n,
+            "driver_bytes": other,
+            "torch_bytes": ours,
+            "driver_bytes_per_1000_replays": round(1000 * other / n) if n > 0 else None,
+            "torch_bytes_per_1000_replays": round(1000 * ours / n) if n > 0 else None,
+        }
+
+
+def memory_report() -> dict[str, Any]:
+    """Memory that graphs take, in bytes: torch's pools, the runtime's own for graph execs, workspaces, growth.
+
+    Returns:
+        ``devices``: graphed callables by device, ``{"device", "cap_bytes", "graph_bytes", "captures": [...]}``; each
+        capture says ``function``, ``signature``, ``input_bytes``, ``output_bytes``, ``pool_bytes`` (what it added to
+        the shared pool), ``n_graphs``, ``n_calls``.
+        ``graphs``: every graph of the process, ``{"where", "n_nodes", "n_replays", "pool", "driver_bytes"}``;
+        ``driver_bytes`` is the device's loss around its instantiation. The runtime takes chunks: sums are right,
+        single rows may be 0.
+        ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
+        libraries, under graphs.
+        ``growth``: since the first report of this process, with ``driver_bytes_per_1000_replays``: use of the device
+        that torch does not count, so another process's, too.
+        ``prediction``: what one more graph is likely to take, from those there are, before it is captured.
+    """
+    report = arena.memory_report()
+    state = process.current()
+    if state is None:
+        return report
+    rows, pools = [], {}
+    for graph in list(state.graphs):
+        program = graph._program
+        if program is None:
+            continue
+        known = [s.driver_nbytes for s in program.segments if s.driver_nbytes is not None]
+        pool = _pool_of(graph)
+        if pool is not None and pool not in pools:
+            pools[pool] = sum(end - start for start, end in pool_ranges(pool))
+        rows.append(
+            {
+                "where": next((str(s.where) for s in program.segments if str(s.where)), ""),
+                "n_nodes": sum(s.n_nodes for s in program.segments),
+                "n_replays": graph.n_replays,
+                "pool": str(pool) if pool is not None else "",
+                "driver_bytes": sum(known) if known else None,
+            }
+        )
+    rows.sort(key=lambda row: -(row["driver_bytes"] or 0))
+    look = Look.now(state)
+    first = state.first_look = state.first_look or look
+    measured = [row for row in rows if row["driver_bytes"] is not None]
+    driver = sum(row["driver_bytes"] for row in measured)
+    return {
+        **report,
+        "graphs": rows,
+        "pools": {str(pool): nbytes for pool, nbytes in pools.items()},
+        "driver_bytes": driver,
+        "workspaces_held": workspaces.n_held(),
+        "other_bytes": look.other_nbytes,
+        "growth": first.grown(look),
+        "prediction": {
+            "driver_bytes_per_graph": round(driver / len(measured)) if measured else None,
+            "pool_bytes_of_the_largest": max(pools.values(), default=0),
+        },
+    }
+
+
+def _pool_of(graph: Any) -> tuple[int, int] | None:
+    try:
+        first, second = graph.pool()
+    except RuntimeError:
+        return None
+    return int(first), int(second)

@@ -1,0 +1,126 @@
+"""The report as one HTML page: no server, no network, no library; the data lies in it as JSON.
+
+Names and lines are written once and pointed at, and stretches of equal nodes are folded here, so that a graph of
+thousands of nodes is a page of some hundred rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gfxgraph import config
+from gfxgraph.reporting import leave
+from gfxgraph.reporting.folding import folded
+from gfxgraph.reporting.rewrites import rewrite
+
+
+def html(processes: Sequence[dict[str, Any]]) -> str:
+    """The page of what ``leave.read`` found; the process that replayed most comes first."""
+    strings = _Strings()
+    ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
+    rows = [_process(table, strings) for table in ranked]
+    data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
+    # In a script element nothing ends it but its closing tag, and "<" need not stand in JSON.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
+    return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
+
+
+def write_report(path: str | Path) -> None:
+    """Write what this process has captured so far, and counted where it is watched, as one HTML page."""
+    made = json.loads(json.dumps(leave.process_report(), default=str))
+    Path(path).write_text(html([made]), encoding="utf-8")
+
+
+class _Strings:
+    """Texts by number, each once."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+        self._at: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        found = self._at.get(text)
+        if found is None:
+            found = self._at[text] = len(self.known)
+            self.known.append(text)
+        return found
+
+
+def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+    inspection = table.get("inspection") or {"captures": [], "runtime": "", "left_out": 0}
+    coverage = table.get("coverage")
+    for line in coverage["lines"] if coverage else ():
+        line["rewrite_zh"] = rewrite(line["op"], "zh")
+    return {
+        "pid": table["pid"],
+        "argv": table["argv"],
+        "cwd": table.get("cwd", ""),
+        "platform": table.get("platform"),
+        "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(table["at"])),
+        "stats": table["stats"],
+        "coverage": coverage,
+        "memory": table.get("memory"),
+        "runtime": inspection.get("runtime", ""),
+        "left_out": inspection.get("left_out", 0),
+        "captures": [_capture(capture, strings) for capture in inspection["captures"]],
+    }
+
+
+def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+    steps = [_step(step, strings) for step in capture["steps"]]
+    known = [step["driver_nbytes"] for step in capture["steps"] if step["driver_nbytes"] is not None]
+    return {
+        "name": capture["name"],
+        "n_replays": capture["n_replays"],
+        "n_nodes": sum(step["n_nodes"] for step in capture["steps"]),
+        "pool_nbytes": capture["pool_nbytes"],
+        "driver_nbytes": sum(known) if known else None,
+        "externals": [_tensor(tensor) for tensor in capture["externals"]],
+        "outputs": [_tensor(tensor) for tensor in capture["outputs"]],
+        "steps": steps,
+    }
+
+
+def _tensor(tensor: dict[str, Any]) -> list[Any]:
+    return [tensor["name"] or tensor["place"], tensor["layout"], tensor["nbytes"]]
+
+
+def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+    nodes = step["nodes"]
+    folds = folded([(n["kind"], n["kernel"], n["op"], n["where"]) for n in nodes])
+    return {
+        "kind": step["kind"],
+        "op": step["op"],
+        "where": step["where"],
+        "why": step["why"],
+        "rewrite": step["rewrite"],
+        "rewrite_zh": rewrite(step["op"], "zh"),
+        "n_nodes": step["n_nodes"],
+        "folds": [[fold.start, fold.period, fold.n_times] for fold in folds],
+        "nodes": [_node(node, strings) for node in nodes],
+    }
+
+
+def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
+    after = list(node["after"])
+    us = node["device_us"]
+    return [
+        strings(node["kind"]),
+        strings(node["name"]),
+        strings(node["kernel"]),
+        strings(node["op"]),
+        strings(node["where"]),
+        node["grid"],
+        node["block"],
+        node["shared_nbytes"],
+        node["nbytes"],
+        round(us, 2) if us is not None else None,
+        0 if after == [node["index"] - 1] else after,  # most wait for the one before
+        strings(node["defined_at"]),
+        [[strings(t["role"]), strings(t["name"]), strings(t["layout"]), t["nbytes"]] for t in node["tensors"]],
+    ]

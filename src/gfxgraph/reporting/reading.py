@@ -1,0 +1,241 @@
+"""Read one captured graph: through the tape that recorded them, and the runtime that is loaded already.
+
+So it works wherever a capture does, on ROCm as on CUDA: no profiler, no debugger's bindings, no struct layouts
+beyond those by which kernels are launched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.trace.region import Region
+from gfxgraph.capture.memory import Layout, pool_ranges
+from gfxgraph.capture.program import Program
+from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep
+from gfxgraph.capture.steps import Step as ProgramStep
+from gfxgraph.capture.walk import raw_graph
+from gfxgraph.core.tape import where_of
+from gfxgraph.errors import DriverError
+from gfxgraph.guard.names import Names, describe, layout_text, objects_of
+from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
+from gfxgraph.process import process
+from gfxgraph.reporting.demangle import demangled, short
+from gfxgraph.reporting.inspection import Capture, Node, Step, TensorInfo
+from gfxgraph.reporting.rewrites import rewrite, why_unsafe
+from gfxgraph.types import NodeKind
+
+_NOT_CAPTURED = (
+    "gfxgraph.inspect({kind}): it holds no captured graph that gfxgraph made. Give it a torch.cuda.CUDAGraph "
+    "captured after gfxgraph.enable(), a gfxgraph.graphed function, a compiled region; or nothing, for every graph"
+)
+
+
+def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
+    """(label, graph) of every graph that ``obj`` holds, and notes on those that it has not.
+
+    Raises:
+        TypeError: it holds none, whatever happens.
+    """
+    if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
+        return [("", obj)], []
+    if isinstance(obj, Region):
+        inner = [graphed for variant in obj._variants.values() for graphed in variant.graphed]
+        return _of_many(inner, [f"{obj.name}: {obj.why_eager}"] if obj.why_eager else [])
+    if isinstance(obj, Graphed):
+        made = [
+            (f"{entry.function} {entry.label}".strip(), instance.graph)
+            for entry in obj._entries.values()
+            for instance in entry.instances()
+        ]
+        notes = [
+            f"{entry.function} {entry.label}: eager: {entry.why_eager}"
+            for entry in obj._entries.values()
+            if entry.why_eager
+        ]
+        inner_made, inner_notes = _of_many(obj._regions(), [])
+        return made + inner_made, notes + inner_notes
+    held = [item for item in getattr(obj, "__dict__", {}).values() if _is_known(item)]
+    if not held:
+        raise TypeError(_NOT_CAPTURED.format(kind=type(obj).__name__))
+    return _of_many(held, [])
+
+
+def _is_known(item: Any) -> bool:
+    return isinstance(item, (Graphed, Region)) or (hasattr(item, "_program") and hasattr(item, "n_replays"))
+
+
+def _of_many(objects: Iterable[Any], notes: list[str]) -> tuple[list[tuple[str, Any]], list[str]]:
+    made: list[tuple[str, Any]] = []
+    for each in objects:
+        found, said = graphs_of(each)
+        made += found
+        notes = notes + said
+    return made, notes
+
+
+def read_capture(graph: Any, label: str = "", names: Names | None = None) -> Capture:
+    """One captured graph as plain data."""
+    program: Program = graph._program
+    steps = tuple(_step(step, program, names) for step in program.steps)
+    where = next((step.where for step in steps if step.where), "")
+    where = where or next((node.where for step in steps for node in step.nodes if node.where), "")
+    pool = _pool_of(graph)
+    return Capture(
+        name=label or (f"graph captured at {where}" if where else "a graph"),
+        where=where,
+        steps=steps,
+        externals=tuple(_externals(program, names)),
+        outputs=tuple(_outputs(program, names)),
+        pool=pool,
+        pool_nbytes=sum(end - start for start, end in pool_ranges(pool)) if pool is not None else 0,
+        n_replays=graph.n_replays,
+        is_recorded=any(segment.tape.rows for segment in program.segments) or not program.segments,
+    )
+
+
+def _pool_of(graph: Any) -> tuple[int, int] | None:
+    try:
+        first, second = graph.pool()
+    except RuntimeError:
+        return None
+    return int(first), int(second)
+
+
+def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
+    if isinstance(step, SegmentStep):
+        nodes = tuple(_nodes(step, program, names)) if step.graph is not None else ()
+        why, _, where = step.why_not or ("", "", "")
+        return Step(
+            kind="graph" if step.graph is not None else "tape",
+            where=str(where or step.where),
+            why=why,
+            n_operations=len(step.tape.rows),
+            nodes=nodes,
+            n_nodes=step.n_nodes or len(nodes),
+            driver_nbytes=step.driver_nbytes,
+        )
+    kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
+    op = getattr(step, "name", type(step).__name__)
+    where = str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1)))
+    guards = tuple(question.text() for question in step.questions) if isinstance(step, ReadStep) else ()
+    return Step(kind, op, where, why_unsafe(op), rewrite(op), guards)
+
+
+_KINDS: dict[type, str] = {HostStep: "operation", ReadStep: "read", CallStep: "call", ReplayStep: "replay"}
+
+
+def _nodes(segment: SegmentStep, program: Program, names: Names | None) -> Iterator[Node]:
+    driver = process.require().driver
+    if driver is None:
+        return
+    found = nodes_of(segment, program, names)
+    index_of = {node.handle: at for at, node in enumerate(found)}
+    parents = _parents(driver.edges(raw_graph(segment.graph)), index_of)
+    for at, node in enumerate(found):
+        yield _node(at, node, parents.get(at, ()), with_tensors=names is not None)
+
+
+def _node(at: int, node: SegmentNode, after: tuple[int, ...], with_tensors: bool) -> Node:
+    kernel = demangled(node.kernel)
+    grid = block = None
+    shared = 0
+    if node.kind is NodeKind.KERNEL:
+        try:
+            params, _ = known_params(node.handle, node.kernel)
+            driver = process.require().driver
+            assert driver is not None
+            params = params or driver.node_params(node.handle)
+            grid, block, shared = params.grid, params.block, params.shared_nbytes
+        except DriverError:
+            pass  # this runtime does not tell how its kernels are launched
+    uses = tuple(TensorInfo(use.name, use.layout, use.nbytes, use.address, role=use.role) for use in node.uses)
+    defined = _triton_functions().get(node.kernel, "") if node.kind is NodeKind.KERNEL else ""
+    return Node(
+        index=at,
+        kind=str(node.kind),
+        kernel=kernel,
+        name=short(kernel),
+        op=node.op,
+        where=node.where,
+        grid=grid,
+        block=block,
+        shared_nbytes=shared,
+        nbytes=sum(use.nbytes for use in uses),
+        is_triton=bool(defined) or node.kernel.startswith("triton_"),
+        defined_at=defined,
+        after=after,
+        tensors=uses if with_tensors else (),
+    )
+
+
+def _parents(edges: Iterable[tuple[int, int]], index_of: dict[int, int]) -> dict[int, tuple[int, ...]]:
+    """For each node that works the ones it waits for, through nodes that only order."""
+    before: dict[int, list[int]] = {}
+    for parent, child in edges:
+        before.setdefault(child, []).append(parent)
+    found: dict[int, tuple[int, ...]] = {}
+    for handle, at in index_of.items():
+        seen: set[int] = set()
+        working: set[int] = set()
+        pending = list(before.get(handle, ()))
+        while pending:
+            parent = pending.pop()
+            if parent in seen:
+                continue
+            seen.add(parent)
+            if parent in index_of:
+                working.add(index_of[parent])
+            else:
+                pending += before.get(parent, ())
+        found[at] = tuple(sorted(working))
+    return found
+
+
+_triton_at: tuple[int, dict[str, str]] = (0, {})
+
+
+def _triton_functions() -> dict[str, str]:
+    """The source line of every Triton kernel's function, by name; empty where Triton is not loaded."""
+    global _triton_at
+    jit = sys.modules.get("triton.runtime.jit")
+    kind = getattr(jit, "JITFunction", None)
+    if kind is None:
+        return {}
+    functions = objects_of({kind})
+    if len(functions) != _triton_at[0]:
+        made = {}
+        for function in functions:
+            code = getattr(getattr(function, "fn", None), "__code__", None)
+            if code is not None:
+                made[function.fn.__name__] = f"{code.co_filename}:{code.co_firstlineno}"
+        _triton_at = len(functions), made
+    return _triton_at[1]
+
+
+def _externals(program: Program, names: Names | None) -> Iterator[TensorInfo]:
+    for held in program.externals.values():
+        if isinstance(held, Layout):
+            text = layout_text(held.size, held.stride, held.dtype)
+            yield TensorInfo("", text, held.span_nbytes, held.address, "pool")
+        elif isinstance(held, Tensor):
+            name = names.of(held) if names is not None else ""
+            nbytes = held.numel() * held.element_size()
+            yield TensorInfo(name, describe(held), nbytes, held.data_ptr(), "device" if held.is_cuda else "host")
+
+
+def _outputs(program: Program, names: Names | None) -> Iterator[TensorInfo]:
+    for segment in program.segments:
+        for value, place in segment.live:
+            alive = value()
+            name = names.of(alive) if names is not None and alive is not None else ""
+            if isinstance(place, Layout):
+                text = layout_text(place.size, place.stride, place.dtype)
+                yield TensorInfo(name, text, place.span_nbytes, place.address, "pool")
+            else:
+                nbytes = place.numel() * place.element_size()
+                yield TensorInfo(name, describe(place), nbytes, place.data_ptr(), "host")

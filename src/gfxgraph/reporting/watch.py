@@ -1,0 +1,504 @@
+"""Coverage: the share of device launches, and of wall time, that graphs make; what ran eagerly, and why.
+
+Problem: graphs that are silently off cost a factor of ten, and nothing shows it. Counting each eager launch needs
+somebody at each launch: a dispatch mode costs microseconds an operation, a profiler more, and on ROCm profilers miss
+the kernels of replays. Idea: replays and their nodes are counted anyhow; eager operations are counted in windows of
+some 50 ms, opened so rarely that all of it stays below 1 % of the time (``Sampler``), or all of the time where the
+count is to be exact. Within a window replays leave their fast path, so both kinds are seen by the same clock.
+
+Wall time belongs to what the device was given last: from a replay until the next eager launch it is the graphs', from
+an eager launch until the next replay that launch's line's. A wait in between belongs to whom one waits for.
+
+Invariants: off, nothing is installed; a window opens and closes in the watched thread, between two bytecodes
+(``Py_AddPendingCall``), never inside an operation; a capture's operations are recorded, not launched,
+and not counted.
+
+Source: docs/decisions/0153.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture.autocasting import as_outside
+from gfxgraph.capture.modes import enter_mode, leave_modes
+from gfxgraph.capture.overloads import OPS, OpInfo, identity
+from gfxgraph.capture.places import user_frame
+from gfxgraph.capture.walk import raw_graph, working_nodes
+from gfxgraph.core.tape import Entry, where_of
+from gfxgraph.guard.nodes import owners_of
+from gfxgraph.process import process
+from gfxgraph.reporting.coverage import Coverage, Line, as_families
+from gfxgraph.reporting.rewrites import rewrite, why_unsafe
+
+WINDOW_S = 0.05
+SHARE_OF_TIME = 0.01
+"""What watching may cost: the pause after a window is as long as that takes."""
+LEAST_PAUSE_S = 0.5
+MOST_LINES = 200
+MOST_GRAPHS = 64
+
+_clock = time.perf_counter
+_NO_LAUNCH = frozenset(
+    "aten::detach aten::alias aten::lift_fresh aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
+    "aten::_unsafe_view aten::_conj aten::_neg_view aten::record_stream aten::is_pinned aten::size "
+    "aten::stride".split()
+)
+_WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"})
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class Watch(TorchDispatchMode):
+    """Counts one thread's eager launches while it stands on that thread's stack of dispatch modes."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, is_exact: bool) -> None:
+        super().__init__()
+        self.is_exact = is_exact
+        self.paused = True
+        self.thread = threading.get_ident()
+        self.began = _clock()
+        self.cells: dict[tuple[Any, int, str, str], list[float]] = {}
+        """(code, instruction, operation, why) -> [launches, seconds]."""
+        self.in_graphs = [0.0, 0.0]
+        self.capturing = [0.0, 0.0]
+        self.checking = [0.0, 0.0]
+        self.replays: Counter[int] = Counter()
+        self.n_elsewhere = 0
+        self.cell = [0.0, 0.0]  # before the first launch time is nobody's
+        self.last = 0.0
+        self.own_s = self.watched_s = 0.0
+        self.n_windows = 0
+        self.opened = 0.0
+        self.validates = False
+        """That replay is compared with eager: what is launched for it is nobody's loss."""
+        self.inside: Any = None
+        """The graph that is being replayed: what is launched meanwhile stands in for it."""
+        self.nodes: dict[int, int] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    # -- windows ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to count; in the thread that is watched."""
+        state = process.current()
+        if not self.paused or state is None:
+            return
+        leave_modes()
+        self.paused = False
+        self.thread = threading.get_ident()
+        self.n_windows += 1
+        self.opened = self.last = _clock()
+        self.cell = [0.0, 0.0]
+        self.inside, self.validates = None, False
+        state.watch = self
+        for graph in list(state.graphs):
+            graph._choose_path()
+        self._multithreading = torch.autograd.is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)  # autograd's own threads have no dispatch modes
+        self._watch_triton()
+        enter_mode(self)
+
+    def close(self) -> None:
+        """Stop counting; in the same thread."""
+        if self.paused:
+            return
+        now = _clock()
+        self.cell[1] += now - self.last
+        self.watched_s += now - self.opened
+        self.paused = True
+        while self._undo:
+            self._undo.pop()()
+        torch._C._set_multithreading_enabled(self._multithreading)
+        process.leftover_modes().append(self)
+        leave_modes()
+        state = process.current()
+        if state is not None:
+            state.watch = None
+            for graph in list(state.graphs):
+                graph._choose_path()
+
+    # -- what is launched ---------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused or threading.get_ident() != self.thread:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        info = OPS.get(identity(func))
+        if info is None:
+            if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
+                return func(*args, **(kwargs or {}))
+            info = OPS[identity(func)] = OpInfo(func)
+        if info.is_composite:
+            with self, as_outside():
+                return info.func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
+        began = _clock()
+        out = info.func(*args, **kwargs) if kwargs else info.func(*args)
+        ended = _clock()
+        if info.launches_nothing or not _launches(info, out, args):
+            return out
+        session = process.active_session()
+        if session is not None and not session.recorder.paused:
+            self._give(began, self.capturing)
+        elif self.validates:
+            self._give(began, self.checking)
+            self.checking[0] += 1
+        elif info.name in _WAITS:
+            self._count(info.name)[0] += 1  # its time is that of what it waits for
+        else:
+            cell = self._count(info.name)
+            self._give(began, cell)
+            cell[0] += 1
+        self.own_s += _clock() - ended
+        return out
+
+    def _give(self, now: float, cell: list[float]) -> None:
+        """Give the time since the last launch to that one; from now on it is ``cell``'s."""
+        self.cell[1] += now - self.last
+        self.cell, self.last = cell, now
+
+    def _count(self, op: str) -> list[float]:
+        frame = user_frame(sys._getframe(2))
+        place = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+        why = _why_inside(self.inside) if self.inside is not None else ""
+        key = (*place, op, why)
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self.cells[key] = [0, 0.0]
+        return cell
+
+    def replaying(self, graph: Any) -> None:
+        """A graph is about to be replayed."""
+        if threading.get_ident() != self.thread:
+            self.n_elsewhere += 1
+            return
+        self.inside, self.validates = graph, graph._unvalidated > 0
+        now = _clock()
+        self._give(now, self.in_graphs)
+        number = identity(graph)
+        self.replays[number] += 1
+        n = self.nodes.get(number)
+        if n is None:
+            n = self.nodes[number] = _n_nodes(graph)
+        self.in_graphs[0] += n
+        self.own_s += _clock() - now
+
+    def replayed(self) -> None:
+        """That replay is over."""
+        self.inside, self.validates = None, False
+
+    def _watch_triton(self) -> None:
+        """Triton's launches go past the dispatcher: while a window is open they are counted where they are made."""
+        for module, kind in (
+            ("triton.runtime.jit", "JITFunction"),
+            ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
+        ):
+            owner = getattr(sys.modules.get(module), kind, None)
+            original = vars(owner).get("run") if owner is not None else None
+            if owner is None or original is None:
+                continue
+            owner.run = self._counting(original)
+            self._undo.append(partial(setattr, owner, "run", original))
+
+    def _counting(self, original: Any) -> Any:
+        def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.paused and threading.get_ident() == self.thread and not kwargs.get("warmup"):
+                began = _clock()
+                session = process.active_session()
+                if session is not None and not session.recorder.paused:
+                    self._give(began, self.capturing)
+                else:
+                    fn = getattr(kernel, "fn", None)
+                    cell = self._count(f"triton::{getattr(fn, '__name__', 'kernel')}")
+                    self._give(began, cell)
+                    cell[0] += 1
+                self.own_s += _clock() - began
+            return original(kernel, *args, **kwargs)
+
+        return run
+
+    # -- what was seen ------------------------------------------------------------------------------
+
+    def coverage(self) -> Coverage:
+        """The counts so far."""
+        now = _clock()
+        open_s = 0.0 if self.paused else now - self.opened
+        pending = 0.0 if self.paused else now - self.last
+        reasons = _reasons()
+        merged: dict[tuple[str, str, str], Line] = {}
+        per_op = launches_per_op()
+        for (code, lasti, op, why), cell in list(self.cells.items()):
+            where = str(where_of(code, lasti))
+            why = why or reasons.get((op, where)) or reasons.get(("", where)) or why_unsafe(op) or NO_CAPTURE
+            line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op)))
+            line.n += round(cell[0] * per_op.get(op, 1.0))
+            line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
+        lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))
+        return Coverage(
+            graph_launches=int(self.in_graphs[0]),
+            eager_launches=sum(line.n for line in lines),
+            n_replays=sum(self.replays.values()),
+            n_steps=max(self.replays.values(), default=0),
+            seconds_in_graphs=self.in_graphs[1] + (pending if self.cell is self.in_graphs else 0.0),
+            seconds_eager=sum(line.seconds for line in lines),
+            seconds_capturing=self.capturing[1],
+            validation_launches=int(self.checking[0]),
+            seconds=self.watched_s + open_s,
+            elapsed=now - self.began,
+            own_seconds=self.own_s,
+            n_windows=self.n_windows,
+            is_exact=self.is_exact,
+            n_elsewhere=self.n_elsewhere,
+            lines=lines[:MOST_LINES],
+            downgrades=_downgrades(),
+        )
+
+    def families(self) -> process.Samples:
+        """The same for Prometheus: (name, kind, help, samples)."""
+        return as_families(self.coverage())
+
+    def __str__(self) -> str:
+        return str(self.coverage())
+
+
+NO_CAPTURE = "no capture covers this line"
+
+
+def launches_per_op() -> dict[str, float]:
+    """How many nodes an operation made, on average, in the captures of this process; others count as one launch."""
+    state = process.current()
+    driver = state.driver if state is not None else None
+    if state is None or driver is None:
+        return {}
+    n_nodes: Counter[str] = Counter()
+    n_entries: Counter[str] = Counter()
+    for graph in list(state.graphs)[:MOST_GRAPHS]:
+        program = graph._program
+        for segment in program.segments if program is not None else ():
+            if segment.graph is None or not segment.tape.rows:
+                continue
+            handle = raw_graph(segment.graph)
+            kinds = {node: driver.node_kind(node) for node in driver.nodes(handle)}
+            owners = owners_of(segment.tape, list(kinds), handle)
+            working = set(working_nodes(kinds))
+            n_nodes.update(
+                owner.name for node, owner in owners.items() if node in working and isinstance(owner, Entry)
+            )
+            made = {id(owner) for owner in owners.values()}
+            n_entries.update(entry.name for entry in segment.tape.entries if id(entry) in made)
+    return {name: n / n_entries[name] for name, n in n_nodes.items()}
+
+
+def _launches(info: OpInfo, out: Any, args: Any) -> bool:
+    if info.name in _NO_LAUNCH or info.name.startswith(("aten::empty", "aten::new_empty")):
+        return False
+    if isinstance(out, Tensor):
+        return out.is_cuda or any(isinstance(a, Tensor) and a.is_cuda for a in args)
+    for item in (*(out if isinstance(out, (tuple, list)) else ()), *args):
+        if isinstance(item, Tensor):
+            if item.is_cuda:
+                return True
+        elif isinstance(item, (tuple, list)) and any(isinstance(part, Tensor) and part.is_cuda for part in item):
+            return True
+    return False
+
+
+def _n_nodes(graph: Any) -> int:
+    """Nodes that one replay launches as graphs."""
+    program = graph._program
+    state = process.current()
+    total = 0
+    for segment in program.segments if program is not None else ():
+        if segment.graph is None:
+            continue
+        if not segment.n_nodes and state is not None and state.driver is not None:
+            segment.n_nodes = state.driver.node_counter(int(state.base.raw_cuda_graph(segment.graph)))()
+        total += segment.n_nodes
+    return total
+
+
+def _why_inside(graph: Any) -> str:
+    """Why a replay launches eagerly: its tape runs, or it was split."""
+    program = graph._program
+    if program is None:
+        return "inside a replay"
+    for segment in program.segments:
+        if segment.graph is None and segment.why_not is not None:
+            return str(segment.why_not[0])
+    hosts = [step for step in program.steps if step not in program.segments]
+    return f"the capture was split: {hosts[0]}" if hosts else "a replay was compared with eager, or its launch failed"
+
+
+def _reasons() -> dict[tuple[str, str], str]:
+    """Why work at a line ran eagerly, from what was reported: by operation and line, and by line."""
+    state = process.current()
+    found: dict[tuple[str, str], str] = {}
+    for event in state.counters.snapshot()["events"] if state is not None else ():
+        if event["kind"] in ("fallback", "split") and event["where"]:
+            found[(event["op"], event["where"])] = event["reason"]
+            found.setdefault(("", event["where"]), event["reason"])
+    return found
+
+
+def _downgrades() -> list[str]:
+    state = process.current()
+    events = state.counters.snapshot()["events"] if state is not None else []
+    return [
+        f"{event['count']} x {event['reason']}" + (f" ({event['op']})" if event["op"] else "")
+        for event in events
+        if event["kind"] == "fallback"
+    ]
+
+
+class Sampler:
+    """Opens and closes windows in the main thread, from a thread of its own."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.ended = threading.Event()
+        self._calls = [
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call(do)) for do in (watch.open, watch.close)
+        ]
+        self._thread = threading.Thread(target=self._run, name="gfxgraph-coverage", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more windows; the open one is closed by the caller, in its thread."""
+        self.ended.set()
+
+    def _call(self, do: Callable[[], None]) -> Callable[[Any], int]:
+        def pending(_: Any) -> int:
+            if not self.ended.is_set() and not sys.is_finalizing():
+                try:
+                    do()
+                except RuntimeError as error:  # raised here it would come out of any line of the program
+                    process.log.warning("coverage is not counted any more: %s", error)
+                    self.ended.set()
+            return 0
+
+        return pending
+
+    def _run(self) -> None:
+        schedule = ctypes.pythonapi.Py_AddPendingCall
+        while not self.ended.is_set():
+            before = self.watch.own_s
+            schedule(self._calls[0], None)
+            self.ended.wait(WINDOW_S)
+            schedule(self._calls[1], None)
+            pause = max(LEAST_PAUSE_S, (self.watch.own_s - before) / SHARE_OF_TIME)
+            # Not at even times: a program's steps may take just as long.
+            self.ended.wait(pause * random.uniform(0.8, 1.2))
+
+
+_watching: Watch | None = None
+_sampler: Sampler | None = None
+
+
+def start(is_exact: bool) -> Watch:
+    """Watch this process's main thread (sampled) or this thread (exact) from now on; again changes nothing."""
+    global _watching, _sampler
+    if _watching is None:
+        _watching = Watch(is_exact)
+        state = process.require()
+        state.coverage = _watching.families
+        if is_exact:
+            _watching.open()
+        else:
+            _sampler = Sampler(_watching)
+            _sampler.start()
+    return _watching
+
+
+def stop() -> None:
+    """Watch no longer; in the thread that was watched."""
+    global _watching, _sampler
+    if _sampler is not None:
+        _sampler.stop()
+    if _watching is not None:
+        _watching.close()
+    state = process.current()
+    if state is not None:
+        state.coverage = None
+    _watching = _sampler = None
+
+
+def watching() -> Watch | None:
+    """Who watches this process; None where coverage is off."""
+    return _watching
+
+
+class CoverageBlock:
+    """``with gfxgraph.coverage() as seen``: every launch of this thread inside the block is counted."""
+
+    def __init__(self) -> None:
+        self._watch = Watch(is_exact=True)
+        self._outer: Any = None
+
+    def __enter__(self) -> CoverageBlock:
+        state = process.require()
+        self._outer = state.watch
+        if self._outer is not None:
+            self._outer.close()
+        self._watch.began = _clock()
+        self._watch.open()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._watch.close()
+        if self._outer is not None and self._outer.is_exact:
+            self._outer.open()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.seen, name)
+
+    @property
+    def seen(self) -> Coverage:
+        """What was counted so far: in this block, or in the whole process where that is watched."""
+        return self._watch.coverage()
+
+    def __str__(self) -> str:
+        return str(self.seen)
+
+
+def coverage() -> Any:
+    """How much of the device's work graphs do: counted so far in a watched process, or in a ``with`` block.
+
+    With ``GFXGRAPH_COVERAGE`` (``gfxgraph run --coverage``) the process is watched, and this gives a ``Coverage``.
+    Elsewhere use it as a block, ``with gfxgraph.coverage() as seen: ...; print(seen)``, in which every launch is
+    counted, at some microseconds each.
+    """
+    return _watching.coverage() if _watching is not None else CoverageBlock()
+
+
+def _shield_from_dynamo() -> None:
+    """As for the recorder: marked to be skipped in place of torch's wrapper around each call."""
+    plain = getattr(Watch.__torch_dispatch__, "__wrapped__", None)
+    frames = torch._C._dynamo.eval_frame
+    if plain is None or not hasattr(frames, "set_code_exec_strategy"):
+        return
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(plain.__code__, skip)
+    Watch.__torch_dispatch__ = plain  # type: ignore[method-assign]
+
+
+_shield_from_dynamo()

@@ -1,0 +1,131 @@
+"""Coverage: what runs in graphs is counted, and what does not is named with line and reason."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.reporting import watch
+from gfxgraph.reporting.coverage import Coverage
+
+
+@pytest.fixture
+def step(capture):
+    """A step of three nodes in a graph and two launches outside."""
+    x, w = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
+    graph, y = capture(lambda: torch.relu(x @ w) + 1)
+
+    def run(n=1):
+        for _ in range(n):
+            graph.replay()
+            y.sum() * 2
+
+    return run
+
+
+def test_launches_are_counted_exactly(step):
+    """In a block every launch counts: nodes of replays, and eager operations; views and CPU work do not."""
+    with gfxgraph.coverage() as seen:
+        step(10)
+        torch.ones(3).sum()
+        torch.empty(4, device="cuda").view(2, 2)
+    assert (seen.graph_launches, seen.eager_launches, seen.n_replays) == (30, 20, 10)
+    assert seen.share == 0.6
+    assert seen.seconds_in_graphs > 0 and seen.seconds_eager > 0
+
+
+def test_eager_lines_are_named_with_their_reason(step):
+    """Each eager operation comes with its line; what no capture covers says so, what the host reads says why."""
+    with gfxgraph.coverage() as seen:
+        step(4)
+        torch.ones(2, device="cuda").max().item()
+    lines = {line.op: line for line in seen.lines}
+    read = lines["aten::_local_scalar_dense"]
+    assert lines["aten::sum"].n == 4 and lines["aten::sum"].where.startswith(__file__)
+    assert lines["aten::sum"].why == "no capture covers this line"
+    assert "value" in read.why and "torch.where" in read.rewrite
+    assert __file__ in seen.seen.table()
+
+
+def test_host_steps_of_a_split_capture_are_eager(capture):
+    """What a split replay does between its segments counts as eager, with the split as reason."""
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        y = x * 2
+        return y[y > 0] + 1
+
+    graph, _ = capture(body)
+    with gfxgraph.coverage() as seen:
+        graph.replay()
+    assert seen.graph_launches >= 2
+    assert any(line.op == "aten::index" and "split" in line.why for line in seen.lines)
+
+
+def test_a_capture_launches_nothing(platform):
+    """Operations that a capture records are not counted; those of the warm-up are."""
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with gfxgraph.coverage() as seen:
+        with torch.cuda.graph(graph):
+            x * 2 + 1
+        graph.replay()
+    assert (seen.graph_launches, seen.eager_launches) == (2, 0)
+
+
+def test_graphed_calls_count_as_graphs(platform):
+    """The fast path of a graphed function is left while somebody counts, and taken again afterwards."""
+    w = torch.randn(8, 8, device="cuda")
+    call = gfxgraph.graphed(lambda x: torch.relu(x @ w))
+    x = torch.randn(4, 8, device="cuda")
+    for _ in range(4):
+        call(x)
+    with gfxgraph.coverage() as seen:
+        for _ in range(5):
+            call(x)
+    assert seen.n_replays == 5 and seen.graph_launches == 10
+    before = call.stats()["replays"]
+    call(x)
+    assert call.stats()["replays"] == before + 1
+
+
+def test_off_means_nothing_is_there(step):
+    """Without coverage there is no mode, no thread, no hook; after a block neither."""
+    step()
+    with gfxgraph.coverage():
+        step()
+    from gfxgraph.process import process
+
+    assert process.current().watch is None and process.current().coverage is None
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "gfxgraph-coverage"]
+
+
+def test_samples_see_the_same_share(step, monkeypatch):
+    """Windows opened from another thread give the share that counting gives, and reach the metrics."""
+    monkeypatch.setattr(watch, "LEAST_PAUSE_S", 0.01)
+    monkeypatch.setattr(watch, "SHARE_OF_TIME", 1.0)
+    seen = watch.start(is_exact=False)
+    try:
+        deadline = time.monotonic() + 60
+        while (seen.n_windows < 3 or seen.coverage().graph_launches < 60) and time.monotonic() < deadline:
+            step()
+        found = gfxgraph.coverage()
+        assert found.n_windows >= 3 and not found.is_exact
+        assert found.share == pytest.approx(0.6, abs=0.1)
+        assert "gfxgraph_coverage_ratio" in gfxgraph.metrics_text()
+        assert "sampled" in str(found)
+    finally:
+        watch.stop()
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
+def test_counts_of_processes_add_up():
+    """Sums keep shares, and lines of the same place are one."""
+    line = {"op": "aten::sum", "where": "a.py:1", "why": "w", "launches": 5, "seconds": 0.5}
+    one = Coverage.from_dict(Coverage(15, 5, seconds_eager=0.5).as_dict() | {"lines": [line]})
+    both = one + one
+    assert (both.graph_launches, both.eager_launches, both.share) == (30, 10, 0.75)
+    assert [(line.n, line.seconds) for line in both.lines] == [(10, 1.0)]

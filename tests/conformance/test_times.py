@@ -1,0 +1,79 @@
+"""Device time of nodes, traces of a replay and its eager step, and memory that torch does not count."""
+
+import json
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.reporting.times import by, eager_timeline
+
+
+@pytest.fixture
+def graph(capture):
+    x, w = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
+    count = torch.zeros(1, device="cuda")
+
+    def body():
+        count.add_(1)
+        return torch.relu(x @ w) + torch.rand(4, 8, device="cuda")
+
+    made, _ = capture(body)
+    made.count = count
+    return made
+
+
+def test_every_node_has_a_time_and_nothing_is_changed(graph):
+    """Timing runs the work several times, and leaves what it writes outside the graph, and generators, as they were."""
+    before, state = graph.count.clone(), torch.cuda.get_rng_state()
+    (seen,) = gfxgraph.inspect(graph, times=True)
+    assert len(seen.nodes) >= 5 and all(node.device_us is not None and node.device_us >= 0 for node in seen.nodes)
+    assert torch.equal(graph.count, before) and torch.equal(torch.cuda.get_rng_state(), state)
+    rows = by(seen, "op")
+    assert {op for op, _, _ in rows} == {node.op for node in seen.nodes}
+    assert sum(us for _, us, _ in rows) == pytest.approx(sum(node.device_us for node in seen.nodes))
+
+
+def test_a_trace_has_the_eager_step_and_the_replay(graph, tmp_path):
+    """Both are on one axis, in the order in which they run; every event has what Perfetto needs."""
+    gfxgraph.trace(graph, tmp_path / "t.json")
+    table = json.loads((tmp_path / "t.json").read_text())
+    stretches = [e for e in table["traceEvents"] if e["ph"] == "X"]
+    assert {e["pid"] for e in stretches} == {1, 2}
+    assert all({"name", "ts", "dur", "tid"} <= e.keys() and e["dur"] >= 0 for e in stretches)
+    replayed = [e for e in stretches if e["pid"] == 2 and e["tid"] >= 1]
+    assert len(replayed) == gfxgraph.inspect(graph)[0].n_nodes
+    eager = [e["ts"] for e in stretches if e["pid"] == 1]
+    assert eager == sorted(eager) and "aten::mm" in {e["name"] for e in stretches if e["pid"] == 1}
+    assert table["otherData"]["replay_us"] > 0
+
+
+def test_eager_time_is_not_guessed_for_launches_outside_torch(capture, platform):
+    """Where a launch that torch did not make is in the graph, the eager step is left out and the trace says why."""
+    if platform == "gpu":
+        pytest.skip("the launch is the simulator's")
+    from gfxgraph import simulator
+
+    x = torch.ones(4, device="cuda")
+    graph, _ = capture(lambda: simulator.launch_opaque("twice", lambda t: t.mul_(2), x), warm=False)
+    with pytest.raises(ValueError, match="torch did not make"):
+        eager_timeline(graph)
+    names = [e["args"].get("name", "") for e in gfxgraph.trace(graph)["traceEvents"] if e["ph"] == "M"]
+    assert any("torch did not make" in name for name in names)
+
+
+def test_memory_of_graph_execs_is_measured(capture, monkeypatch):
+    """What the device loses around an instantiation is the exec's; growth is told per thousand replays."""
+    free = iter(range(1 << 40, 0, -(1 << 20)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *a: (next(free), 1 << 41))
+    x = torch.ones(4, device="cuda")
+    graph, _ = capture(lambda: x * 2)
+    gfxgraph.memory_report()
+    for _ in range(10):
+        graph.replay()
+    report = gfxgraph.memory_report()
+    (row,) = [row for row in report["graphs"] if row["n_replays"] == 10]
+    assert row["driver_bytes"] == 1 << 20 and row["n_nodes"] == 1 and row["where"].startswith(__file__)
+    assert report["driver_bytes"] >= 1 << 20 and report["pools"]
+    assert report["growth"]["replays"] == 10 and report["growth"]["driver_bytes_per_1000_replays"] > 0
+    assert gfxgraph.inspect(graph)[0].driver_nbytes == 1 << 20

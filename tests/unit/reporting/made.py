@@ -1,0 +1,88 @@
+"""A process's report of any size, made without a device: layers of nodes as a transformer has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gfxgraph.core.counters import Counters
+from gfxgraph.reporting.coverage import Coverage, Line
+from gfxgraph.reporting.inspection import Capture, Inspection, Node, Step, TensorInfo
+
+KERNELS = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, std::array<char*, 3> >"
+    "(int, at::native::CUDAFunctor_add<c10::Half>, std::array<char*, 3ul>)",
+    "Cijk_Alik_Bljk_HHS_BH_MT64x64x32_MI16x16x16x1_SN_1LDSB0_AMAS3_BL1_BS1_EPS1_GRVW8",
+    "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_7",
+    "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::Half, float, c10::Half>(c10::Half*, int)",
+)
+
+
+def node(index: int, per_layer: int) -> Node:
+    at = index % per_layer
+    kernel = KERNELS[at % len(KERNELS)]
+    tensors = tuple(
+        TensorInfo(
+            f"layers.{index // per_layer}.w{k}", "[1024, 1024] float16", 1 << 21, index * 4096 + k, role="input"
+        )
+        for k in range(3)
+    )
+    return Node(
+        index=index,
+        kind="kernel",
+        kernel=kernel,
+        name=kernel.split("<")[0].rsplit("::", 1)[-1],
+        op=("aten::add", "aten::mm", "a call outside torch", "aten::_softmax")[at % 4],
+        where=f"/models/llama/modeling.py:{100 + at}",
+        grid=(index % 64 + 1, 1, 1),
+        block=(256, 1, 1),
+        shared_nbytes=16384,
+        nbytes=6 << 20,
+        after=(index - 1,) if index else (),
+        tensors=tensors,
+        device_us=3.0 + at,
+    )
+
+
+def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
+    """What one process leaves: a graph of ``n_nodes``, a split, coverage, memory."""
+    nodes = tuple(node(i, per_layer) for i in range(n_nodes))
+    segment = Step(
+        "graph", where=nodes[0].where, n_operations=n_nodes, nodes=nodes, n_nodes=n_nodes, driver_nbytes=4 << 20
+    )
+    split = Step(
+        "read",
+        "Tensor.item",
+        "/models/llama/generate.py:88",
+        "a value read by the host",
+        "keep the value a tensor </script>",
+    )
+    last = Step("graph", n_operations=1, nodes=(nodes[0],), n_nodes=1)
+    inputs = (TensorInfo("input_ids", "[1, 1] int64", 8, 4096),)
+    capture = Capture("decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900)
+    lines = [Line("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900, 0.9)]
+    seen = Coverage(900 * n_nodes, 900, 900, 900, 8.1, 0.9, seconds=9.2, elapsed=9.3, n_windows=1, lines=lines)
+    counters = Counters()
+    counters.event("split", "a value read by the host", "Tensor.item", "/models/llama/generate.py:88")
+    row = {
+        "where": nodes[0].where,
+        "n_nodes": n_nodes + 1,
+        "n_replays": 900,
+        "pool": "(0, 1)",
+        "driver_bytes": 4 << 20,
+    }
+    device = {"device": "cuda:0", "cap_bytes": 1 << 30, "graph_bytes": 64 << 20, "captures": []}
+    growth = {"replays": 900, "driver_bytes": 2 << 20, "torch_bytes": 0, "driver_bytes_per_1000_replays": 2330168}
+    return {
+        "pid": 4711,
+        "argv": ["generate.py", "--model", "llama"],
+        "cwd": "/models",
+        "at": 1_790_000_000.0,
+        "platform": "rocm",
+        "stats": counters.snapshot() | {"enabled_at": 0.0, "replay_count": 900, "capture_count": 1},
+        "coverage": seen.as_dict(),
+        "memory": {
+            "devices": [device], "graphs": [row], "pools": {"(0, 1)": 64 << 20}, "driver_bytes": 4 << 20,
+            "growth": growth,
+        },
+        "inspection": {**Inspection((capture,), (), "hip 7.2.26015").as_dict(), "left_out": 0},
+    }  # fmt: skip

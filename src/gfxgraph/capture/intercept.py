@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ from gfxgraph.process import process
 _fake_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _lock = threading.RLock()
-_depth = 0
+_holders: dict[int, int] = {}
+"""Captures underway by identity, with their threads: none is counted twice, one that is not there can be left."""
 _undo: list[Callable[[], None]] = []
 _stock: dict[str, Any] = {}
 _collects = False
@@ -57,63 +58,83 @@ def event_new(original: Any) -> Any:
     return __new__
 
 
-def enter() -> None:
+def enter(holder: object) -> None:
     """A capture begins in some thread."""
-    global _depth, _collects
+    global _collects
     with _lock:
-        _depth += 1
-        if _depth == 1:
+        if not _holders and not _undo:
+            _collects = gc.isenabled()
+        _holders[id(holder)] = threading.get_ident()
+        if not _undo:
             _install()
             # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
-            _collects = gc.isenabled()
             gc.disable()
 
 
-def leave() -> None:
-    """A capture has ended in some thread."""
-    global _depth
+def leave(holder: object) -> None:
+    """A capture has ended in some thread; nothing happens where it is known already."""
+    _leave([id(holder)])
+
+
+def holders_here() -> frozenset[int]:
+    """This thread's captures."""
+    return frozenset(holder for holder, thread in list(_holders.items()) if thread == threading.get_ident())
+
+
+def leave_others(known: frozenset[int]) -> None:
+    """This thread's captures are over, but for those that are ``known``."""
+    others = holders_here() - known
+    if others:
+        _leave(others)
+
+
+def _leave(gone: Iterable[int]) -> None:
     with _lock:
-        _depth -= 1
-        if _depth:
+        for holder in gone:
+            _holders.pop(holder, None)
+        if _holders or not _undo:
             return
-        for undo in reversed(_undo):
-            undo()
-        _undo.clear()
-        _stock.clear()
         if _collects:
             gc.enable()
+        while len(_undo) > 1:  # one that an interrupt stopped is done again
+            _undo[-1]()
+            _undo.pop()
+        _stock.clear()
         dead, _graveyard[:] = list(_graveyard), []
+        _undo.clear()
     del dead
 
 
 def is_capturing_anywhere() -> bool:
     """True while any thread captures: then some calls, event queries among them, could break that capture."""
-    return _depth > 0
+    return bool(_holders)
 
 
 def keep_until_captures_end(held: Any) -> bool:
     """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:
-        if _depth:
+        if _holders:
             _graveyard.append(held)
-        return _depth > 0
+        return bool(_holders)
 
 
 def _install() -> None:
+    _undo.append(_stock.clear)  # so that a half of this is known for one
     for name, (owner, attribute, replacement) in _targets().items():
         if owner is None or not hasattr(owner, attribute):
             continue
         own = vars(owner).get(attribute)
         original = getattr(owner, attribute)
         _stock[name] = original
-        setattr(owner, attribute, replacement)
         _undo.append(_putting_back(owner, attribute, own))
+        setattr(owner, attribute, replacement)
 
 
 def _putting_back(owner: Any, attribute: str, own: Any) -> Callable[[], None]:
     def undo() -> None:
         if own is None:
-            delattr(owner, attribute)  # it was inherited
+            if attribute in vars(owner):
+                delattr(owner, attribute)  # it was inherited
         else:
             setattr(owner, attribute, own)
 

@@ -25,23 +25,33 @@ _captures = threading.RLock()
 _kept: list[Any] = []
 
 
-def take_turn() -> bool:
-    """``one_capture_at_a_time``: wait for the captures of other threads; True if it must be given back."""
+class _Turns(threading.local):
+    """Captures of this thread that took their turn or were about to."""
+
+    holders: frozenset[int] = frozenset()
+
+
+_turns = _Turns()
+
+
+def take_turn(holder: object) -> None:
+    """``one_capture_at_a_time``: wait for the captures of other threads."""
     if not process.require().decisions.one_capture_at_a_time:
-        return False
-    if _captures.acquire(timeout=WAIT_FOR_CAPTURE_S):
-        return True
-    process.require().report(
-        "capture_not_serialized",
-        f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm may "
-        "not survive; capture in one thread, or see gfxgraph doctor --why",
-    )
-    return False
+        return
+    _turns.holders |= {id(holder)}
+    if not _captures.acquire(timeout=WAIT_FOR_CAPTURE_S):
+        process.require().report(
+            "capture_not_serialized",
+            f"another thread's capture took more than {WAIT_FOR_CAPTURE_S} s, so two run at once, which this ROCm "
+            "may not survive; capture in one thread, or see gfxgraph doctor --why",
+        )
 
 
-def give_turn() -> None:
-    """The capture that took its turn is over."""
-    _captures.release()
+def give_turn(holder: object) -> None:
+    """The capture is over: others may go on, once this thread has none left."""
+    _turns.holders -= {id(holder)}
+    while not _turns.holders and _captures._is_owned():  # type: ignore[attr-defined]
+        _captures.release()
 
 
 def leave_stream(stream: Any) -> None:

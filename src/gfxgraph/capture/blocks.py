@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from gfxgraph.capture.holdings import Surroundings
 from gfxgraph.process import process
 
 
@@ -28,18 +27,17 @@ class _Watch:
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._before = getattr(graph, "_session", None)
-        self._stream = torch.cuda.current_stream()
+        self._around = Surroundings()
         self._thread = threading.get_ident()
         self._is_over = False
 
     def close(self) -> None:
-        """End the capture, if the block's is still open, and make the stream current that was."""
+        """End the capture, if the block's is still open, and leave the thread as the block found it."""
         session = getattr(self._graph, "_session", None)
         if session is not None and session is not self._before and session in process.sessions():
             session.abort(None)
         self.leave()
-        if torch.cuda.current_stream() != self._stream:
-            torch.cuda.set_stream(self._stream)
+        self._around.put_back()
 
     def leave(self) -> None:
         self._is_over = True

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import above, intercept, remedies, validate
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.hooks import bare_launch, one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place
@@ -297,17 +298,22 @@ def bridged_class(base: type) -> type:
             remedies.before_replay()
             if self._guard is not None:
                 self._guard.before_replay()
-            with one_replay(self):
-                if self._unvalidated > 0:
-                    self._unvalidated -= 1
-                    validate.replay_validated(program, self._retire)
-                else:
+            if self._unvalidated > 0:
+                self._unvalidated -= 1
+                self._validated_replay(program)
+            else:
+                with one_replay(self):
                     begun = time.perf_counter()
                     program.run()
                     self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
             if self._guard is not None:
                 self._guard.after_replay()
             self._choose_path()
+
+        @unbroken
+        def _validated_replay(self, program: Program) -> None:
+            with one_replay(self):
+                validate.replay_validated(program, self._retire)
 
         def _replay_failed(self, error: RuntimeError) -> None:
             session = process.active_session()

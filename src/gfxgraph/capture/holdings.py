@@ -131,6 +131,7 @@ class Surroundings:
         self._holders = intercept.holders_here()
         self._debug_mode = torch.cuda.get_sync_debug_mode()
         self._is_drawless = generators.is_drawless()
+        self._has_grad = torch.is_grad_enabled()
 
     def put_back(self) -> None:
         """Make it so again: what an interrupt has left behind is ended."""
@@ -144,6 +145,7 @@ class Surroundings:
                 lambda: generators.be_drawless(self._is_drawless),
                 lambda: generators.end_loans(self._stream.device_index),
                 self._allow_waits,
+                lambda: torch._C._set_grad_enabled(self._has_grad),
                 lambda: torch.cuda.set_stream(self._stream),
             ]
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _guarded
+from gfxgraph.cli import _guarded, _handshake
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
@@ -134,6 +134,8 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
+    if program.is_command:
+        _handshake.refuse_deaf(argv, environment)
     if preload:
         # lazily: other commands start without it
         from gfxgraph.cli import _preload

@@ -52,6 +52,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
+	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
 # The native tests' libraries are built first, so that no test's time limit counts a compiler's time.

@@ -4,7 +4,7 @@ Enters: a path from the settings, ctypes.
 Stays out: torch, and loading anything before it is asked for.
 
 The order of the search, for the C API's library (``libhipgraph_bridge.so``): GFXGRAPH_LIB, where set, and
-nothing else then; the installed companion package; a build folder of this checkout; the loader's own path.
+nothing else then; the installed companion package; a build folder of this checkout, where it is one of gfxgraph.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def library_path(name: str = BRIDGE) -> Path | None:
 
 
 def candidates(name: str = BRIDGE) -> Iterator[str]:
-    """Yield what is tried, in order; the last is a bare name for the loader."""
+    """Yield what is tried, in order: folders of ours alone, unless the user has named a library."""
     wanted = config.load().lib
     if name == BRIDGE and wanted:
         yield wanted
@@ -91,11 +91,11 @@ def candidates(name: str = BRIDGE) -> Iterator[str]:
     if packaged is not None:
         yield str(packaged)
     checkout = Path(__file__).parents[2]
-    for folder in ("build", "native/build"):
-        built = checkout / folder / f"lib{name}.so"
-        if built.exists():
-            yield str(built)
-    yield f"lib{name}.so"
+    if Path(__file__).parent == checkout / "src" / "gfxgraph" and (checkout / "native" / "api.inc").is_file():
+        for folder in ("build", "native/build"):
+            built = checkout / folder / f"lib{name}.so"
+            if built.exists():
+                yield str(built)
 
 
 def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:

@@ -10,6 +10,7 @@ first of them into a ``ConfigError`` where one is wanted.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -204,6 +205,26 @@ GPU_PREFIXES = (
 )  # fmt: skip
 
 
+REPORTED = frozenset({
+    "AITER_LOG_LEVEL", "AMD_LOG_LEVEL", "AMD_SERIALIZE_COPY", "AMD_SERIALIZE_KERNEL", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "DEBUG_CLR_GRAPH_PACKET_CAPTURE",
+    "DEBUG_HIP_GRAPH_DYNAMIC_SCHEDULING", "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING", "FLASH_ATTENTION_TRITON_AMD_ENABLE",
+    "GPU_DEVICE_ORDINAL", "GPU_MAX_HW_QUEUES", "HIP_FORCE_DEV_KERNARG", "HIP_LAUNCH_BLOCKING", "HIP_VISIBLE_DEVICES",
+    "HSA_ENABLE_DEBUG", "HSA_ENABLE_SDMA", "HSA_NO_SCRATCH_RECLAIM", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
+    "MIOPEN_FIND_MODE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DEBUG", "NCCL_GRAPH_MIXING_SUPPORT", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_ROCM_ARCH",
+    "PYTORCH_TUNABLEOP_ENABLED", "ROCR_VISIBLE_DEVICES", "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TRITON_HIP_USE_BLOCK_PINGPONG",
+    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB", "GFXGRAPH_STATE_DIR", "GFXGRAPH_METRICS"}),
+})  # fmt: skip
+"""What a report for others may show: names whose values are switches and numbers, one by one."""
+
+
+def reported(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``variables`` that a report for others may show."""
+    return {name: value for name, value in variables.items() if name in REPORTED}
+
+
 def environment_without(names: Iterable[str]) -> dict[str, str]:
     """Return this process's environment, to be handed on whole, without ``names``."""
     left_out = set(names)
@@ -238,13 +259,19 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder for what outlives a process: ``$XDG_STATE_HOME/gfxgraph``, or below the home directory.
 
     It need not exist. Nothing that was not asked for by name is written anywhere else.
+
+    Raises:
+        FileNotFoundError: nobody knows where this user's home is.
     """
     source = os.environ if environ is None else environ
     stated = source.get("XDG_STATE_HOME", "")
     # The specification: a relative path is to be ignored.
     if stated and Path(stated).is_absolute():
         return Path(stated) / "gfxgraph"
-    home = Path(source["HOME"]) if source.get("HOME") else Path.home()
+    try:
+        home = Path(source["HOME"]) if source.get("HOME") else Path.home()
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, "no home folder is known; set XDG_STATE_HOME", "~") from error
     return home / ".local" / "state" / "gfxgraph"
 
 

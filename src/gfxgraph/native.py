@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
 from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
@@ -174,7 +173,7 @@ def read_report(path: Path) -> Report | None:
     """Return what was written to ``path``; None where no process made a graph call."""
     if not path.exists():
         return None
-    told = json.loads(path.read_text(encoding="utf-8"))
+    told = files.read_json(path)
     return Report(
         pid=told["pid"],
         library=told["library"],

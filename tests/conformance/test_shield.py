@@ -109,7 +109,7 @@ def test_the_collector_waits(platform):
             self.me = self
 
         def __del__(self):
-            collected.append(intercept._depth)
+            collected.append(len(intercept._holders))
 
     def body():
         Cycle()

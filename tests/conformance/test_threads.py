@@ -196,13 +196,18 @@ def test_nothing_is_left_of_turns(platform):
         pass
     with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.linalg.cholesky(-torch.eye(3, device="cuda"))
-    assert turns._turns == [] and intercept._depth == 0
-    turn = []
-    thread = threading.Thread(target=lambda: turn.append(turns.take()))
+    assert turns._turns == [] and not intercept._holders
+    turn = turns.Turn()
+
+    def dies():
+        turn.thread = threading.get_ident()
+        turns.take(turn)
+
+    thread = threading.Thread(target=dies)
     thread.start()
     thread.join()
     captured()
-    turns.give(turn[0])
+    turns.give(turn)
     assert torch.rand.__module__ != "gfxgraph.capture.draws"
 
 

@@ -17,18 +17,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
 
+from gfxgraph import files
 from gfxgraph.capture.intercept import is_capturing_anywhere
 from gfxgraph.core.choice import Choice, Decision, Way
 from gfxgraph.process import process
@@ -56,11 +54,9 @@ class Store:
         if self._rows is None:
             self._rows = self._read()
         row = self._rows.get(key)
-        if row is None:
-            return None
         try:
-            return Decision.from_dict(row["decision"])
-        except (KeyError, TypeError, ValueError):
+            return Decision.from_dict(row["decision"]) if isinstance(row, dict) else None
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def put(self, key: str, decision: Decision, about: dict[str, str]) -> None:
@@ -69,19 +65,11 @@ class Store:
             return
         rows = self._read()
         rows[key] = {"decision": decision.as_dict(), "about": about, "at": round(time.time())}
-        newest = sorted(rows.items(), key=lambda item: item[1].get("at", 0) if isinstance(item[1], dict) else 0)
+        newest = sorted(rows.items(), key=lambda item: _kept_at(item[1]))
         self._rows = dict(newest[-MOST_ROWS:])
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=".decisions-")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump({"version": VERSION, "rows": self._rows}, file, indent=1)
-                os.replace(made, self.path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(made)
-                raise
+            files.new_folder(self.path.parent, 0o700)
+            files.write(self.path, json.dumps({"version": VERSION, "rows": self._rows}, indent=1))
         except OSError as error:
             _report("decisions_not_kept", f"{self.path}: {error.strerror}")
 
@@ -89,8 +77,8 @@ class Store:
         if self.path is None:
             return {}
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            data = files.read_json(self.path)
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:
             _report("decisions_not_read", f"{self.path}: {error}")
@@ -225,6 +213,12 @@ def _of_code(code: CodeType) -> list[str]:
 
 def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _kept_at(row: Any) -> float:
+    """When a decision was kept; a row that somebody else wrote counts as the oldest."""
+    at = row.get("at", 0) if isinstance(row, dict) else 0
+    return at if isinstance(at, (int, float)) else 0
 
 
 def _report(kind: str, reason: str) -> None:

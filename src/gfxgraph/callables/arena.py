@@ -27,7 +27,7 @@ from gfxgraph.process import process
 
 _arenas: dict[tuple[int, int], Arena] = {}
 """By device and owner."""
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:

@@ -26,7 +26,7 @@ from gfxgraph.callables.planned import Planned
 from gfxgraph.callables.relocation import NotRelocatable, learn
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.callables.trace.frontend import is_compiled
-from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -157,7 +157,7 @@ class Capturing(Planned):
             if bucketed is not None and bucketed.is_padded:
                 raise NotRelocatable("the call is smaller than its bucket")
             instance.moving = learn(entry, instance, call.tensors)
-        except (NotRelocatable, engine.CaptureDied, torch.OutOfMemoryError) as error:
+        except (NotRelocatable, engine.CaptureDied, DriverError, torch.OutOfMemoryError) as error:
             entry.why_copied = first_line(error)
             why = f"large arguments are copied, not read in place: {entry.why_copied}"
             entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)

@@ -69,8 +69,10 @@ class SharedPool:
                 with drawless(True), kept_out(stream.device_index):
                     state.base.capture_begin(self._graph, self.id, "thread_local")
                 state.base.capture_end(self._graph)
-            except RuntimeError as error:
+            except BaseException as error:
                 _end_dead(state, self._graph, stream)
+                if not isinstance(error, RuntimeError):
+                    raise
                 raise CaptureDied(kind_and_line(error)) from error
 
 
@@ -154,8 +156,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base = state.base
     workspaces.note(stream, graph)
-    turn = intercept.enter(draws=not is_drawless())
-    turn.where = "a graphed callable"
+    intercept.enter(graph, "a graphed callable", draws=not is_drawless())
     try:
         with turns.unnoticed(), kept_out(stream.device_index):
             base.capture_begin(graph, pool, "thread_local")
@@ -171,7 +172,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
             raise
         raise CaptureDied(kind_and_line(error)) from error
     finally:
-        intercept.leave(turn)
+        intercept.leave(graph)
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())

@@ -48,7 +48,8 @@ from gfxgraph.callables.signature import NotATree, flatten, tensor_key, zeros_in
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
-from gfxgraph.errors import CaptureError
+from gfxgraph.capture.holdings import unbroken
+from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -120,6 +121,7 @@ class Graphed(Capturing):
         result = self._fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
 
+    @unbroken
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = bridge.process_for_callables()
         if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
@@ -132,6 +134,11 @@ class Graphed(Capturing):
             assert self._front is not None
             self._pieces[pieces.why] += 1
             return self._front.pieces(*args, **kwargs)
+        except DriverError as error:  # before anything was launched: a launch's own failure is a ReplayError
+            self._eager["a call of the driver's failed"] += 1
+            if state is not None:
+                why = "a call of the driver's failed; the call ran eagerly"
+                state.report("fallback", why, self._name, engine.kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
@@ -428,18 +435,23 @@ class Graphed(Capturing):
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
         graphs = (*entry.instances(), entry.can_join)
         if route.fast is None or route.fast_of != graphs:
-            made = make_fast(
-                entry,
-                route.mark,
-                call.args,
-                call.kwargs,
-                call.tensors,
-                route.result_sizes,
-                self._options.mode is ReplayMode.HOT,
-                entry.world,
-                route.content,
-                self._sample_every(),
-            )
+            try:
+                made = make_fast(
+                    entry,
+                    route.mark,
+                    call.args,
+                    call.kwargs,
+                    call.tensors,
+                    route.result_sizes,
+                    self._options.mode is ReplayMode.HOT,
+                    entry.world,
+                    route.content,
+                    self._sample_every(),
+                )
+            except DriverError as error:  # the call itself is done; those to come take the long way
+                why = "no short way for such calls: a call of the driver's failed"
+                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                made = None
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 

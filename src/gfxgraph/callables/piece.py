@@ -25,6 +25,7 @@ from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.callables.signature import mode_key
 from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
@@ -37,6 +38,7 @@ def arena() -> Arena | None:
     return None if state is None else arena_of(state, torch.cuda.current_device())
 
 
+@unbroken
 def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
 

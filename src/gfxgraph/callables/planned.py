@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import files
 from gfxgraph.callables.adaptive import Adaptive, Store
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.call import Call, RunEagerly
@@ -488,7 +489,7 @@ class Planned:
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
-        Path(path).write_text(self.plan().to_json(), encoding="utf-8")
+        files.write(Path(path), self.plan().to_json())
 
     def why(self) -> str:
         """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""

@@ -7,6 +7,8 @@ Stays out: command line, engines, functions that are captured per signature.
     session.py    one capture: segments, splits, undo
     failures.py, recovery.py
                   a capture that cannot begin, cannot end or dies; cleaning torch up after it
+    holdings.py, blocks.py
+                  what a capture holds of the process and gives back; blocks that an interrupt left
     undo.py, generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape

@@ -17,47 +17,46 @@ from typing import Any
 import torch
 
 _KEYS = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
-_lock = threading.Lock()
-_n_followers = 0
+_lock = threading.RLock()
+_followers: set[int] = set()
 _stock: Any = None
 
 
 class _Here(threading.local):
     """This thread's followers, and what autocast is on for."""
 
-    depth = 0
+    followers: frozenset[int] = frozenset()
     enabled: frozenset[str] = frozenset()
 
 
 _here = _Here()
 
 
-def follow() -> None:
+def follow(holder: object) -> None:
     """A mode begins in this thread, outside of every handler."""
-    global _n_followers, _stock
-    if not _here.depth:
+    global _stock
+    if not _here.followers:
         _here.enabled = frozenset(kind for kind in _KEYS if torch.is_autocast_enabled(kind))
-    _here.depth += 1
+    _here.followers |= {id(holder)}
     with _lock:
-        _n_followers += 1
-        if _n_followers == 1:
+        _followers.add(id(holder))
+        if torch.set_autocast_enabled is not _set_enabled:
             _stock = torch.set_autocast_enabled
             torch.set_autocast_enabled = _set_enabled
 
 
-def leave() -> None:
-    """The mode is over."""
-    global _n_followers
-    _here.depth -= 1
+def leave(holder: object) -> None:
+    """The mode is over; nothing happens where it is known already."""
+    _here.followers -= {id(holder)}
     with _lock:
-        _n_followers -= 1
-        if not _n_followers:
+        _followers.discard(id(holder))
+        if not _followers and torch.set_autocast_enabled is _set_enabled:
             torch.set_autocast_enabled = _stock
 
 
 def _set_enabled(*args: Any) -> None:
     _stock(*args)
-    if _here.depth:
+    if _here.followers:
         kind, is_on = args if len(args) == 2 else ("cuda", *args)
         _here.enabled = _here.enabled | {kind} if is_on else _here.enabled - {kind}
 

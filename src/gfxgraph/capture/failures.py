@@ -68,10 +68,37 @@ def end_error(session: Session, error: RuntimeError) -> CaptureError:
     )
 
 
+def has_ended(session: Session, graph: Any) -> bool:
+    """Whether torch has ended the open segment after all: an interrupt may come before that is noted."""
+    if not session.end_was_tried:
+        return False
+    try:
+        session.state.base.raw_cuda_graph(graph)
+    except RuntimeError:
+        return False
+    return True
+
+
+def end_or_heal(session: Session, graph: Any) -> None:
+    """Throw the open segment away."""
+    was_refused = session.end_was_tried and session.streams.status() is not CaptureStatus.ACTIVE
+    if not was_refused:
+        try:
+            with session.streams.be_on_own():
+                session.streams.join()
+                session.end_was_tried = True
+                session.state.base.capture_end(graph)
+            return
+        except RuntimeError:
+            was_refused = session.end_was_tried
+    heal(session, end_was_refused=was_refused)
+
+
 def heal(session: Session, end_was_refused: bool = False) -> bool:
     """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
     streams = session.streams
+    session.end_was_tried = True
     sides = list(streams.side.values())
     healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
     if not healed and is_lost(streams.own, driver):

@@ -64,8 +64,13 @@ _drawless = _Drawless()
 
 
 def is_drawless() -> bool:
-    """True where captures of this thread are promised to draw nothing."""
+    """Whether captures of this thread draw no random numbers now."""
     return _drawless.is_now
+
+
+def be_drawless(is_so: bool) -> None:
+    """Captures of this thread draw none from now on, where ``is_so``."""
+    _drawless.is_now = is_so
 
 
 @contextmanager
@@ -76,6 +81,24 @@ def drawless(is_so: bool) -> Iterator[None]:
         yield
     finally:
         _drawless.is_now = before
+
+
+_loans: dict[int, tuple[Any, Any, int]] = {}
+"""By device: the default generator's own state, the one it was lent, and where it stood."""
+
+
+def end_loans(device_index: int) -> None:
+    """Give the default generator its own state again; draws that came in between are carried over."""
+    loan = _loans.get(device_index)
+    if loan is None:
+        return
+    own, lent, begun_at = loan
+    torch.cuda.default_generators[device_index].graphsafe_set_state(own)
+    with torch.cuda.stream(torch.cuda.default_stream(device_index)):  # which is never captured
+        drawn = lent.get_offset() - begun_at
+    if drawn:
+        own.set_offset(begun_at + drawn)
+    _loans.pop(device_index, None)
 
 
 @contextmanager
@@ -90,13 +113,9 @@ def kept_out(device_index: int) -> Iterator[None]:
         return
     default = torch.cuda.default_generators[device_index]
     own, lent = default.graphsafe_get_state(), default.clone_state()
-    begun_at = own.get_offset()
+    _loans[device_index] = own, lent, own.get_offset()
     default.graphsafe_set_state(lent)
     try:
         yield
     finally:
-        default.graphsafe_set_state(own)
-        with torch.cuda.stream(torch.cuda.default_stream(device_index)):  # which is never captured
-            drawn = lent.get_offset() - begun_at
-        if drawn:
-            own.set_offset(own.get_offset() + drawn)
+        end_loans(device_index)

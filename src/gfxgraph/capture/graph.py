@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import above, intercept, remedies, turns, validate
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.hooks import bare_launch, one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place
@@ -73,7 +74,6 @@ def bridged_class(base: type) -> type:
         def __init__(self, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> None:
             super().__init__(True)
             state = process.require()
-            self._state = state
             self._keeps_graph = keep_graph
             self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
             self._program: Program | None = None
@@ -91,6 +91,7 @@ def bridged_class(base: type) -> type:
             self._begun_while = 0
             self._guard: above.Guard | None = None
             self._deep: above.DeepCapture | None = None
+            self._state = state  # the last: an object without it has nothing to take down
             state.graphs.add(self)
 
         # -- capture ----------------------------------------------------------------------------------
@@ -124,11 +125,16 @@ def bridged_class(base: type) -> type:
                 pool = self._begin_deep(pool)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
             self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
-            session.begin()
-            if self._deep is not None:
-                session.recorder.holds = []
             self._session = session
-            self._was_reset = False
+            try:
+                session.begin()
+                if self._deep is not None:
+                    session.recorder.holds = []
+                self._was_reset = False
+            except BaseException as error:
+                session.abort(error)
+                self._session = None
+                raise
 
         def capture_end(self) -> None:
             """End the capture; afterwards ``replay`` may be called.
@@ -144,6 +150,7 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
             is_unwinding = self._is_unwinding()
             if session.error is not None:
+                session.abort(None)
                 self._session = None
                 if is_unwinding:
                     return
@@ -161,15 +168,23 @@ def bridged_class(base: type) -> type:
                 session.abort(error)
                 self._session = None
                 raise error
-            self._session = None
             try:
-                program = session.end()
-            except RuntimeError as error:
-                if not is_unwinding:
+                self._ended(session, session.end())
+            except BaseException as error:
+                session.abort(error)
+                self._session = None
+                if self._program is not None:
+                    self._let_go_of_program()
+                    super().reset()
+                if not (is_unwinding and isinstance(error, Exception)):
                     raise
                 process.log.error("while another error was on its way: %s", str(error))
-                return
+
+        def _ended(self, session: Session, program: Program) -> None:
+            """The capture has ended well: replay its program from now on."""
             self._program = program
+            program.note_memory(self._state.graph_memory)
+            self._session = None
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
             self._unvalidated = self._state.validate_replays
@@ -215,7 +230,9 @@ def bridged_class(base: type) -> type:
             def capture_end_pre(self) -> None:
                 """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
                 session = self._session
-                if session is None or not session.is_open:  # called by torch's own capture_end
+                if (
+                    session is None or not session.is_open or session.end_was_tried
+                ):  # called by torch's own capture_end
                     super().capture_end_pre()
                     return
                 self.capture_end()
@@ -287,17 +304,23 @@ def bridged_class(base: type) -> type:
             if self._guard is not None:
                 self._guard.before_replay()
             watch = self._state.watch
-            with one_replay(self), watch.replaying(self) if watch is not None else nullcontext():
+            with watch.replaying(self) if watch is not None else nullcontext():
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
-                    validate.replay_validated(program, self._retire)
+                    self._validated_replay(program)
                 else:
-                    begun = time.perf_counter()
-                    program.run()
-                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                    with one_replay(self):
+                        begun = time.perf_counter()
+                        program.run()
+                        self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
             if self._guard is not None:
                 self._guard.after_replay()
             self._choose_path()
+
+        @unbroken
+        def _validated_replay(self, program: Program) -> None:
+            with one_replay(self):
+                validate.replay_validated(program, self._retire)
 
         def _replay_failed(self, error: RuntimeError) -> None:
             if turns.is_worth_another_try(error):
@@ -384,10 +407,7 @@ def bridged_class(base: type) -> type:
                 self._guard.close()
                 self._guard = None
             if program is not None:
-                self._state.graph_memory.subtract(program.addresses)
-                for address in program.addresses:
-                    if self._state.graph_memory[address] <= 0:
-                        del self._state.graph_memory[address]
+                program.forget_memory(self._state.graph_memory)
 
         def raw_cuda_graph(self) -> int:
             if self._program is not None:
@@ -427,7 +447,7 @@ def bridged_class(base: type) -> type:
 
         def _die(self) -> None:
             session = getattr(self, "_session", None)
-            if session is not None and session.error is None:
+            if session is not None:
                 session.abort(None, dying=self)
             leave_modes()
             state = getattr(self, "_state", None)

@@ -15,7 +15,7 @@ import gc
 import math
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,9 +30,10 @@ from gfxgraph.process import process
 _fake_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _lock = threading.RLock()
-_depth = 0
+_holders: dict[int, turns.Turn] = {}
+"""Captures underway by identity, with their turns: none is counted twice, one that is not there can be left."""
 _undo: list[tuple[Any, str, Any]] = []
-"""Owner, attribute, and what stood there itself; None where it was inherited."""
+"""Owner, attribute, and what stood there itself; None where it was inherited. The first entry is none of them."""
 _stock: dict[str, Any] = {}
 _collects = False
 _guards_draws = False
@@ -62,58 +63,81 @@ def event_new(original: Any) -> Any:
     return __new__
 
 
-def enter(draws: bool = True) -> turns.Turn:
+def enter(holder: object, where: object, draws: bool = True) -> None:
     """A capture begins in this thread, once those of other threads are over.
 
     Args:
+        where: the line that begins it, for reports.
         draws: whether it has the default generator, so that other threads cannot draw meanwhile.
     """
-    global _depth, _collects
+    global _collects
     shield.prepare(torch.cuda.current_device())
-    turn = turns.take(draws)
+    turn = turns.Turn(where=where, draws=draws)
     with _lock:
-        _depth += 1
-        if _depth == 1:
-            # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
+        _holders[id(holder)] = turn  # before it is taken: an interrupt may strike at any line
+    turns.take(turn)
+    with _lock:
+        if not _undo:
             _collects = gc.isenabled()
+            _undo.append((None, "", None))
+            # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
             gc.disable()
             _install()
-    return turn
 
 
-def leave(turn: turns.Turn) -> None:
-    """The capture that began with ``turn`` is over."""
-    global _depth
-    turns.give(turn)
+def leave(holder: object) -> None:
+    """A capture has ended in some thread; nothing happens where it is known already."""
+    _leave([id(holder)])
+
+
+def holders_here() -> frozenset[int]:
+    """This thread's captures."""
+    me = threading.get_ident()
+    return frozenset(holder for holder, turn in list(_holders.items()) if turn.thread == me)
+
+
+def leave_others(known: frozenset[int]) -> None:
+    """This thread's captures are over, but for those that are ``known``."""
+    others = holders_here() - known
+    if others:
+        _leave(others)
+
+
+def _leave(gone: Iterable[int]) -> None:
     with _lock:
-        _depth -= 1
-        if _depth:
+        for holder in gone:
+            if holder in _holders:
+                turns.give(_holders[holder])
+                _holders.pop(holder, None)
+        if _holders or not _undo:
             return
-        for owner, attribute, own in reversed(_undo):
-            if own is None:
-                delattr(owner, attribute)  # it was inherited
-            else:
+        while len(_undo) > 1:  # one that an interrupt stopped is done again
+            owner, attribute, own = _undo[-1]
+            if own is not None:
                 setattr(owner, attribute, own)
-        _undo.clear()
+            elif attribute in vars(owner):
+                delattr(owner, attribute)  # it was inherited
+            _undo.pop()
         _stock.clear()
+        if _collects:
+            gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
+        _undo.clear()
     with turns.unnoticed():
         del dead
-    if _collects:
-        gc.enable()
 
 
 def is_capturing_anywhere() -> bool:
     """True while any thread captures: then some calls, event queries among them, could break that capture."""
-    return _depth > 0
+    return bool(_holders)
 
 
 def keep_until_captures_end(held: Any) -> bool:
     """Hold graphs that are being dropped while a capture is underway; False where none is."""
     with _lock:
-        if _depth:
+        if _holders:
             _graveyard.append(held)
-        return _depth > 0
+        return bool(_holders)
 
 
 def _install() -> None:
@@ -517,7 +541,7 @@ def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any,
 def watch_numbers() -> None:
     """A capture hands out its first number: functions that would take it for a list of ints are to know it."""
     with _lock:
-        if _depth and "sized.Tensor.view" not in _stock:
+        if _holders and "sized.Tensor.view" not in _stock:
             _put_named(sized_targets(stock))
 
 

@@ -35,15 +35,15 @@ _FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ),
 )
 
-_lock = threading.Lock()
-_n_recorders = 0
+_lock = threading.RLock()
+_recorders: set[int] = set()
+"""Recorders that are on some thread's stack of modes, or about to be."""
 
 
 def enter_mode(recorder: Any) -> None:
     """Put a recorder on top of this thread's modes."""
-    global _n_recorders
     with _lock:
-        _n_recorders += 1
+        _recorders.add(id(recorder))
         for name, _, _ in _FLAGS:
             if hasattr(dispatch, name):
                 setattr(dispatch, name, True)
@@ -60,19 +60,60 @@ def leave_modes() -> None:
     over = process.leftover_modes()
     if not over:
         return
-    global _n_recorders
+    there = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+    try:
+        _take_out(over)
+    except BaseException:
+        # Struck half-way: the program's own modes stand where they stood.
+        while _get_current_dispatch_mode() is not None:
+            _pop_mode()
+        for mode in there:
+            _push_mode(mode)
+        _take_out(over)
+        raise
+
+
+class Standing:
+    """The modes that this thread has on its stack."""
+
+    def __init__(self) -> None:
+        self._there = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+
+    def put_back(self) -> None:
+        """Leave every mode that has come since. One that torch knows is left as its own exit leaves it."""
+        while dispatch._len_torch_dispatch_stack() > len(self._there):
+            top = _get_current_dispatch_mode()
+            if getattr(top, "old_dispatch_mode_flags", None):
+                top.__exit__(None, None, None)
+            else:
+                _pop_mode()
+
+
+def _take_out(over: list[Any]) -> None:
     above: list[Any] = []
-    while over and (top := _get_current_dispatch_mode()) is not None:
+    left = list(over)
+    while left and (top := _get_current_dispatch_mode()) is not None:
         mode = _pop_mode()
-        if top in over:
-            over.remove(top)
+        if top in left:
+            left.remove(top)
             with _lock:
-                _n_recorders -= 1
+                _recorders.discard(id(top))
                 _tell_flags(above)
         else:
             above.append(mode)
     for mode in reversed(above):
         _push_mode(mode)
+    over[:] = left
+
+
+def forget_mode(recorder: Any) -> None:
+    """The recorder is not on the stack and never will be."""
+    over = process.leftover_modes()
+    if recorder in over:
+        over.remove(recorder)
+    with _lock:
+        _recorders.discard(id(recorder))
+        _tell_flags([])
 
 
 def _tell_flags(above: list[Any]) -> None:
@@ -81,7 +122,7 @@ def _tell_flags(above: list[Any]) -> None:
     for name, saved_as, adds in _FLAGS:
         if not hasattr(dispatch, name):
             continue
-        flag = _n_recorders > 0 or any(adds(mode) for mode in below)
+        flag = bool(_recorders) or any(adds(mode) for mode in below)
         times = Counter(id(mode) for mode in above)
         for mode in reversed(above):
             # A mode entered twice keeps one flag for each time, the oldest first.

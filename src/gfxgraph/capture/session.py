@@ -11,13 +11,15 @@ A plain capture computes nothing, and programs count on it. A split must launch 
 so that real values exist; what such launches change outside the graph is saved before and put
 back at the end, random generators too.
 
-Invariant: whatever happens between ``begin`` and ``end``, ``_close`` runs once: modes popped,
-autograd threads and the sync debug mode as before, interception off.
+Invariant: a session is open from before torch or the driver has heard of the capture. Whatever is raised from
+then on, at whatever line, ``abort`` ends what is there and gives back what is held (holdings.py); it may be called
+any number of times, and goes on where an interrupt stopped it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -27,12 +29,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import autocasting, failures, intercept, remedies, turns, workspaces
-from gfxgraph.capture.generators import Generators, is_drawless, kept_out
+from gfxgraph.capture import failures, intercept, remedies, turns, workspaces
+from gfxgraph.capture.generators import Generators, end_loans, kept_out
+from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
-from gfxgraph.capture.modes import enter_mode, leave_modes
+from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
@@ -42,7 +45,7 @@ from gfxgraph.capture.structure import flat, written
 from gfxgraph.capture.undo import Undo
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
@@ -98,43 +101,48 @@ class Session:
         self.graph_handle = 0
         """The driver's own handle of the graph that is being captured."""
         self.is_open = False
+        """Torch may be capturing a segment: it has been asked to begin one, and is not known to have ended it."""
+        self.has_begun = False
+        """torch has begun the open segment."""
+        self.end_was_tried = False
+        """torch has been asked to end the open segment."""
+        self._was_opened = False
+        self.outer: Any = None
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
+        self.recorder.paused = True
+        self.holdings = Holdings(self.recorder)
         self._has_entered = False
+        self._is_aborting = self._is_aborted = False
 
     # -- begin and end ------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin the first segment on the user's graph object."""
-        leave_modes()
-        outer = process.active_session()
-        if outer is not None:
-            outer.suspend()
-        # Before the first segment: a collection after its begin could destroy a graph inside it.
-        self._turn = intercept.enter(draws=not is_drawless())
-        self._turn.where = Place(self.begun_at)
         try:
+            for left in [session for session in process.sessions() if session.error is not None]:
+                left.abort(None)  # what an interrupt left of one that had failed
+            leave_modes()
+            self.outer = process.active_session()
+            process.sessions().append(self)
+            if self.outer is not None:
+                self.outer.suspend()
+            self.holdings.take_process(Place(self.begun_at))
             self._open(self.graph_ref(), self.extra)
-        except BaseException:
-            self._forget_graphs()
-            intercept.leave(self._turn)
-            if outer is not None:
-                outer.resume()
+            self.holdings.take_thread()
+            self._has_entered = True
+            self.recorder.paused = False
+        except BaseException as error:
+            self.abort(error)
             raise
-        self.outer = outer
-        process.sessions().append(self)
-        self._saved_multithreading = torch.autograd.is_multithreading_enabled()
-        torch._C._set_multithreading_enabled(False)
-        autocasting.follow()
-        enter_mode(self.recorder)
-        self._has_entered = True
 
     def end(self) -> Program:
         """End the last segment; undo what splits executed; give the program."""
         try:
             with turns.unnoticed():
                 self._end_segment(final=True)
-                self._close()
+                for problem in settle(self._closing()):
+                    raise problem
                 self._finish_program()
         except BaseException as error:
             self.abort(error)
@@ -149,6 +157,9 @@ class Session:
         orders after that: on a busy GPU the next graph replayed could draw other numbers
         (torch's CUDAGeneratorState::capture_prologue).
         """
+        if not self._was_opened:  # a stream that was refused may be another capture's
+            return
+        end_loans(self.streams.own.device_index)
         wait_for(self.state, self.streams.own)
 
     @property
@@ -171,45 +182,58 @@ class Session:
         Args:
             dying: the user's graph object, where its finalizer asks.
         """
-        if self.error is not None:
+        if self._is_aborted or self._is_aborting:
             return
+        if self.error is None:
+            self.error = error if error is not None else RuntimeError("abandoned")
+            if self._has_entered:
+                self.state.counters.add("capture_failed")
         self._dying = dying
-        self.error = error if error is not None else RuntimeError("abandoned")
+        self._is_aborting = True
         try:
+            self.recorder.paused = True
             with turns.unnoticed():
-                if self.is_open:
-                    self._discard_segment()
-                self._close()
-        except RuntimeError as second:
-            # The first error is the one to see.
-            process.log.error("while leaving a failed capture: %s", str(second))
+                problems = settle([self._discard_segment, *self._closing(), self._forget_graphs, self._leave_stream])
+            for second in problems:  # the first error is the one to see
+                process.log.error("while leaving a failed capture: %s", str(second))
+            self._is_aborted = True
         finally:
-            self._forget_graphs()
+            self._is_aborting = False
             self._dying = None
-            remedies.leave_stream(self.streams.own)
-            self.state.counters.add("capture_failed")
 
-    def _close(self) -> None:
-        if not self._has_entered:
-            return
+    def _closing(self) -> list[Callable[[], None]]:
+        """The steps by which a capture is left, well or not; the session is known as open until the last."""
+        return [
+            *self.holdings.give_back(),
+            self._settle_random_states,
+            self.holdings.give_turn,
+            self._put_back,
+            self._let_go,
+            self._resume_outer,
+            self._leave_stack,
+        ]
+
+    def _put_back(self) -> None:
+        self.undo.put_back(self.streams.own)
+
+    def _let_go(self) -> None:
         self._has_entered = False
-        self.recorder.paused = True
-        process.leftover_modes().append(self.recorder)
-        leave_modes()
-        autocasting.leave()
-        torch._C._set_multithreading_enabled(self._saved_multithreading)
-        self._settle_random_states()
-        intercept.leave(self._turn)
+        self.recorder.let_go()
+        self.streams.let_go()
+
+    def _resume_outer(self) -> None:
+        if self.outer is not None:
+            self.outer.resume()
+            self.outer = None
+
+    def _leave_stack(self) -> None:
         stack = process.sessions()
-        if self in stack:
+        while self in stack:
             stack.remove(self)
-        try:
-            self.undo.put_back(self.streams.own)
-        finally:
-            self.recorder.let_go()
-            self.streams.let_go()
-            if self.outer is not None:
-                self.outer.resume()
+
+    def _leave_stream(self) -> None:
+        if self._was_opened:
+            remedies.leave_stream(self.streams.own)
 
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
@@ -228,26 +252,24 @@ class Session:
         failures.refuse_busy_pool(self)
         self.segment_graph = graph
         workspaces.note(self.streams.own, self.graph_ref())
-        try:
-            with self.streams.be_on_own():
-                if extra is not None:
-                    with kept_out(self.streams.own.device_index):
-                        base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
-                else:
-                    for state in self.generators.states():
-                        base.register_generator_state(graph, state)
-                    base.capture_begin(graph, self.pool_id, self.mode)
-        except BaseException:
-            failures.heal(self)
-            raise
+        self.has_begun = self.end_was_tried = False
+        self.is_open = self._was_opened = True
+        with self.streams.be_on_own():
+            if extra is not None:
+                with kept_out(self.streams.own.device_index):
+                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+            else:
+                for state in self.generators.states():
+                    base.register_generator_state(graph, state)
+                base.capture_begin(graph, self.pool_id, self.mode)
+        self.has_begun = True
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
         if self.state.driver is not None:
             self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
-        self.is_open = True
-        self._sync_debug(True)
+        self._refuse_waits()
         self.streams.fork()
 
     def _end_segment(self, final: bool = False) -> None:
@@ -260,20 +282,23 @@ class Session:
         if self.streams.status() is CaptureStatus.INVALIDATED:
             recorder.note_opaque_of_the_dead(self.graph_handle)
         live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
-        self._is_over()
+        self.holdings.allow_waits()
         is_users = graph is self.graph_ref()
         try:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
                 with self.streams.be_on_own():
+                    self.end_was_tried = True
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
             is_healed = failures.heal(self, end_was_refused=True)
+            self._is_over()
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
                 raise failures.end_error(self, error) from error
             process.log.debug("capture_end failed: %s", error)
             graph = None
+        self._is_over()
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
@@ -303,7 +328,6 @@ class Session:
         self.is_open = False
         if self.has_users_pool:
             self.state.recording.pop(tuple(self.pool_id), None)
-        self._sync_debug(False)
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
@@ -314,16 +338,18 @@ class Session:
             step.instantiate()
 
     def _discard_segment(self) -> None:
-        self._is_over()
+        """End what torch may be capturing, from wherever its begin or its end was left."""
+        if not self.is_open:
+            return
+        self.holdings.allow_waits()
         graph = self.segment_graph
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                with self.streams.be_on_own():
-                    self.streams.join()
-                    self.state.base.capture_end(graph)
-            except (RuntimeError, DriverError):
-                failures.heal(self, end_was_refused=True)
+            if not self.has_begun and self.state.driver is not None:
+                failures.heal(self)
+            elif not failures.has_ended(self, graph):
+                failures.end_or_heal(self, graph)
+        self._is_over()
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: go on in another one."""
@@ -335,8 +361,8 @@ class Session:
 
     def suspend(self) -> None:
         """Make room for a capture inside this one."""
-        self.recorder.paused = True
         try:
+            self.recorder.paused = True
             with self.streams.be_on_own():
                 self._end_segment()
         except BaseException as error:
@@ -344,14 +370,14 @@ class Session:
             raise
 
     def resume(self) -> None:
-        if self.error is None:
+        if self.error is None and not self.is_open:
             try:
                 with self.streams.be_on_own():
                     self._open(self.new_graph())
+                self.recorder.paused = False
             except BaseException as error:
                 self.abort(error)
                 raise
-            self.recorder.paused = False
 
     def new_graph(self) -> Any:
         return self.state.base(keep_graph=True)
@@ -400,8 +426,8 @@ class Session:
         if self.policy is OnUnsafe.RAISE:
             return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
-        self.recorder.paused = True
         try:
+            self.recorder.paused = True
             # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
             with self.streams.be_on_own():
                 self._end_segment()
@@ -411,11 +437,10 @@ class Session:
                     self._add(step)
                 self.n_executed = len(self.program.steps)
                 self._open(self.new_graph())
+            self.recorder.paused = not self._has_entered
         except BaseException as error:
             self.abort(error)
             raise
-        finally:
-            self.recorder.paused = not self._has_entered
         return out
 
     def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
@@ -551,24 +576,15 @@ class Session:
             return lambda: 0
         return driver.frontier_reader(stream)
 
-    def _sync_debug(self, on: bool) -> None:
-        # Raises at hidden waits before they reach the driver. It is process-wide: where other
-        # threads run, they would be refused their own waits, so there the table must do.
-        if on:
-            import threading
-
-            if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
-                self._saved_debug = torch.cuda.get_sync_debug_mode()
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that the mode is a prototype
-                    torch._C._cuda_set_sync_debug_mode(2)
-        elif getattr(self, "_saved_debug", None) is not None:
-            torch._C._cuda_set_sync_debug_mode(self._saved_debug)
-            self._saved_debug = None
+    def _refuse_waits(self) -> None:
+        # The mode is process-wide: where other threads run, they would be refused their own waits, so there the
+        # table of unsafe operations must do.
+        if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
+            self.holdings.refuse_waits()
 
     def make_room_for_threads(self) -> None:
         """A thread is about to be started inside the capture: it must be free to wait for its own work."""
-        self._sync_debug(False)
+        self.holdings.allow_waits()
 
     def _pin_externals(self) -> None:
         self.program.externals.update(self.recorder.externals)
@@ -589,7 +605,6 @@ class Session:
             # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
-        graph_memory.update(program.addresses)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         self.recorder.externals = {}

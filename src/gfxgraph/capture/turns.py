@@ -57,9 +57,8 @@ class Turn:
     """Whether the default generator is in capture mode meanwhile, so that nobody else can draw."""
 
 
-def take(draws: bool = True) -> Turn:
+def take(turn: Turn) -> None:
     """Begin a turn when those of other threads are over."""
-    turn = Turn(draws=draws)
     with _changed:
         is_alone = _wait()
         turn.begun = time.monotonic()
@@ -71,7 +70,6 @@ def take(draws: bool = True) -> Turn:
             "in both are not safe then",
             level=logging.INFO,
         )
-    return turn
 
 
 def underway() -> list[Turn]:

@@ -15,11 +15,13 @@ Source: measured exact on an H200 (torch 2.11, 60 nodes, 36 us a node) and on re
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 
+from gfxgraph.capture.holdings import settle
 from gfxgraph.capture.steps import Running, SegmentStep
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
@@ -203,6 +205,5 @@ def _by_switching(
 def _switch_on(graph_exec: int, nodes: list[int]) -> None:
     driver = process.require().driver
     assert driver is not None
-    for node in nodes:
-        with suppress(DriverError):  # the device may be gone; the first error is the one to see
-            driver.set_node_enabled(graph_exec, node, True)
+    # The device may be gone; the first error is the one to see.
+    settle(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes)

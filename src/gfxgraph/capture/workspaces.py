@@ -60,7 +60,7 @@ class _Block:
 
 _streams: dict[int, _Captured] = {}
 """By the stream's handle."""
-_lock = threading.Lock()
+_lock = threading.RLock()
 _replaced: Callable[[], Any] | None = None
 _in_place: Callable[[], Any] | None = None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _contract, _guarded, _watched
+from gfxgraph.cli import _contract, _guarded, _handshake, _watched
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.faults import HANG_LIMIT_S
 from gfxgraph.errors import ActivationError
@@ -156,6 +156,8 @@ def command(
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
+    if program.is_command:
+        _handshake.refuse_deaf(argv, environment)
     watched = _watched.wanted(coverage, coverage_table, min_coverage, report_file, bool(settings.simulate))
     if preload or watched.is_any:
         # lazily: other commands start without it

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gfxgraph import files
+
 T = TypeVar("T")
 
 
@@ -33,16 +35,24 @@ def load(
     # Beside the bytecode; where that is read-only, in a folder that only this user can write.
     places = [
         Path(__file__).parent / "__pycache__" / file_name,
-        Path.home() / ".cache" / "gfxgraph" / file_name,
+        *([home / ".cache" / "gfxgraph" / file_name] if (home := _home()) is not None else []),
     ]
     for path in places:
         try:
-            return understand(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
+            return understand(files.read_json(path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             continue
     plain = read()
     _store(plain, name, places)
     return understand(plain)
+
+
+def _home() -> Path | None:
+    """The user's home; None where nobody knows it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def _fingerprint(version: int, folders: Sequence[Path]) -> str:
@@ -58,17 +68,12 @@ def _state(folder: Path) -> str:
 
 
 def _store(plain: Any, name: str, places: Sequence[Path]) -> None:
-    import tempfile  # takes longer to import than the rest of this file, and is needed once
-
     for path in places:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            files.new_folder(path.parent)
             for old in path.parent.glob(f"{name}.*.json"):
                 old.unlink(missing_ok=True)
-            # Written aside and renamed: another process may be reading.
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-                json.dump(plain, file, ensure_ascii=False)
-            os.replace(file.name, path)
+            files.write(path, json.dumps(plain, ensure_ascii=False))
             return
         except OSError:
             continue

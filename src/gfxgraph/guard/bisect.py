@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.capture import validate
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import Env, run_tape
@@ -279,7 +279,7 @@ def write_script(
         for setup in _setups(kind):
             text = script(kind, title, setup, given, window, aliases, results, _tolerance(values, culprit))
             if _shows(text, kind):
-                target.write_text(text, encoding="utf-8")
+                files.write(target, text)
                 return target, len(window)
     return None
 
@@ -362,7 +362,7 @@ def _shows(text: str, kind: FaultKind) -> bool:
     """Run a script in a process of its own; True where the fault shows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trial.py"
-        path.write_text(text, encoding="utf-8")
+        files.write(path, text)
         try:
             run = subprocess.run(
                 [sys.executable, str(path)],

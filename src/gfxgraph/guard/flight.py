@@ -16,13 +16,12 @@ import json
 import mmap
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.core import flight
 from gfxgraph.core.faults import NodeInfo
 from gfxgraph.core.flight import Page, Phase
@@ -39,10 +38,10 @@ class FlightRecorder:
         self.is_supervised = is_supervised
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
-        self.folder.mkdir(parents=True, mode=0o700)
+        files.new_folder(self.folder, 0o700)
         path = self.folder / flight.RECORDER_FILE
-        path.write_bytes(b"\0" * flight.PAGE_NBYTES)
-        with path.open("r+b") as file:
+        files.write(path, b"\0" * flight.PAGE_NBYTES)
+        with path.open("r+b") as file:  # ours, made just now
             self._map = mmap.mmap(file.fileno(), flight.PAGE_NBYTES)
         self.page = Page(self._owner)
         self._write(self.page)
@@ -85,10 +84,7 @@ class FlightRecorder:
         self._map[: len(data)] = data
 
     def _save(self, name: str, table: object) -> None:
-        # Written beside and renamed: a reader never sees half a file. Threads replay graphs at the same time.
-        temporary = self.folder / f".{name}.{threading.get_ident():x}"
-        temporary.write_text(json.dumps(table), encoding="utf-8")
-        temporary.replace(self.folder / name)
+        files.write(self.folder / name, json.dumps(table))
 
 
 _recorder: FlightRecorder | None = None
@@ -99,13 +95,15 @@ def recorder() -> FlightRecorder | None:
     global _recorder
     if _recorder is not None and _recorder._owner == os.getpid():
         return _recorder
-    home, is_supervised = _home()
+    home = None
     try:
+        home, is_supervised = _home()
         if not is_supervised:
             sweep(home)
         _recorder = FlightRecorder(home, is_supervised=is_supervised)
     except OSError as error:
-        process.require().report("guard_without_recorder", f"{home}: {error.strerror}", "flight recorder")
+        why = f"{home or error.filename}: {error.strerror}"
+        process.require().report("guard_without_recorder", why, "flight recorder")
         return None
     atexit.register(_recorder.close)
     return _recorder

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import inspect
-import os
+import secrets
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.capture.memory import all_segments
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -106,10 +106,10 @@ def build() -> Path:
     source = SOURCE.read_bytes()
     folder = config.state_folder() / "build"
     target = folder / f"redzones-{hashlib.sha256(source).hexdigest()[:12]}.so"
-    if target.exists():
+    if files.is_private(target):
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    files.new_folder(folder, 0o700)
+    temporary = target.with_suffix(f".{secrets.token_hex(8)}.tmp")
     command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-o", str(temporary), str(SOURCE), "-ldl"]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -117,5 +117,8 @@ def build() -> Path:
         raise CaptureError("red_zones_unavailable", why=f"g++ could not be run: {error}") from error
     if made.returncode:
         raise CaptureError("red_zones_unavailable", why="g++ failed", quote=made.stderr.strip())
-    temporary.replace(target)  # several processes may build at once
+    temporary.chmod(0o700)
+    files.move(temporary, target)  # several processes may build at once
+    if not files.is_private(target):
+        raise CaptureError("red_zones_unavailable", why=f"others may write to {target} or its folder")
     return target

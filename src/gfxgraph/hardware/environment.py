@@ -6,12 +6,11 @@ An environment comes from this machine (``detect``), from a file recorded on ano
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.errors import ConfigError
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.device import override_for
@@ -102,7 +101,7 @@ def load(path: Path) -> Environment:
         ConfigError: `environment_unreadable`.
     """
     try:
-        data = json.loads(path.read_text())
+        data = files.parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError("environment_unreadable", path=path, problem=error) from error
     return from_dict(data, str(path))

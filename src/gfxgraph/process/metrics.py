@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gfxgraph import files
 from gfxgraph.process import process
 from gfxgraph.process.health import stats as current
 
@@ -99,10 +100,8 @@ def file_in(folder: str, pid: int | None = None) -> Path:
 def write(folder: str, stats: Mapping[str, Any] | None = None) -> None:
     """Replace this process's file, whole: nobody reads half of it."""
     target = file_in(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = target.with_suffix(f".{os.getpid()}.tmp")
-    made.write_text(metrics_text(stats, {"pid": str(os.getpid())}), encoding="utf-8")
-    os.replace(made, target)
+    files.new_folder(target.parent)
+    files.write(target, metrics_text(stats, {"pid": str(os.getpid())}))
 
 
 def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[Family]:
@@ -114,9 +113,9 @@ def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[
         if not pid.isdigit() or not alive(int(pid)):
             continue
         try:
-            text = path.read_text(encoding="utf-8")
+            text = files.read_inside(folder, path.name, files.MOST_NBYTES).decode("utf-8", "replace")
         except OSError:
-            continue  # it ended just now
+            continue  # it ended just now, or is none of ours
         for metric in parse(text):
             known = found.get(metric.name)
             samples = (known.samples if known else ()) + metric.samples

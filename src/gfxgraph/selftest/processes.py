@@ -30,6 +30,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 import gfxgraph
+from gfxgraph import files
 
 WORKER = "gfxgraph.selftest.worker"
 FOLDER_PREFIX = "gfxgraph-selftest-"
@@ -140,7 +141,7 @@ class _Process:
         # A folder of its own: runtimes write dumps into the current one.
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True)
         self._answer, self._log = (Path(self._folder.name) / name for name in ("result.json", "log"))
-        with self._log.open("wb") as file:
+        with files.create(self._log) as file:
             # A group of its own, so that what it started goes with it.
             self._child = subprocess.Popen(
                 [sys.executable, "-m", WORKER, "--wait", module],
@@ -335,7 +336,7 @@ def import_all(module: str) -> None:
 def _become(folder: str, log: str) -> None:
     os.setsid()
     os.chdir(folder)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = files.open_own(Path(log), is_emptied=True)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
@@ -347,7 +348,7 @@ def _become(folder: str, log: str) -> None:
 def _left_in(answer: Path, log: Path) -> tuple[dict[str, Any], list[str]]:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     try:
-        found = json.loads(answer.read_text(encoding="utf-8"))
+        found = files.read_json(answer)
     except (OSError, ValueError):
         return {}, lines  # the process ended before it could say anything
     return (found if isinstance(found, dict) else {}), lines

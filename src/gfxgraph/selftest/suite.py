@@ -17,7 +17,6 @@ The report holds no user name, host name or path of the machine: it is meant to 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import gfxgraph
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.environment import Environment, detect
@@ -200,9 +199,9 @@ class Suite:
                 "not_passed": [result.name for result in results if result.is_bad],
                 "skipped": {r.name: r.reason for r in results if r.outcome is Outcome.SKIP},
             },
-            "environment": environment.as_dict(),
+            "environment": environment.as_dict() | {"environ": config.reported(environment.environ)},
             "device": self.device,
-            "variables": config.gpu_variables(),
+            "variables": config.reported(config.gpu_variables()),
             "defects": [{"id": row.id, "status": row.status} for row in defects.applicable(environment)],
             "decisions": {
                 reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
@@ -249,15 +248,7 @@ class Suite:
 def write(report: Mapping[str, Any], path: Path) -> None:
     """Write the report as JSON, whole or not at all: the machine may stop at any moment."""
     text = json.dumps(report, indent=2, ensure_ascii=False, default=str) + "\n"
-    if not (path.is_file() or not path.exists()):
-        path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
-        return
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    files.write(path, text, is_lasting=True)
 
 
 def _total(all_stats: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import gfxgraph
+from gfxgraph import files
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware.device import device_info
 from gfxgraph.process import process
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
-    path.write_text(json.dumps(result, default=str), encoding="utf-8")
+    files.write(path, json.dumps(result, default=str))
 
 
 def run(asked: argparse.Namespace) -> int:

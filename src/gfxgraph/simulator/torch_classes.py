@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from gfxgraph import files
 from gfxgraph.simulator.arena import watch
 from gfxgraph.simulator.device import Capture, Event, Refused, Stream
 from gfxgraph.simulator.generators import ReplayDraw, SimGenerator, State
@@ -486,7 +487,7 @@ class SimCUDAGraphBase:
             for node in self._graph.nodes:
                 lines.append(f'"{node.handle:#x}" [label="{node.name}"];')
                 lines += [f'"{parent.handle:#x}" -> "{node.handle:#x}";' for parent in node.parents]
-            Path(debug_path).write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
+            files.write(Path(debug_path), "\n".join([*lines, "}", ""]))
 
     @staticmethod
     def generator_of(generator: Any) -> Any:

@@ -9,7 +9,6 @@ not be begun or ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -192,7 +191,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
     from gfxgraph.callables.training import training
-    from gfxgraph.capture import intercept, remedies, watch, workspaces
+    from gfxgraph.capture import blocks, intercept, remedies, watch, workspaces
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import takeover
     from gfxgraph.guard import for_capture
@@ -224,8 +223,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
-    bridge.replace(torch.cuda.graph, "__enter__", _enter_of_graph(torch, torch.cuda.graph.__enter__))
-    bridge.replace(torch.cuda.graph, "__exit__", _exit_of_graph(torch, torch.cuda.graph.__exit__))
+    bridge.replace(torch.cuda.graph, "__enter__", blocks.enter_of_graph(torch.cuda.graph.__enter__))
+    bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
     bridge.undo.append(training.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
@@ -243,31 +242,3 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         settings.on_unsafe,
         state.validate_replays,
     )
-
-
-def _enter_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __enter__(self: Any) -> Any:
-        before = torch.cuda.current_stream()
-        try:
-            return original(self)
-        except BaseException:
-            # The capture stream is made current before capture_begin, which raised: no __exit__ follows.
-            if torch.cuda.current_stream() != before:
-                torch.cuda.set_stream(before)
-            raise
-
-    return __enter__
-
-
-def _exit_of_graph(torch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __exit__(self: Any, *args: Any) -> Any:
-        capture_stream = getattr(self, "capture_stream", None)
-        try:
-            return original(self, *args)
-        except BaseException:
-            # Up to torch 2.14 an error in capture_end leaves the capture stream current.
-            if capture_stream is not None and torch.cuda.current_stream() == capture_stream:
-                self.stream_ctx.__exit__(*args)
-            raise
-
-    return __exit__

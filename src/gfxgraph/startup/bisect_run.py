@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import files
 from gfxgraph.capture import graph, validate
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.places import place
@@ -57,7 +58,7 @@ class Watch:
         self.end(asdict(bisection) | {"script": str(bisection.script) if bisection.script else None})
 
     def end(self, table: dict[str, Any]) -> None:
-        self.result.write_text(json.dumps(table), encoding="utf-8")
+        files.write(self.result, json.dumps(table))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(STATUS_FOUND)
@@ -67,7 +68,7 @@ class NotedProgress(Progress):
     """Progress in a file beside the result, which tells after any death what was running."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_WRONLY)
+        self._file = files.open_own(path)
         self.call = 0
         self.last: dict[str, Any] = {}
 

@@ -6,8 +6,9 @@ import atexit
 import json
 import os
 import sys
+from pathlib import Path
 
-from gfxgraph import config
+from gfxgraph import config, files
 
 VARIABLE = "GFXGRAPH_STATS"
 TO_STDERR = "-"
@@ -32,7 +33,6 @@ def _write(target: str, owner: int) -> None:
         return
     try:
         # One write of one line in append mode: processes that end together do not mix their lines.
-        with open(target, "a", encoding="utf-8") as file:
-            file.write(line)
+        files.append(Path(target), line)
     except OSError as error:
         sys.stderr.write(f"gfxgraph: statistics not written to {target}: {error.strerror}\n{line}")

@@ -16,7 +16,6 @@ Endings (AMD's three, by version of ROCm):
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import resource
@@ -34,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.core import flight
 from gfxgraph.core.faults import HANG_LIMIT_S, Fault, NodeInfo, RuntimeWords, read_words
 from gfxgraph.core.flight import Page, Phase
@@ -96,7 +95,7 @@ def recordings(home: Path) -> list[Recording]:
     found = []
     for folder in home.glob(f"{flight.PREFIX}*"):
         with suppress(OSError):
-            page = flight.unpack((folder / flight.RECORDER_FILE).read_bytes())
+            page = flight.unpack(files.read(folder / flight.RECORDER_FILE))
             if page is not None:
                 found.append(Recording(folder, page))
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)
@@ -123,7 +122,7 @@ def supervise(
         extra_report: more to say once the program has ended, from the folder with its recorders.
     """
     home = config.state_folder(environment) / "flight" / f"run-{os.getpid()}-{time.time_ns():x}"
-    home.mkdir(parents=True, mode=0o700)
+    files.new_folder(home, 0o700)
     try:
         command = argv(home) if callable(argv) else argv
         return _Supervisor(command, environment | {VARIABLE: str(home)}, home, limit_s, write).run(extra_report)
@@ -264,6 +263,6 @@ def end_as(status: int) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return files.read_json(path)
     except (OSError, ValueError):
         return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gfxgraph.cli import _handshake
 from gfxgraph.cli.run import Program, split, wanted
 from gfxgraph.startup.environment import first_on_path
 
@@ -258,3 +259,21 @@ def test_first_on_path():
     assert first_on_path(Path("/s"), "") == "/s"
     assert first_on_path(Path("/s"), "/a::/b") == "/s:/a::/b"
     assert first_on_path(Path("/s"), "/s:/a") == "/s:/a"
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S", "-Es"])
+def test_a_python_that_does_not_hear_is_refused(sandbox, option):
+    """A Python that ignores its environment would run with nothing active: it is asked first, and not run."""
+    script = sandbox.script("print('ran')\n")
+    done = sandbox.gfxgraph("run", "--", "env", "python", option, str(script))
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("nothing_active: ") and option in done.stderr
+
+
+def test_question():
+    """The question takes the program's place, after the interpreter's own options; other commands are not asked."""
+    asked = _handshake.question(["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u", "x.py", "-I"])
+    assert asked is not None and asked[:-2] == ["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u"]
+    assert _handshake.question(["python3", "-m", "tool"])[:-2] == ["python3"]
+    for command in (["sh", "-c", "python x.py"], ["torchrun", "x.py"], ["engine", "python"]):
+        assert _handshake.question(command) is None

@@ -45,6 +45,7 @@ from gfxgraph.callables.facts import overlap, span, writes_of
 from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.graph import TORCH_VERSION
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 
@@ -433,6 +434,7 @@ def _of_kind(named: list[Any], kind: type) -> list[Any]:
 # -- torch.cuda.make_graphed_callables --------------------------------------------------------------------------
 
 
+@unbroken
 def make_graphed_callables(
     callables: Any,
     sample_args: Any,

@@ -1,0 +1,81 @@
+"""``with torch.cuda.graph(...)``: a block that is left by an error or an interrupt leaves nothing open.
+
+Problem: up to torch 2.14 an error in ``capture_begin`` or ``capture_end`` leaves the capture stream current. And
+an interrupt may strike before the first line of ``__exit__``: then nobody ends the capture, and all that the
+program does afterwards goes into it.
+
+Idea: the context manager holds a watch. Entered and left as usual it does nothing; where the manager is dropped
+without having been left, which is when the interrupt has been handled, it ends the capture.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gfxgraph.capture.holdings import Surroundings
+from gfxgraph.process import process
+
+
+class _Watch:
+    """What one block opened."""
+
+    _is_over = True
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._before = getattr(graph, "_session", None)
+        self._around = Surroundings()
+        self._thread = threading.get_ident()
+        self._is_over = False
+
+    def close(self) -> None:
+        """End the capture, if the block's is still open, and leave the thread as the block found it."""
+        session = getattr(self._graph, "_session", None)
+        if session is not None and session is not self._before and session in process.sessions():
+            session.abort(None)
+        self.leave()
+        self._around.put_back()
+
+    def leave(self) -> None:
+        self._is_over = True
+        self._graph = self._before = None
+
+    def __del__(self) -> None:
+        if not self._is_over and self._thread == threading.get_ident() and not sys.is_finalizing():
+            self.close()
+
+
+def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.cuda.graph.__enter__`` under watch."""
+
+    def __enter__(self: Any) -> Any:
+        watch = _Watch(self.cuda_graph)
+        try:
+            result = original(self)
+            self._gfxgraph_watch = watch
+            return result
+        except BaseException:
+            watch.close()
+            raise
+
+    return __enter__
+
+
+def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.cuda.graph.__exit__`` under watch."""
+
+    def __exit__(self: Any, *args: Any) -> Any:
+        try:
+            result = original(self, *args)
+            self.__dict__.pop("_gfxgraph_watch").leave()
+            return result
+        except BaseException:
+            watch = self.__dict__.get("_gfxgraph_watch")
+            if watch is not None:
+                watch.close()
+            raise
+
+    return __exit__

@@ -1,0 +1,431 @@
+"""Failures at every position: calls of the driver, interrupts at each line of ours, real signals at random times.
+
+Run whole, it writes what it counted:  python -m tests.property.faults [--seconds N] [--cuda] [--out FILE]
+A part of it is in `make test` (test_faults.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import json
+import os
+import platform
+import random
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+import gfxgraph
+from gfxgraph.errors import DriverError
+from gfxgraph.process import process
+
+OURS = os.path.dirname(gfxgraph.__file__) + os.sep
+SIMULATOR = OURS + "simulator" + os.sep
+STOCK = (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled, torch.cuda.CUDAGraph)
+
+
+# -- programs -----------------------------------------------------------------------------------------
+
+
+def program(x: Any) -> Any:
+    y = x * 2 + 1
+    return y + y.relu().sum()
+
+
+def captured(body: Callable[[], Any]) -> tuple[Any, Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = body()
+    return graph, out
+
+
+def capture(x: Any, kept: dict[str, Any]) -> None:
+    captured(lambda: program(x))
+
+
+def replay(x: Any, kept: dict[str, Any]) -> None:
+    kept["graph"].replay()
+
+
+def split(x: Any, kept: dict[str, Any]) -> None:
+    def body() -> Any:
+        doubled = x * 2
+        return doubled + 1 if doubled.sum() > 0 else doubled
+
+    captured(body)[0].replay()
+
+
+def nested(x: Any, kept: dict[str, Any]) -> None:
+    captured(lambda: (program(x), captured(lambda: x + 1), x * 3))
+
+
+def random_numbers(x: Any, kept: dict[str, Any]) -> None:
+    captured(lambda: x + torch.rand_like(x))[0].replay()
+
+
+def clean_up(x: Any, kept: dict[str, Any]) -> None:
+    graph, _ = captured(lambda: program(x))
+    graph.replay()
+    graph.reset()
+    del graph
+    gc.collect()
+
+
+def graphed_first(x: Any, kept: dict[str, Any]) -> None:
+    made = gfxgraph.graphed(program, assume_pure=True)
+    for _ in range(4):
+        made(x)
+
+
+def graphed_replay(x: Any, kept: dict[str, Any]) -> None:
+    kept["graphed"](x)
+
+
+def graphed_traced(x: Any, kept: dict[str, Any]) -> None:
+    made = gfxgraph.graphed(program)
+    for _ in range(4):
+        made(x)
+
+
+def training(x: Any, kept: dict[str, Any]) -> None:
+    model = kept["model"]
+    stepped = torch.cuda.make_graphed_callables(model, (x.clone().requires_grad_(),))
+    stepped(x.clone().requires_grad_()).sum().backward()
+
+
+FAST = (capture, replay, split, nested, random_numbers, clean_up, graphed_first, graphed_replay)
+SLOW = (training, graphed_traced)
+
+
+def before(scenario: Callable[..., None], x: Any) -> dict[str, Any]:
+    """What a scenario stands on, made without a failure."""
+    kept: dict[str, Any] = {}
+    kept["graph"], kept["out"] = captured(lambda: program(x))
+    kept["graph"].replay()
+    if scenario is graphed_replay:
+        kept["graphed"] = gfxgraph.graphed(program, assume_pure=True)
+        for _ in range(4):
+            kept["graphed"](x)
+    if scenario is training:
+        kept["model"] = torch.nn.Linear(8, 8).cuda()
+    return kept
+
+
+def faults_left(x: Any, kept: dict[str, Any]) -> list[str]:
+    """What is wrong with the process afterwards."""
+    bad: list[str] = []
+    try:
+        if torch.cuda.is_current_stream_capturing():
+            bad.append("the current stream is capturing")
+        if torch.cuda.current_stream() != torch.cuda.default_stream():
+            bad.append("another stream is current")
+        if process.sessions():
+            bad.append("a capture is open")
+        if (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled) != STOCK[:3]:
+            bad.append("torch's names are replaced")
+        if not gc.isenabled():
+            bad.append("the collector is off")
+        if torch.cuda.get_sync_debug_mode():
+            bad.append("waits are refused")
+        if not torch.autograd.is_multithreading_enabled() or not torch.is_grad_enabled():
+            bad.append("autograd is restricted")
+        if _get_current_dispatch_mode() is not None or _get_current_function_mode() is not None:
+            bad.append("a mode is left on")
+        wanted = program(x)
+        graph, out = captured(lambda: program(x))
+        graph.replay()
+        if not torch.equal(out, wanted):
+            bad.append("a later capture is wrong")
+        x.add_(1)
+        wanted = program(x)
+        kept["graph"].replay()
+        graph.replay()
+        if not torch.equal(kept["out"], wanted) or not torch.equal(out, wanted):
+            bad.append("a later replay is wrong")
+        torch.rand(2, device="cuda")
+        if "graphed" in kept and not all(torch.equal(kept["graphed"](x + i), program(x + i)) for i in range(2)):
+            bad.append("the callable is wrong")
+        x.zero_()
+    except BaseException as error:
+        bad.append(f"later use raises {type(error).__name__}: {str(error).splitlines()[:1]}")
+    return bad
+
+
+# -- interrupts at lines --------------------------------------------------------------------------------
+
+
+def _is_ours(code: Any) -> bool:
+    return code.co_filename.startswith(OURS) and not code.co_filename.startswith(SIMULATOR)
+
+
+class Lines:
+    """Raises at the ``nth`` time that a line of ours is reached; counts them all where ``target`` is None."""
+
+    def __init__(self, target: tuple[str, int] | None = None, nth: int = 1, kind: type = KeyboardInterrupt) -> None:
+        self.target, self.left, self.kind = target, nth, kind
+        self.seen: collections.Counter[tuple[str, int]] = collections.Counter()
+
+    def __call__(self, frame: Any, event: str, _: Any) -> Any:
+        return self._line if _is_ours(frame.f_code) else None
+
+    def _line(self, frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            here = frame.f_code.co_filename, frame.f_lineno
+            if self.target is None:
+                self.seen[here] += 1
+            elif here == self.target:
+                self.left -= 1
+                if not self.left:
+                    sys.settrace(None)
+                    raise self.kind("at a line")
+        return self._line
+
+    def run(self, call: Callable[[], None]) -> None:
+        sys.settrace(self)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+
+
+def lines_of(scenario: Callable[..., None], most_hits: int) -> list[tuple[tuple[str, int], int]]:
+    """Every line of ours that the scenario reaches, with which time."""
+    gc.collect()
+    gc.freeze()  # what is there now is not looked through at each position
+    x = torch.ones(8, device="cuda")
+    kept = before(scenario, x)
+    seen: collections.Counter[tuple[str, int]] = collections.Counter()
+    for _ in range(2):  # the first fills caches
+        counting = Lines()
+        counting.run(lambda: scenario(x, kept))
+        seen |= counting.seen
+    return [(line, nth) for line, n in sorted(seen.items()) for nth in range(1, min(n, most_hits) + 1)]
+
+
+def interrupted(scenario: Callable[..., None], line: tuple[str, int], nth: int, kind: type) -> tuple[bool, list[str]]:
+    """Whether the line was reached, and what is wrong afterwards."""
+    x = torch.ones(8, device="cuda")
+    kept = before(scenario, x)
+    planted = Lines(line, nth, kind)
+    other: list[str] = []
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        planted.run(lambda: scenario(x, kept))
+    except (KeyboardInterrupt, MemoryError, RuntimeError):
+        pass
+    except Exception as error:
+        other.append(f"the program sees {type(error).__name__}: {error}")
+    finally:
+        sys.unraisablehook = hook
+    gc.collect()
+    return planted.left == 0, other + faults_left(x, kept)
+
+
+# -- failing driver calls -------------------------------------------------------------------------------
+
+_GIVES_STATUS = frozenset({"launch", "apply", "copy"})
+
+
+class FailingDriver:
+    """A driver whose ``nth`` call fails, those of the calls and objects that it hands out included."""
+
+    def __init__(self, real: Any, nth: int = 0) -> None:
+        self._real, self._nth = real, nth
+        self.n = 0
+        self.struck = ""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return self._failing(name, found) if callable(found) else found
+
+    def _strikes(self, name: str) -> bool:
+        self.n += 1
+        if self.n == self._nth:
+            self.struck = name
+        return self.n == self._nth
+
+    def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self._strikes(name):
+                if name == "device_copier.copy":
+                    return 2
+                raise DriverError(
+                    "driver_call_failed", api=f"hip({name})", status="hipErrorUnknown", number=999, detail=""
+                )
+            made = call(*(a._real if isinstance(a, _Handed) else a for a in args), **kwargs)
+            if name in ("node_counter", "frontier_reader", "device_copier"):
+                return self._failing(f"{name}.copy" if name == "device_copier" else f"{name}()", made)
+            return _Handed(made, name, self) if name in ("patcher", "copy_kernel", "joined") else made
+
+        return called
+
+
+class _Handed:
+    """An object that the driver has made."""
+
+    def __init__(self, real: Any, name: str, driver: FailingDriver) -> None:
+        self.__dict__.update(_real=real, _name=name, _driver=driver)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if isinstance(found, (types.MethodType, types.FunctionType, types.BuiltinFunctionType)):
+            if self._name == "joined" and name == "launch":
+                return lambda: 2 if self._driver._strikes("joined.launch") else found()
+            return self._driver._failing(f"{self._name}.{name}", found)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real, name, value)
+
+
+def with_failing_driver(scenario: Callable[..., None], nth: int) -> tuple[str, list[str]]:
+    """Which call was made to fail ("" where there were fewer), and what is wrong afterwards."""
+    x = torch.ones(8, device="cuda")
+    kept = before(scenario, x)
+    state = process.require()
+    real = state.driver
+    driver = FailingDriver(real, nth)
+    state.driver = driver
+    try:
+        scenario(x, kept)
+    except RuntimeError:
+        pass
+    finally:
+        state.driver = real
+        driver._nth = 0
+    gc.collect()
+    return driver.struck, faults_left(x, kept)
+
+
+# -- signals ----------------------------------------------------------------------------------------------
+
+
+def _handler(number: int, frame: Any) -> None:
+    """Real torch is C++ where the simulator is Python: an interrupt waits until that has returned."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(SIMULATOR):
+            signal.setitimer(signal.ITIMER_REAL, 2e-5)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def signals(wanted: int, seconds: float, seed: int = 0) -> dict[str, Any]:
+    """Interrupt captures and replays at random times until ``wanted`` interrupts have struck."""
+    saved = signal.signal(signal.SIGALRM, _handler)
+    rng = random.Random(seed)
+    x = torch.ones(8, device="cuda")
+    kept = before(capture, x)
+    jobs = (capture, split, replay, nested)
+    took = {job: _seconds(lambda job=job: job(x, kept)) for job in jobs}  # type: ignore[misc]
+    struck = n = 0
+    end = time.monotonic() + seconds
+    try:
+        while struck < wanted and time.monotonic() < end:
+            n += 1
+            job = jobs[n % len(jobs)]
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.random() * took[job] * 1.2 + 1e-5)
+                job(x, kept)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                struck += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            bad = faults_left(x, kept)
+            if bad:
+                return {"survived": struck, "runs": n, "then": bad}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, saved)
+    return {"survived": struck, "runs": n, "then": []}
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    call()
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+# -- whole --------------------------------------------------------------------------------------------------
+
+
+def _again(cuda: bool) -> None:
+    gfxgraph.disable()
+    gfxgraph.enable(allow_cuda=True) if cuda else gfxgraph.enable(simulate="hip", validate=False)
+
+
+def positions(cuda: bool, deadline: float, kinds: tuple[type, ...]) -> Iterator[tuple[str, str, bool, list[str]]]:
+    """(scenario, position, struck, faults left) for each position in turn."""
+    for scenario in (*FAST, *SLOW):
+        for nth in range(1, 100_000):
+            struck, bad = with_failing_driver(scenario, nth)
+            if not struck or time.monotonic() > deadline:
+                break
+            yield scenario.__name__, f"driver call {nth}: {struck}", True, bad
+            if bad:
+                _again(cuda)
+        for kind in kinds:
+            for line, nth in lines_of(scenario, 1 if scenario in SLOW else 2):
+                if time.monotonic() > deadline:
+                    break
+                struck, bad = interrupted(scenario, line, nth, kind)
+                where = f"{kind.__name__} at {line[0].removeprefix(OURS)}:{line[1]}, time {nth}"
+                yield scenario.__name__, where, struck, bad
+                if bad:
+                    _again(cuda)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--signals", type=int, default=1000)
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    _again(asked.cuda)
+    if asked.only:
+        global FAST, SLOW
+        FAST, SLOW = tuple(s for s in (*FAST, *SLOW) if s.__name__ in asked.only.split(",")), ()
+    deadline = time.monotonic() + asked.seconds
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    broken = []
+    for scenario, position, struck, bad in positions(asked.cuda, deadline, (KeyboardInterrupt, MemoryError)):
+        what = "driver calls" if position.startswith("driver") else position.split()[0]
+        counts[scenario][what] += struck
+        if bad:
+            counts[scenario][f"{what}, then broken"] += 1
+            broken.append({"scenario": scenario, "position": position, "then": bad})
+            print(scenario, position, bad, file=sys.stderr, flush=True)
+    survived = signals(asked.signals, 600)
+    result = {
+        "device": torch.cuda.get_device_name() if asked.cuda else "none (simulator, hip)",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "positions": {name: dict(found) for name, found in counts.items()},
+        "n_positions": sum(n for found in counts.values() for what, n in found.items() if "broken" not in what),
+        "broken": broken,
+        "ran_out_of_time": time.monotonic() > deadline,
+        "signals": survived,
+    }
+    text = json.dumps(result, indent=1) + "\n"
+    print(text)
+    if asked.out is not None:
+        asked.out.write_text(text, encoding="utf-8")
+    return 1 if broken or survived["then"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

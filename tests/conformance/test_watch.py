@@ -45,9 +45,9 @@ def reports(platform):
 def watched(platform):
     """A watch on this process."""
     state = process.require()
-    state.watch = watch.Watch(state, LIMIT_S)
-    yield state.watch
-    state.watch.stop()
+    state.hang_watch = watch.Watch(state, LIMIT_S)
+    yield state.hang_watch
+    state.hang_watch.stop()
 
 
 def captured(body):
@@ -111,7 +111,7 @@ def test_off_is_off(platform):
     graph, _ = captured(lambda: torch.ones(4, device="cuda") + 1)
     for _ in range(5):
         graph.replay()
-    assert process.require().watch is None and graph._left > 0
+    assert process.require().hang_watch is None and graph._left > 0
     assert not [thread for thread in threading.enumerate() if thread.name == "gfxgraph-watch"]
 
 
@@ -122,10 +122,10 @@ def test_the_table_and_the_setting_switch_it_on(platform):
         state.settings = replace(state.settings, watch=asked)
         state.decisions = replace(state.decisions, replay_timeout_s=table)
         stop = watch.start(state)
-        assert (state.watch.limit_s if stop is not None else None) == limit
+        assert (state.hang_watch.limit_s if stop is not None else None) == limit
         if stop is not None:
             stop()
-            state.watch = None
+            state.hang_watch = None
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------

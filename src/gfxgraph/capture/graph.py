@@ -303,7 +303,7 @@ def bridged_class(base: type) -> type:
             remedies.before_replay()
             if self._guard is not None:
                 self._guard.before_replay()
-            watch = self._state.watch
+            watch = self._state.hang_watch
             with watch.replaying(self) if watch is not None else nullcontext():
                 if self._unvalidated > 0:
                     self._unvalidated -= 1
@@ -354,7 +354,7 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            checked = self._unvalidated or self._state.decisions.join_copies or self._state.watch is not None
+            checked = self._unvalidated or self._state.decisions.join_copies or self._state.is_watched
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:

@@ -228,5 +228,5 @@ def start(state: process.Process) -> Any:
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:
         return None
-    state.watch = Watch(state, float(limit))
-    return state.watch.stop
+    state.hang_watch = Watch(state, float(limit))
+    return state.hang_watch.stop

@@ -79,7 +79,7 @@ class Process:
     """By device: the kernel that copies small tensors; None where it cannot be had."""
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
-    watch: Any = None
+    hang_watch: Any = None
     """Reports captures and replays that do not end (capture/watch.py); None where nobody asked for it."""
     why_not_joined: str = ""
     """Why they may not, where that is so."""
@@ -97,6 +97,11 @@ class Process:
     graph_memory: Counter[int] = field(default_factory=Counter)
     """Addresses where captures left results. Tensors there are not pinned by other captures: engines
     count on a pool's memory being reused."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody is told of each replay, so that none takes the fast path."""
+        return self.watch is not None or self.hang_watch is not None
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
         """Count an event; log it the first time."""

@@ -122,7 +122,9 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
     where = str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1)))
-    guards = tuple(question.text() for question in step.questions) if isinstance(step, ReadStep) else ()
+    guards = (
+        tuple(question.text(program.numbers) for question in step.questions) if isinstance(step, ReadStep) else ()
+    )
     return Step(kind, op, where, why_unsafe(op), rewrite(op), guards)
 
 

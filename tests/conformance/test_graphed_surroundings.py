@@ -295,3 +295,89 @@ def test_a_constant_that_each_call_leaves_is_put_back():
         box.last = "other" if i > 2 else box.last
         x = X()
         assert torch.equal(g(x), x * 2) and box.last == "f", i
+
+
+class _Thing:
+    kind = 1.0
+
+    @property
+    def total(self):
+        return self.k + self.kind
+
+
+class _Other(_Thing):
+    kind = 7.0
+
+
+class _Mapped:
+    """Has other names for some attributes, as configurations of transformers do."""
+
+    table = {"short": "long"}  # noqa: RUF012
+
+    def __init__(self):
+        self.long, self._given = 2.0, 3.0
+
+    @property
+    def given(self):
+        return self._given
+
+    def __getattribute__(self, name):
+        if name != "table" and name in super().__getattribute__("table"):
+            name = super().__getattribute__("table")[name]
+        return super().__getattribute__(name)
+
+
+class _Scaled(nn.Module):
+    scale = 1.0
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class _ScaledMore(_Scaled):
+    def forward(self, x):
+        return x * self.scale + 100
+
+
+def test_objects_in_every_way():
+    """Attributes stored, added, taken away, found in the class or by another name; another class; another dict."""
+    thing, mapped, module, x = _Thing(), _Mapped(), _Scaled(), X()
+    thing.k = 1.0
+
+    def f(x):
+        y = x * thing.k * thing.total + (10.0 if hasattr(thing, "extra") else 0.0)
+        y = y * mapped.short + mapped.given + (20.0 if hasattr(mapped, "more") else 0.0)
+        return module(y)
+
+    def store(value):
+        thing.k = value
+
+    for i in range(40):  # CPython specialises the store
+        store(float(i))
+    changes = [
+        lambda: store(5.0),
+        lambda: setattr(thing, "extra", None),
+        lambda: delattr(thing, "extra"),
+        lambda: setattr(thing, "kind", 9.0),
+        lambda: delattr(thing, "kind"),
+        lambda: setattr(thing, "__class__", _Other),
+        lambda: setattr(thing, "__dict__", {"k": 11.0}),
+        lambda: setattr(mapped, "long", 4.0),
+        lambda: setattr(mapped, "_given", 6.0),
+        lambda: setattr(mapped, "more", 1),
+        lambda: setattr(_Mapped, "table", {"short": "_given"}),
+        lambda: mapped.table.update(given="long"),
+        lambda: setattr(module, "scale", 3.0),
+        lambda: setattr(module, "__class__", _ScaledMore),
+    ]
+    g = gfxgraph.graphed(f)
+    was = _Mapped.table
+    try:
+        for i, change in enumerate([lambda: None, *changes]):
+            change()
+            for _ in range(3):
+                assert torch.equal(g(x), f(x)), f"change {i}"
+    finally:
+        _Mapped.table = was
+    assert set(g.stats()["eager"]) == {"warm-up"}
+    assert g.stats()["replays"] >= len(changes)

@@ -5,11 +5,12 @@ function read on the way and checks it at each call with its tree of guards: exa
 of 16 layers, a hundred replays' worth. Idea: Dynamo says *what* was read; that none of it has changed can be known
 for far less. The tree is walked once, and each object in it is given to the cheapest sound watch that there is:
 
-    dicts, modules, packages   numbers or watchers of CPython (dicts.py): nothing, or one comparison
-    plain objects, classes, functions, cells, the user's own globals
+    dicts, those of objects, modules, classes and packages among them
+                               numbers or watchers of CPython (dicts.py): nothing, or one word
+    functions, cells, the class of an object, tensors from outside
+                               words of memory, all compared in one call (words.py)
+    slots, lists, the user's own globals, and what the two above cannot tell
                                the very attribute that was read, compared by identity at each call
-    lists                      their items, likewise
-    tensors from outside       one call into torch for dtypes, sizes, strides, and one for addresses
     anything else              no watch: Dynamo's guards are asked at each call
 
 A watch that says "maybe" costs one evaluation of Dynamo's guards; a change that matters to none of them (another
@@ -23,15 +24,8 @@ Source: measured (Dynamo's tree: 158 us on CPython 3.12 and torch 2.11, 454 us o
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import enum
-import gc
 import inspect
 import itertools
-import operator
-import re
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,22 +33,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import HAS_TAGS, Watched, watched
+from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
+from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch
+from gfxgraph.callables.trace.words import Words, words_of
 
-_ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
-_ITEM = re.compile(r"\[([^\[\]]+)\]$")
-_PLAINLY = re.compile(r"^object\.__getattribute__\(.*, '(\w+)'\)$")
-_CLASS_DICT = re.compile(r"^dict\((.*)\.__dict__\)$")
-_DEFAULTS = re.compile(r"\.(__defaults__|__kwdefaults__)\[")
-_CONTAINS = re.compile(r"___dict_contains\('([^']+)',")
-_LACKS = re.compile(r"not hasattr\(.*, '(\w+)'\)")
-_FIXED = (
-    int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
-    types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
-    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
-)  # fmt: skip
-"""What cannot change in itself; what it holds is looked at on its own."""
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 
@@ -107,6 +89,8 @@ class World:
         """What Dynamo takes for granted: class, name of an attribute, its value."""
         self._hooks: list[tuple[Any, ...]] | None = None
         """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
+        self._kinds: list[tuple[Any, type]] = []
+        """Likewise: an object, and its class."""
         self._find_tensors(given)
         self.rearm(given)
 
@@ -126,6 +110,8 @@ class World:
     def is_stale(self) -> bool:
         """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
         if self._hooks is not None and self._hooks != _hooks_for_all():
+            return True
+        if any(type(owner) is not kind for owner, kind in self._kinds):
             return True
         return any(_held(owner, name) is not value for owner, name, value in self.granted)
 
@@ -191,12 +177,12 @@ class World:
 
     def rearm(self, given: Mapping[str, Any]) -> None:
         """Watch what was read as it is now."""
-        watch = _Watch({**self._names, "L": given}, self._parsed)
+        watch = Watch({**self._names, "L": given}, self._parsed, self.code)
         try:
             watch.walk(self.guards.root)
-        except _Unwatchable as what:
+        except Unwatchable as what:
             self.unwatched = str(what)
-        self.reads_inside_arguments = watch.inside
+        self.reads_inside_arguments, self._kinds = watch.inside, watch.kinds
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
@@ -209,268 +195,54 @@ class World:
                     watch.attribute(owner, name, value)
                 if isinstance(value, list | dict):
                     watch.content(value)
-        except _Unwatchable as what:
+        except Unwatchable as what:
             self.unwatched = str(what)
-        kept: Watched | None = None
-        if not self.unwatched and watch.dicts:
+        kept = None
+        if HAS_TAGS:
+            watch.words += [tag_of(each) for each in watch.dicts.values()]
+            watch.held += watch.dicts.values()
+        elif not self.unwatched and watch.dicts:
             kept = watched(watch.dicts.values(), watch.keys)
             if kept is None:
                 self.unwatched = "a dict (this Python has no watchers left)"
-        if self.unwatched:
-            self.is_same = _never
-            return
+        self.is_same = _never if self.unwatched else self._function(watch, kept)
+
+    def _function(self, watch: Watch, kept: Any) -> Callable[[], bool]:
+        """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
-        if kept is not None:
-            names["dicts_are_same"] = kept.is_same
-            lines.insert(0, "if not dicts_are_same(): return False")
-        if self._device:
+        first, behind, asked = list(watch.words), [], []
+        for tensor in self._device:
+            found = words_of(tensor)
+            if found is None:
+                asked.append(tensor)
+            else:
+                first += found[0]
+                behind += found[1]
+                watch.held.append(found[2])
+        before = []
+        if isinstance(kept, Watchers):
+            names["kept"] = kept
+            before.append("if kept.has_changed: return False")
+        for phase in (first, behind):
+            if phase:
+                words = Words(phase)
+                name = f"words{len(before)}"
+                names |= {name: words.now, f"{name}_seen": words.seen}
+                before.append(f"if {name}() != {name}_seen: return False")
+        if asked:
+            check = torch._C._dynamo.guards.TensorGuards(
+                *asked, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
             names.update(
-                same_addresses=same_addresses, check=self._check, tensors=self._device,
-                addresses=self._addresses, positions=self._positions,
+                same_addresses=same_addresses, check=check, tensors=asked,
+                addresses=[t.data_ptr() for t in asked], positions=list(range(len(asked))),
             )  # fmt: skip
             lines.append("if not same_addresses(tensors, addresses, positions) or not check(*tensors): return False")
         for i, (tensor, value) in enumerate(self._values):
             names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
             lines.append(f"if not equal(host{i}, value{i}): return False")
-        self.is_same = _function(lines, names)
-
-
-class _Unwatchable(Exception):
-    """No watch is known for this."""
-
-
-class _Watch:
-    """The walk over one tree of guards: what to compare at each call, and which dicts to watch."""
-
-    def __init__(self, scope: dict[str, Any], parsed: dict[str, Any]) -> None:
-        self._scope = scope
-        self._parsed = parsed
-        self.dicts: dict[int, dict[Any, Any]] = {}
-        self.keys: dict[int, set[str]] = {}
-        """Of modules' own dicts, the names that were read or looked for: no other store matters."""
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {}
-        self.inside = ""
-        self.classes: set[type] = set()
-        """Of the objects and modules that were read."""
-        self.functions: set[types.FunctionType] = set()
-        """That were read or called."""
-        self._done: set[Any] = set()
-        self._n = 0
-
-    def walk(self, root: Any) -> None:
-        for manager in root.get_child_managers():
-            source = manager.get_source()
-            if source == "G":  # the root's own globals, which hold what Dynamo put there
-                for inner in _children(manager):
-                    self._node(inner, None)
-            elif source in ("L['args']", "L['kwargs']"):
-                self._argument(manager)
-            else:
-                self._node(manager, None)
-
-    def _argument(self, manager: Any) -> None:
-        """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
-        value = self._value(manager)
-        for inner in _children(manager):
-            if isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
-                self._argument(inner)
-            elif isinstance(value, tuple):  # named
-                self._argument(inner)
-            elif isinstance(value, (torch.dtype, torch.device, torch.Size)):
-                continue
-            elif _is_field(value, inner.get_source()):
-                self._argument(inner)
-            else:
-                self.inside = self.inside or inner.get_source()
-
-    def _evaluate(self, source: str) -> Any:
-        code = self._parsed.get(source)
-        if code is None:
-            code = self._parsed[source] = compile(source, "<source>", "eval")
-        return eval(code, self._scope)
-
-    def _value(self, manager: Any) -> Any:
-        try:
-            return self._evaluate(manager.get_source())
-        except Exception as error:  # noqa: BLE001  whatever an attribute's own code raises: it is asked in full then
-            raise _Unwatchable(f"{manager.get_source()} ({type(error).__name__})") from error
-
-    def _node(self, manager: Any, parent: Any) -> None:
-        source = manager.get_source()
-        value = self._value(manager)
-        if parent is not None and parent is not value:
-            if self._value(manager) is not value and not _CLASS_DICT.match(source):
-                self._computed(parent, source, value)
-                return
-            self._child(parent, source, value)
-        of_class = _CLASS_DICT.match(source)
-        if of_class:  # a copy made for the guard: the class itself is what is read
-            owner = self._evaluate(of_class.group(1))
-            if not isinstance(owner, type):
-                raise _Unwatchable(source)
-            if _leaves(manager, "DICT_CONTAINS"):
-                self._compare(("length", id(owner)), owner, None, f"len(vars({{0}})) != {len(vars(owner))}")
-            for inner in _children(manager):
-                found = _ITEM.search(inner.get_source())
-                key = _literal(found.group(1)) if found else None
-                if not isinstance(key, str):
-                    raise _Unwatchable(inner.get_source())
-                held = self._value(inner)
-                self._compare((id(owner), key), owner, held, f"vars({{0}}).get({key!r}) is not {{1}}")
-                self._node(inner, None)
-            return
-        holder = self._holder(source, value)
-        if holder is None:
-            self._itself(value, manager, source)
-        elif not _is_users(holder):
-            self._own_dict(holder, manager)
-        for inner in _children(manager):
-            self._node(inner, value if holder is None else holder)
-
-    def _holder(self, source: str, value: Any) -> Any:
-        """The object whose own dict ``value`` is; None for any other value."""
-        if not source.endswith(".__dict__") or not isinstance(value, dict):
-            return None
-        return self._evaluate(source.removesuffix(".__dict__"))
-
-    def _own_dict(self, holder: Any, manager: Any) -> None:
-        if isinstance(holder, nn.Module | types.ModuleType) or HAS_TAGS:
-            self.dicts[id(vars(holder))] = vars(holder)
-            looked_for = [part for leaf in manager.get_leaf_guards() for part in leaf.verbose_code_parts()]
-            names = [found.group(1) if (found := _CONTAINS.search(part)) else None for part in looked_for]
-            if None in names:  # its length, say: every store matters
-                self.keys[id(vars(holder))] = _Every()
-            else:
-                self.keys.setdefault(id(vars(holder)), set()).update(name for name in names if name is not None)
-        elif _leaves(manager, "DICT_CONTAINS"):
-            self._compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
-
-    def _itself(self, value: Any, manager: Any, source: str) -> None:
-        """What may change in the object itself."""
-        if isinstance(value, types.MethodType):
-            self.classes.add(type(value.__self__))
-            if isinstance(value.__func__, types.FunctionType):
-                self.functions.add(value.__func__)
-        if isinstance(value, types.FunctionType):
-            self.functions.add(value)
-        if isinstance(value, type):
-            self.classes.add(value)
-        if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
-            return
-        self.classes.add(type(value))
-        if isinstance(value, dict):
-            self.dicts[id(value)] = value
-        elif isinstance(value, nn.Module) or (isinstance(value, types.ModuleType) and not _is_users(value)):
-            self.dicts[id(vars(value))] = vars(value)
-            self.keys.setdefault(id(vars(value)), set())
-            if _leaves(manager, "NO_HASATTR"):
-                self.keys[id(vars(value))] = _Every()
-        elif isinstance(value, types.ModuleType):
-            return  # name by name
-        elif isinstance(value, list):
-            self._items(value)
-        elif isinstance(value, set):
-            self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
-        elif type(value) is object:
-            return
-        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
-            self._compare(("type", id(value)), value, type(value), "type({0}) is not {1}")
-            for leaf in _leaves(manager, "NO_HASATTR"):
-                lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
-                if not lacking:
-                    raise _Unwatchable(f"{source} {leaf.verbose_code_parts()}")
-                for name in lacking:
-                    self._compare(("lacks", id(value), name), value, None, f"hasattr({{0}}, {name!r})")
-            if HAS_TAGS and isinstance(getattr(value, "__dict__", None), dict):
-                self.dicts[id(vars(value))] = vars(value)
-        else:
-            raise _Unwatchable(f"{source}, a {type(value).__qualname__}")
-
-    def of_class(self, owner: type, name: str) -> None:
-        """Watch what instances of a class find under a name: in the dicts of all its bases."""
-        for base in owner.__mro__:
-            if base.__module__ != "builtins":
-                (own,) = (each for each in gc.get_referents(base.__dict__) if isinstance(each, dict))
-                self.dicts[id(own)] = own
-                self.keys.setdefault(id(own), set()).add(name)
-
-    def content(self, value: list[Any] | dict[Any, Any]) -> None:
-        """Watch what a container holds."""
-        if isinstance(value, list):
-            self._items(value)
-        else:
-            self.dicts[id(value)] = value
-
-    def _items(self, value: list[Any]) -> None:
-        if id(value) not in self._done:
-            self._done.add(id(value))
-            kept, items = self._name(value), self._name(tuple(value))
-            self.names.update(all_=all, map_=map, is_=operator.is_)
-            self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
-
-    def _child(self, parent: Any, source: str, value: Any) -> None:
-        """That ``parent`` still leads to ``value``."""
-        if isinstance(parent, (*_FIXED, dict, list)):
-            return  # it cannot change, or is watched as a whole
-        if _CLASS_DICT.match(source):
-            return  # the class's items are compared
-        of_function = _DEFAULTS.search(source)
-        if of_function and isinstance(parent, types.FunctionType):
-            name = of_function.group(1)
-            self._compare((id(parent), name), parent, getattr(parent, name), f"{{0}}.{name} is not {{1}}")
-            return
-        if isinstance(parent, types.CellType):
-            self._compare(("cell", id(parent)), parent, value, "{0}.cell_contents is not {1}")
-            return
-        if source.startswith("type(") and type(parent) is value:
-            self._compare(("type", id(parent)), parent, value, "type({0}) is not {1}")
-            return
-        found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
-        name = found.group(1) if found else _literal_item(source)  # an item: of the object's own dict
-        if not isinstance(name, str) or not name.isidentifier():
-            raise _Unwatchable(f"{source} of a {type(parent).__qualname__}")
-        if name == "__dict__":
-            return
-        if isinstance(parent, types.ModuleType) and _is_users(parent):
-            self._compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
-        elif not isinstance(parent, nn.Module | types.ModuleType) or vars(parent).get(name, _NOTHING) is not value:
-            self.attribute(parent, name, value)
-        else:
-            self.keys.setdefault(id(vars(parent)), set()).add(name)
-
-    def _computed(self, parent: Any, source: str, value: Any) -> None:
-        """An attribute that its class computes anew each time: compared by value, where it has one."""
-        found = _ATTRIBUTE.search(source)
-        if not found or not _is_constant(value):
-            raise _Unwatchable(f"{source}, which is computed each time")
-        self._compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
-
-    def attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Compare an attribute at each call."""
-        if isinstance(owner, type) or _is_plain(owner):
-            self._compare((id(owner), name), owner, value, f"{{0}}.{name} is not {{1}}")
-        else:
-            self.names["plainly"] = object.__getattribute__
-            self._compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
-
-    def _compare(self, key: Any, owner: Any, value: Any, differs: str) -> None:
-        if key in self._done:
-            return
-        self._done.add(key)
-        self.lines.append(f"if {differs.format(self._name(owner), self._name(value))}: return False")
-
-    def _name(self, value: Any) -> str:
-        name = f"v{id(value)}"
-        self.names[name] = value
-        return name
-
-
-class _Every(set[str]):
-    """Every name there is."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
+        names["held"] = (watch.held, self._device)
+        return _function([*before, *lines], names)
 
 
 _FOR_ALL = [
@@ -507,7 +279,7 @@ def _granted(
             elif name in named and isinstance(value, _DATA) and not name.startswith("__"):
                 yield kind, name, value
     for function in called:
-        if _PACKAGES.search(function.__code__.co_filename):
+        if PACKAGES.search(function.__code__.co_filename):
             continue  # nobody gives a library's function other defaults
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
@@ -521,65 +293,8 @@ _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)
 
 
-def _is_field(value: Any, source: str) -> bool:
-    """True where ``source`` reads a dataclass's field: those are compared as parts of the argument's tree."""
-    found = _ATTRIBUTE.search(source)
-    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not found:
-        return False
-    return found.group(1) in ("__dict__", "__class__", *(field.name for field in dataclasses.fields(value)))
-
-
-def _is_constant(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return all(_is_constant(item) for item in value)
-    return value is None or type(value) in (bool, int, float, str)
-
-
 def _never() -> bool:
     return False
-
-
-def _is_plain(owner: Any) -> bool:
-    """Whether reading an attribute runs no code of the object's class."""
-    kind = type(owner)
-    reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
-    return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
-
-
-def _children(manager: Any) -> Iterator[Any]:
-    if hasattr(manager, "get_key_value_managers"):
-        for pair in manager.get_key_value_managers().values():
-            yield from (each for each in pair if each is not None)
-    yield from manager.get_child_managers()
-
-
-def _leaves(manager: Any, kind: str) -> list[Any]:
-    return [leaf for leaf in manager.get_leaf_guards() if type(leaf).__name__ == kind]
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-
-
-def _literal_item(source: str) -> Any:
-    found = _ITEM.search(source)
-    return _literal(found.group(1)) if found else None
-
-
-_PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
-
-
-def _is_users(module: Any) -> bool:
-    """True for the program's own modules, whose globals may change all the time for reasons of their own."""
-    if not isinstance(module, types.ModuleType):
-        return False
-    where = getattr(module, "__file__", None)
-    if where is None:
-        return module.__name__ not in sys.builtin_module_names
-    return not _PACKAGES.search(where)
 
 
 def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:

@@ -1,0 +1,463 @@
+"""The walk over a tree of Dynamo's guards: what is to be watched so that none of them can have changed unseen.
+
+Each node is an object or an attribute that the trace read. It is given to the cheapest sound watch that there is
+(world.py lists them); what no watch is known for makes the world one whose guards are asked at each call.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import dis
+import enum
+import gc
+import inspect
+import operator
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gfxgraph.callables.trace.dicts import sees_attributes
+from gfxgraph.callables.trace.words import word_of
+
+_ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
+_ITEM = re.compile(r"\[([^\[\]]+)\]$")
+_PLAINLY = re.compile(r"^object\.__getattribute__\(.*, '(\w+)'\)$")
+_CLASS_DICT = re.compile(r"^dict\((.*)\.__dict__\)$")
+_DEFAULTS = re.compile(r"\.(__defaults__|__kwdefaults__)\[")
+_CONTAINS = re.compile(r"___dict_contains\('([^']+)',")
+_LACKS = re.compile(r"not hasattr\(.*, '(\w+)'\)")
+_FIXED = (
+    int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
+    types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
+    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
+)  # fmt: skip
+"""What cannot change in itself; what it holds is looked at on its own."""
+_NOTHING = object()
+_NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+_READS_ONE = [[step.opname for step in dis.get_instructions(each)] for each in (lambda self: self.name,)]
+
+
+class Unwatchable(Exception):
+    """No watch is known for this."""
+
+
+class Watch:
+    """The walk over one tree of guards: what to compare at each call, and which dicts to watch."""
+
+    def __init__(self, scope: dict[str, Any], parsed: dict[str, Any], code: frozenset[Any]) -> None:
+        self._scope = scope
+        self._code = code
+        self._parsed = parsed
+        self.dicts: dict[int, dict[Any, Any]] = {}
+        self.keys: dict[int, set[str]] = {}
+        """The names that were read or looked for in each: no other store matters."""
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.words: list[int] = []
+        """Addresses of words in what is held."""
+        self.held: list[Any] = []
+        self.kinds: list[tuple[Any, type]] = []
+        """Objects whose class may be set, and their classes."""
+        self.inside = ""
+        self.classes: set[type] = set()
+        """Of the objects and modules that were read."""
+        self.functions: set[types.FunctionType] = set()
+        """That were read or called."""
+        self._done: set[Any] = set()
+        self._n = 0
+
+    def walk(self, root: Any) -> None:
+        for manager in root.get_child_managers():
+            source = manager.get_source()
+            if source == "G":  # the root's own globals, which hold what Dynamo put there
+                for inner in _children(manager):
+                    self._node(inner, None)
+            elif source in ("L['args']", "L['kwargs']"):
+                self._argument(manager)
+            else:
+                self._node(manager, None)
+
+    def _argument(self, manager: Any) -> None:
+        """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
+        value = self._value(manager)
+        for inner in _children(manager):
+            if isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
+                self._argument(inner)
+            elif isinstance(value, tuple):  # named
+                self._argument(inner)
+            elif isinstance(value, (torch.dtype, torch.device, torch.Size)):
+                continue
+            elif _is_field(value, inner.get_source()):
+                self._argument(inner)
+            else:
+                self.inside = self.inside or inner.get_source()
+
+    def _evaluate(self, source: str) -> Any:
+        code = self._parsed.get(source)
+        if code is None:
+            code = self._parsed[source] = compile(source, "<source>", "eval")
+        return eval(code, self._scope)
+
+    def _value(self, manager: Any) -> Any:
+        try:
+            return self._evaluate(manager.get_source())
+        except Exception as error:  # noqa: BLE001  whatever an attribute's own code raises: it is asked in full then
+            raise Unwatchable(f"{manager.get_source()} ({type(error).__name__})") from error
+
+    def _node(self, manager: Any, parent: Any) -> None:
+        source = manager.get_source()
+        if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
+            if self._is_there(parent, source):
+                return
+        value = self._value(manager)
+        if parent is not None and parent is not value:
+            if self._value(manager) is not value and not _CLASS_DICT.match(source):
+                self._computed(parent, source, value)
+                return
+            self._child(parent, source, value)
+        of_class = _CLASS_DICT.match(source)
+        if of_class:  # a copy made for the guard: the class itself is what is read
+            owner = self._evaluate(of_class.group(1))
+            if not isinstance(owner, type):
+                raise Unwatchable(source)
+            own = _dict_of(owner)
+            for leaf in _leaves(manager, "DICT_CONTAINS"):
+                self.watch(own, _looked_for(leaf))
+            for inner in _children(manager):
+                found = _ITEM.search(inner.get_source())
+                key = _literal(found.group(1)) if found else None
+                if not isinstance(key, str):
+                    raise Unwatchable(inner.get_source())
+                self.watch(own, (key,))
+                self._node(inner, None)
+            return
+        holder = self._holder(source, value)
+        if holder is None:
+            self._itself(value, manager, source)
+        elif not _is_users(holder):
+            self._own_dict(holder, manager)
+        for inner in _children(manager):
+            self._node(inner, value if holder is None else holder)
+
+    def _holder(self, source: str, value: Any) -> Any:
+        """The object whose own dict ``value`` is; None for any other value."""
+        if not source.endswith(".__dict__") or not isinstance(value, dict):
+            return None
+        return self._evaluate(source.removesuffix(".__dict__"))
+
+    def _own_dict(self, holder: Any, manager: Any) -> None:
+        own = self._told(holder)
+        if own is not None:
+            for leaf in manager.get_leaf_guards():
+                self.watch(own, _looked_for(leaf))
+        elif _leaves(manager, "DICT_CONTAINS"):
+            self._compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
+
+    def watch(self, each: dict[Any, Any], names: Iterable[str] | None) -> None:
+        """Watch a dict: what it holds under some names, or all of it."""
+        self.dicts[id(each)] = each
+        if names is None:
+            self.keys[id(each)] = _Every()
+        else:
+            self.keys.setdefault(id(each), set()).update(names)
+
+    def _told(self, owner: Any) -> dict[str, Any] | None:
+        """An object's own dict, which is watched from now on; None where stores to attributes go unseen."""
+        is_module = isinstance(owner, types.ModuleType)
+        if _is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
+            return None
+        own = getattr(owner, "__dict__", None)
+        if not isinstance(own, dict):
+            return None
+        self.watch(own, ())
+        if not is_module:
+            self._word("dict", owner, own, "{0}.__dict__ is not {1}")
+        return own
+
+    def _itself(self, value: Any, manager: Any, source: str) -> None:
+        """What may change in the object itself."""
+        if isinstance(value, types.MethodType):
+            self.classes.add(type(value.__self__))
+            if isinstance(value.__func__, types.FunctionType):
+                self.functions.add(value.__func__)
+        if isinstance(value, types.FunctionType):
+            self.functions.add(value)
+        if isinstance(value, type):
+            self.classes.add(value)
+        if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
+            return
+        self.classes.add(type(value))
+        if isinstance(value, dict):
+            self.watch(value, None)
+        elif isinstance(value, types.ModuleType):
+            own = self._told(value)  # the user's: name by name
+            if own is not None and _leaves(manager, "NO_HASATTR"):
+                self.watch(own, None)
+        elif isinstance(value, list):
+            self._items(value)
+        elif isinstance(value, set):
+            self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
+        elif type(value) is object:
+            return
+        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+            self._word("type", value, type(value), "type({0}) is not {1}")
+            self.kinds.append((value, type(value)))
+            own = self._told(value)
+            for leaf in _leaves(manager, "NO_HASATTR"):
+                lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
+                if not lacking:
+                    raise Unwatchable(f"{source} {leaf.verbose_code_parts()}")
+                for name in lacking:
+                    self._lacks(value, own, name)
+        else:
+            raise Unwatchable(f"{source}, a {type(value).__qualname__}")
+
+    def of_class(self, owner: type, name: str) -> None:
+        """Watch what instances of a class find under a name: in the dicts of all its bases."""
+        for base in owner.__mro__:
+            if base.__module__ != "builtins":
+                self.watch(_dict_of(base), (name,))
+
+    def content(self, value: list[Any] | dict[Any, Any]) -> None:
+        """Watch what a container holds."""
+        if isinstance(value, list):
+            self._items(value)
+        else:
+            self.watch(value, None)
+
+    def _lacks(self, owner: Any, own: dict[str, Any] | None, name: str) -> None:
+        """That an object has no such attribute."""
+        kind = type(owner)
+        is_module = isinstance(owner, nn.Module) and kind.__getattr__ is nn.Module.__getattr__
+        is_told = is_module or not hasattr(kind, "__getattr__")
+        if own is None or not is_told or not self._is_found_plainly(owner, name):
+            self._compare(("lacks", id(owner), name), owner, None, f"hasattr({{0}}, {name!r})")
+            return
+        for each in (own, *((owner._parameters, owner._buffers, owner._modules) if is_module else ())):
+            self.watch(each, (name,))
+        self.of_class(kind, name)
+
+    def _items(self, value: list[Any]) -> None:
+        if id(value) not in self._done:
+            self._done.add(id(value))
+            kept, items = self._name(value), self._name(tuple(value))
+            self.names.update(all_=all, map_=map, is_=operator.is_)
+            self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
+
+    def _is_there(self, parent: Any, source: str) -> bool:
+        """An attribute of which nothing is asked but that it is there: True where that is watched."""
+        found = _ATTRIBUTE.search(source)
+        kind = type(parent)
+        if found is None or isinstance(parent, type | types.ModuleType):
+            return False
+        computed = inspect.getattr_static(kind, found.group(1), None)
+        # What a property reads that was traced is watched on its own.
+        if not isinstance(computed, property) or getattr(computed.fget, "__code__", None) not in self._code:
+            return False
+        self.of_class(kind, found.group(1))
+        return True
+
+    def _child(self, parent: Any, source: str, value: Any) -> None:
+        """That ``parent`` still leads to ``value``."""
+        if isinstance(parent, (*_FIXED, dict, list)):
+            return  # it cannot change, or is watched as a whole
+        if _CLASS_DICT.match(source):
+            return  # the class's items are compared
+        of_function = _DEFAULTS.search(source)
+        if of_function and isinstance(parent, types.FunctionType):
+            self.attribute(parent, of_function.group(1), getattr(parent, of_function.group(1)))
+            return
+        if isinstance(parent, types.CellType):
+            self._word("cell", parent, value, "{0}.cell_contents is not {1}")
+            return
+        if source.startswith("type(") and type(parent) is value:
+            self._word("type", parent, value, "type({0}) is not {1}")
+            return
+        found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
+        name = found.group(1) if found else _literal_item(source)  # an item: of the object's own dict
+        if not isinstance(name, str) or not name.isidentifier():
+            raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
+        if name == "__dict__":
+            return
+        if isinstance(parent, types.ModuleType) and _is_users(parent):
+            self._compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
+        else:
+            self.attribute(parent, name, value, is_plain=_PLAINLY.match(source) is not None)
+
+    def _computed(self, parent: Any, source: str, value: Any) -> None:
+        """An attribute that its class computes anew each time: compared by value, where it has one."""
+        found = _ATTRIBUTE.search(source)
+        if not found or not _is_constant(value):
+            raise Unwatchable(f"{source}, which is computed each time")
+        self._compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
+
+    def _is_found_plainly(self, owner: Any, name: str) -> bool:
+        """Whether an attribute is looked for in the object and its class only.
+
+        A ``__getattribute__`` in Python that names nothing but its base's is counted where what it looks into, a
+        table of other names, has none for this one and is watched.
+        """
+        kind = type(owner)
+        reader: Any = kind.__getattribute__
+        if reader is object.__getattribute__:
+            return True
+        if not isinstance(reader, types.FunctionType) or not _NAMES_OF_READERS.issuperset(reader.__code__.co_names):
+            return False
+        for table in [each for each in reader.__code__.co_consts if isinstance(each, str)]:
+            names = inspect.getattr_static(owner, table, None)
+            if type(names) is not dict or name in names or not all(isinstance(each, str) for each in names):
+                return False
+            self.watch(names, None)
+            self.attribute(owner, table, names, is_plain=True)
+        self.of_class(kind, "__getattribute__")
+        self.attribute(reader, "__code__", reader.__code__)
+        return True
+
+    def attribute(self, owner: Any, name: str, value: Any, *, is_plain: bool = False) -> None:
+        """That an attribute is the same; watched where the dicts that it comes from are, else compared at each call.
+
+        Args:
+            is_plain: it is read by ``object.__getattribute__``.
+        """
+        if isinstance(owner, types.FunctionType) and name in _OF_FUNCTIONS:
+            self._word(name, owner, value, f"{{0}}.{name} is not {{1}}")
+            return
+        kind = type(owner)
+        is_plain = is_plain or isinstance(owner, types.ModuleType) or self._is_found_plainly(owner, name)
+        own = self._told(owner) if is_plain else None
+        of_kind = inspect.getattr_static(kind, name, _NOTHING)
+        getter = _getter(of_kind)
+        if own is not None and getter is not None and name not in own:
+            inner = getattr(owner, getter.__code__.co_names[0], _NOTHING)
+            if inner is value:
+                self.watch(own, (name,))
+                self.of_class(kind, name)
+                self.attribute(getter, "__code__", getter.__code__)
+                self.attribute(owner, getter.__code__.co_names[0], value)
+                return
+        if own is not None and not hasattr(type(of_kind), "__set__"):
+            if own.get(name, _NOTHING) is value:
+                self.watch(own, (name,))
+                return
+            if name not in own and of_kind is value and not hasattr(type(value), "__get__"):
+                self.watch(own, (name,))
+                self.of_class(kind, name)
+                return
+        if isinstance(owner, type) or _is_plain(owner):
+            self._compare((id(owner), name), owner, value, f"{{0}}.{name} is not {{1}}")
+        else:
+            self.names["plainly"] = object.__getattribute__
+            self._compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
+
+    def _word(self, name: str, owner: Any, value: Any, differs: str) -> None:
+        """Compare a pointer in ``owner``, by its word where that is known."""
+        place = word_of(owner, name, value)
+        if place is None:
+            self._compare((name, id(owner)), owner, value, differs)
+        else:
+            self.words.append(place)
+            self.held += (owner, value)
+
+    def _compare(self, key: Any, owner: Any, value: Any, differs: str) -> None:
+        if key in self._done:
+            return
+        self._done.add(key)
+        self.lines.append(f"if {differs.format(self._name(owner), self._name(value))}: return False")
+
+    def _name(self, value: Any) -> str:
+        name = f"v{id(value)}"
+        self.names[name] = value
+        return name
+
+
+class _Every(set[str]):
+    """Every name there is."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _is_field(value: Any, source: str) -> bool:
+    """True where ``source`` reads a dataclass's field: those are compared as parts of the argument's tree."""
+    found = _ATTRIBUTE.search(source)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not found:
+        return False
+    return found.group(1) in ("__dict__", "__class__", *(field.name for field in dataclasses.fields(value)))
+
+
+def _is_constant(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(_is_constant(item) for item in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _is_plain(owner: Any) -> bool:
+    """Whether reading an attribute runs no code of the object's class."""
+    kind = type(owner)
+    reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
+    return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
+
+
+def _getter(value: Any) -> types.FunctionType | None:
+    """The function of a property that gives another attribute of the object as it is."""
+    code = getattr(getattr(value, "fget", None), "__code__", None)
+    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
+        return None
+    steps = [step.opname for step in dis.get_instructions(code)]
+    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
+
+
+def _dict_of(kind: type) -> dict[str, Any]:
+    """A class's own dict, behind the view of it."""
+    (own,) = (each for each in gc.get_referents(kind.__dict__) if isinstance(each, dict))
+    return own
+
+
+def _looked_for(leaf: Any) -> set[str] | None:
+    """The names that a guard on a dict looks for; None where it may be any, as for its length."""
+    names = [_CONTAINS.search(part) for part in leaf.verbose_code_parts()]
+    return None if None in names else {found.group(1) for found in names if found is not None}
+
+
+def _children(manager: Any) -> Iterator[Any]:
+    if hasattr(manager, "get_key_value_managers"):
+        for pair in manager.get_key_value_managers().values():
+            yield from (each for each in pair if each is not None)
+    yield from manager.get_child_managers()
+
+
+def _leaves(manager: Any, kind: str) -> list[Any]:
+    return [leaf for leaf in manager.get_leaf_guards() if type(leaf).__name__ == kind]
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _literal_item(source: str) -> Any:
+    found = _ITEM.search(source)
+    return _literal(found.group(1)) if found else None
+
+
+PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
+
+
+def _is_users(module: Any) -> bool:
+    """True for the program's own modules, whose globals may change all the time for reasons of their own."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    where = getattr(module, "__file__", None)
+    if where is None:
+        return module.__name__ not in sys.builtin_module_names
+    return not PACKAGES.search(where)

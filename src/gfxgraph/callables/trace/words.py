@@ -1,0 +1,183 @@
+"""Words of memory that change with an object, all of them compared in one call.
+
+Problem: reading an attribute in Python costs 30 to 60 ns, asking a tensor for its address in C++ as much, and a
+Llama of 16 layers has some 200 tensors and 300 objects to ask. Idea: what can change in an object is a pointer or a
+number at a fixed place in its memory. The places are learnt, once a process, from samples in which everything was
+changed: nothing here knows a layout. NumPy gathers the words of all objects in one call, 2 to 3 ns each.
+
+Invariants: a word is read only while what it lies in is held, so what is reached through a pointer comes in a later
+phase than the pointer. What a word is expected to hold is held too, so that no address is met twice. A place is used
+only where it holds, in the very object, what the sample says that it holds; everything else is compared in Python.
+
+Source: measured (decision 0144); tests/unit/callables/test_words.py changes every kind of thing that is watched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+try:
+    import numpy as np
+except ImportError:  # torch does without, too
+    np = None  # type: ignore[assignment]
+
+_WORD = ctypes.sizeof(ctypes.c_uint64)
+_IMPL_WORDS = 23
+"""Of a ``TensorImpl`` at most: what is behind it is another's."""
+_STORAGE_WORDS, _META_WORDS, _BEFORE = 8, 32, 4
+_MOST_DIMS = 5
+"""Beyond, sizes and strides lie elsewhere."""
+_read: Callable[[Any], Any] | None = None
+if np is not None:
+    # All of memory; only ever indexed, never printed: the array itself must not be met by who shows local names.
+    _read = np.frombuffer(memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD)), np.uint64).__getitem__
+
+
+def words_at(address: int, n: int) -> list[int]:
+    return list((ctypes.c_uint64 * n).from_address(address))
+
+
+class Words:
+    """Addresses of words in one phase.
+
+    Args:
+        addresses: multiples of a word's size.
+    """
+
+    def __init__(self, addresses: Iterable[int]) -> None:
+        self._addresses = list(dict.fromkeys(addresses))
+        if _read is None or np is None:
+            places = [ctypes.c_uint64.from_address(each) for each in self._addresses]
+            self.now: Callable[[], Any] = lambda: [place.value for place in places]
+        else:
+            index, read = np.array(self._addresses, np.int64) // _WORD - 1, _read
+            self.now = lambda: read(index).tobytes()
+        self.seen = self.now()
+
+    def is_same(self) -> bool:
+        return bool(self.now() == self.seen)
+
+
+# -- objects of Python ------------------------------------------------------------------------------------
+
+
+def _only(found: list[int], wanted: int) -> int | None:
+    """The place of ``wanted``; None where it is at none or at several."""
+    return found.index(wanted) * _WORD if found.count(wanted) == 1 else None
+
+
+@functools.cache
+def _places() -> dict[str, int | None]:
+    """Bytes from an object's address to a pointer in it, by what the pointer is."""
+
+    class Sample:
+        pass
+
+    held = object()
+
+    def function(a: Any = 1, *, b: Any = 2) -> Any:
+        return held
+
+    sample, cell = Sample(), types.CellType(held)
+    own = vars(sample)
+    names = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+    of_function = words_at(id(function), type(function).__basicsize__ // _WORD)
+    before = words_at(id(sample) - _BEFORE * _WORD, _BEFORE)
+    managed = _only(before, id(own))
+    return {
+        "type": _only(words_at(id(sample), 2), id(Sample)),
+        "dict": managed - _BEFORE * _WORD if managed is not None else None,
+        "cell": _only(words_at(id(cell), types.CellType.__basicsize__ // _WORD), id(held)),
+        **{name: _only(of_function, id(getattr(function, name))) for name in names},
+    }
+
+
+def word_of(owner: Any, name: str, value: Any) -> int | None:
+    """Where ``owner`` points to ``value``; None where that is not known.
+
+    Args:
+        name: "type", "dict" (its own), "cell" (what it holds) or a name of a function's.
+    """
+    place = _places()[name]
+    if name == "dict" and type(owner).__dictoffset__ > 0:
+        place = type(owner).__dictoffset__
+    if place is None:
+        return None
+    address = id(owner) + place
+    (found,) = words_at(address, 1)
+    # A function without defaults has no pointer where another has one.
+    return address if found == id(value) or (value is None and found == 0 and name in _MAY_LACK) else None
+
+
+_MAY_LACK = ("__defaults__", "__kwdefaults__", "__closure__")
+
+
+# -- tensors ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
+    """For tensors of so many dims: places in the ``TensorImpl``, in the storage, of autograd's data, and in it.
+
+    None where a change of everything changed less than it must.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        sample = torch.zeros((2,) * n_dims, dtype=torch.complex64, device="cpu")
+        before, changed = words_at(sample._cdata, _IMPL_WORDS), set()
+        for n in (n_dims, n_dims - 1 if n_dims else 1):
+            sizes, strides = tuple(range(3, 3 + n)), tuple(range(101, 101 + n))
+            sample.data = torch.zeros(4096, dtype=torch.complex128, device="cpu").as_strided(sizes, strides, 7).conj()
+            after = words_at(sample._cdata, _IMPL_WORDS)
+            changed |= {i for i, (a, b) in enumerate(zip(before, after)) if a != b}
+        storage = sample.untyped_storage()
+        # At least storage, offset, number of elements, dtype, dispatch keys, number of dims, sizes and strides.
+        if after.count(storage._cdata) != 1 or len(changed) < 2 * n_dims + 6:
+            return None
+        held = words_at(storage._cdata, _STORAGE_WORDS)
+        of_storage = held.index(storage.data_ptr()) * _WORD
+        leaf = torch.zeros((2,) * n_dims, device="cpu")
+        bare = words_at(leaf._cdata, _IMPL_WORDS)
+        leaf.requires_grad_(True)
+        (meta, *more) = [i for i, word in enumerate(words_at(leaf._cdata, _IMPL_WORDS)) if word != bare[i]] or [-1]
+        if meta < 0 or more or bare[meta]:
+            return None
+        (at,) = words_at(leaf._cdata + meta * _WORD, 1)
+        needs = words_at(at, _META_WORDS)
+        leaf.requires_grad_(False)
+        flag = [i for i, word in enumerate(words_at(at, _META_WORDS)) if word != needs[i]]
+        if len(flag) != 1:
+            return None
+    return [i * _WORD for i in sorted(changed)], of_storage, meta * _WORD, flag[0] * _WORD
+
+
+def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
+    """What to watch of a tensor: words of the Python object, words behind it, and what has to be held for them.
+
+    None where it has to be asked itself.
+    """
+    places = _tensor_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
+    kind = word_of(tensor, "type", type(tensor))
+    object_words = words_at(id(tensor), type(tensor).__basicsize__ // _WORD)
+    impl = tensor._cdata
+    points = _only(object_words, impl)
+    if places is None or kind is None or points is None:
+        return None
+    of_impl, of_storage, meta, flag = places
+    storage = tensor.untyped_storage()
+    home = storage._cdata
+    if home not in words_at(impl, _IMPL_WORDS) or words_at(home + of_storage, 1) != [storage.data_ptr()]:
+        return None
+    behind = [*(impl + place for place in of_impl), impl + meta, home + of_storage]
+    (at,) = words_at(impl + meta, 1)
+    if at:
+        behind.append(at + flag)
+    # The storage may be let go of, and its memory freed; the few words that say so stay.
+    return [kind, id(tensor) + points], behind, StorageWeakRef(storage)

@@ -37,7 +37,7 @@ def test_every_room_is_on_the_map():
     rows = [line for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines() if line.startswith("| `")]
     table = rows[: next(at for at, row in enumerate(rows) if "one command per file" in row) + 1]
     named = {name.strip("/") for row in table for name in re.findall(r"`([\w.]+/?)`", row.split("|")[1])}
-    others = ("__init__.py", "__main__.py", "__pycache__", "py.typed")
+    others = ("__init__.py", "__init__.pyi", "__main__.py", "__pycache__", "py.typed")
     there = {path.name for path in SOURCE.iterdir() if path.name not in others and path.name[0] != "."}
     assert named == there
 
@@ -48,3 +48,15 @@ def test_the_map_leads_somewhere():
     paths = set(re.findall(r"`([\w./]+(?:/|\.py|\.md|\.toml))`", text.partition("\n\n")[0]))
     assert len(paths) > 30
     assert not [path for path in paths if not (ROOT / path).exists() and not (SOURCE / path).exists()]
+
+
+def test_type_checkers_see_every_public_name():
+    """The stub names what ``__init__`` exports, from the same modules, and nothing else."""
+    stub = (SOURCE / "__init__.pyi").read_text(encoding="utf-8")
+    named = {
+        name: (module, attribute) for module, attribute, name in re.findall(r"from (\S+) import (\w+) as (\w+)", stub)
+    }
+    exported = {name: tuple(target.split(":")) for name, target in gfxgraph._EXPORTS.items()}
+    assert named.pop("BridgedCUDAGraph") == ("torch.cuda", "CUDAGraph")
+    del exported["BridgedCUDAGraph"]
+    assert named == exported

@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 
@@ -17,6 +17,7 @@ from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.trace.pieces import make_piece
+from gfxgraph.callables.typed import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -47,6 +48,14 @@ class GraphedPerThread:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.mine, name)
+
+
+@overload
+def graphed(fn: Callable[P, R], **options: Unpack[GraphedOptions]) -> GraphedCallable[P, R]: ...
+
+
+@overload
+def graphed(fn: None = None, **options: Unpack[GraphedOptions]) -> GraphedDecorator: ...
 
 
 def graphed(

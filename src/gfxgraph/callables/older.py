@@ -22,7 +22,6 @@ from torch import Tensor
 from gfxgraph.callables.api import graphed
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.piece import Piece, arena, beside, copy_in, tensors_of
 from gfxgraph.capture import above
 from gfxgraph.capture.places import place
@@ -53,7 +52,7 @@ class ShapeBucketPool:
             raise CaptureError("older_capture", problem="ShapeBucketPool needs model_fn: what to capture")
         self.model_fn = model_fn
         self.buckets = sorted({int(b) for b in buckets or DEFAULT_BUCKETS})
-        self._graphed: Graphed = graphed(
+        self._graphed: Any = graphed(
             self._call, dynamic={"batch": {0: "batch"}}, buckets=self.buckets, max_graphs=len(self.buckets) + 1
         )
         self._warms_all = warmup
@@ -260,7 +259,7 @@ class OlderCapture:
         self._streams: Any = None
         self.pool = ShapeBucketPool(model_fn, buckets) if dynamic_shapes else None
         self.chosen = Conditional(conditional_branches) if conditional_branches else None
-        self.model: Graphed | None = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
+        self.model: Any = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
 
     @property
     def records_the_block(self) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # --help needs neither, and importing them takes half its tim
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
+PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
 QUIET_S = 2.0
 """What takes longer says that it goes on."""
 _STEP_S = 10.0
@@ -184,6 +185,8 @@ class _Errors:
             return error
         if isinstance(error, OSError) and error.filename is not None:
             return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
+            return CommandError("extra_missing", module=error.name, extra="port")
         place = "?"
         while where is not None:
             path = where.tb_frame.f_code.co_filename
@@ -224,7 +227,8 @@ def own_arguments(arguments: list[str]) -> Iterator[str]:
 class Progress:
     """Says on stderr how far a long command is: a line that changes on a terminal, elsewhere one now and then."""
 
-    def __init__(self, what: str, *, quiet_s: float = QUIET_S, step_s: float = _STEP_S) -> None:
+    def __init__(self, what: str, *, quiet_s: float | None = None, step_s: float = _STEP_S) -> None:
+        quiet_s = QUIET_S if quiet_s is None else quiet_s
         self.what = what
         self.is_live = sys.stderr.isatty()
         self._began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any, NoReturn
 
@@ -32,5 +33,14 @@ def archs_of(spec: str | None) -> Any:
         _contract.refuse_name("architecture", str(spec), known, str(error).partition("known: ")[2] or str(error))
 
 
+def need_parsers() -> None:
+    """Refuse at the start where the parsers are missing; --help and this message must be there without them."""
+    for name in _contract.PORT_NEEDS:
+        if importlib.util.find_spec(name) is None:
+            _contract.refuse("extra_missing", module=name, extra="port")
+
+
 def fail(message: object) -> NoReturn:
+    if isinstance(message, OSError) and message.filename is not None:
+        _contract.refuse("file_unusable", path=message.filename, problem=message.strerror or message)
     _contract.refuse("port_refused", problem=message)

@@ -11,12 +11,25 @@ import click
 from rich.console import Console
 
 from gfxgraph.cli import _contract
-from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail
+from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
 
 
-@click.group("port", help="Audit, plan, fix and verify a CUDA codebase for ROCm.")
+class _Group(click.Group):
+    """The subcommands; none but help runs without the parsers."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["gfxgraph.help"] = bool({"-h", "--help"} & set(args))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.meta["gfxgraph.help"]:
+            need_parsers()
+        return super().invoke(ctx)
+
+
+@click.group("port", cls=_Group, help="Audit, plan, fix and verify a CUDA codebase for ROCm.")
 def command() -> None:
     pass
 
@@ -80,7 +93,6 @@ def audit_command(
 
     targets = archs_of(arch)
     try:
-        auditing.require_parsers()
         _check_rules(rules)
         with _contract.working("port audit: reading the tree") as shown:
             report = auditing.audit(

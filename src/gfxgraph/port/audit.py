@@ -119,7 +119,7 @@ def require_parsers() -> None:
     needed = ("tree_sitter", "tree_sitter_cuda", "packaging")
     missing = [m for m in needed if importlib.util.find_spec(m) is None]
     if missing:
-        raise AuditError(f"gfxgraph port needs {', '.join(missing)}: pip install 'gfxgraph[port]'")
+        raise AuditError(f"gfxgraph port needs {', '.join(missing)}: in a checkout, pip install '.[port]'")
 
 
 _worker: tuple[Project, tuple[Arch, ...]] | None = None

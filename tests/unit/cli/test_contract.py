@@ -157,6 +157,12 @@ bisect nope.py
 bisect {d}
 """,
     "file_unusable": """
+port verify run {d} --html {d}/nope/x.html
+port fix {d}/cuda --unsafe --output {d}/nope/x.patch
+port audit {d} --write-baseline {d}/nope/base.json
+port audit {d} --sarif {d}/nope/x.sarif
+port audit {d} --sarif {d}
+port agent {d} --gate {d}/nope.json
 explain nope/nope
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 bisect --simulate -o {d}/nope/out.py {d}/good.py
@@ -180,16 +186,11 @@ port audit {d} --diff=--output=x
 port audit {d} --baseline {d}/nope.json
 port audit {d} --baseline {d}/bad.json
 port audit {d} --baseline {d}/list.json
-port audit {d} --write-baseline {d}/nope/base.json
-port audit {d} --sarif {d}/nope/x.sarif
-port audit {d} --sarif {d}
 port rule GFX
-port agent {d} --gate {d}/nope.json
 port agent {d} --gate {d}/bad.json
 port agent {d} --gate {d}/list.json
 port agent {d} --gate {d}/binary.pt
 port fix {d} --test true
-port fix {d}/cuda --unsafe --output {d}/nope/x.patch
 port pip
 port pip -- download x
 port pip -- uninstall torch
@@ -200,7 +201,6 @@ port verify record {d}/bad.json:build
 port verify record {d}/good.py:x --shape axb
 port verify record {d}/good.py:x --shape 0x1
 port verify run {d} --golden {d}/binary.pt --target {d}/build.py:build
-port verify run {d} --html {d}/nope/x.html
 """,
 }
 ROWS = [(code, line) for code, lines in REFUSED.items() for line in lines.strip().splitlines()]
@@ -246,6 +246,7 @@ def call(folder, capfd, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("GFXGRAPH", "HGB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(_contract, "QUIET_S", 1e9)  # on a slow machine everything takes two seconds
 
     def run(line, *more, **env):
         for name, value in env.items():
@@ -362,7 +363,7 @@ def test_what_takes_long_says_so(capfd):
     with _contract.working("reading", quiet_s=0, step_s=0) as progress:
         progress.update(1, 4)
     assert "reading: 1 of 4 files (25%)" in capfd.readouterr().err
-    with _contract.working("reading"):
+    with _contract.working("reading", quiet_s=1e9):
         pass
     assert capfd.readouterr().err == ""
 
@@ -392,3 +393,17 @@ def test_rules_speak_the_language_that_is_set(call):
 def test_short_version(call):
     """-V is --version."""
     assert call("-V")[:2] == call("--version")[:2]
+
+
+def test_the_audit_says_which_extra_is_missing(call, monkeypatch):
+    """After a plain install: the package that lacks and the extra that brings it; help is there all the same."""
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "tree_sitter" else real(name, *a)
+    )
+    for line in ("port audit .", "port rules", "port rule GFX101", "port plan ."):
+        status, _, err = call(line)
+        assert status == 2 and err.startswith("extra_missing: ") and "tree_sitter" in err and "[port]" in err
+    assert call("port audit --help")[0] == 0

@@ -25,7 +25,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of doctor's screen, in both languages, with the command that mends it."""
+    """One line of doctor's screen, in both languages, with the command that fixes it."""
 
     name: str
     state: State

@@ -43,7 +43,7 @@ def _is_set(value: str) -> bool:
     return value not in ("", "0")
 
 
-# name, when it hurts, English, Chinese, mend
+# name, when it hurts, English, Chinese, fix
 _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
     (
         "PYTORCH_CUDA_ALLOC_CONF",

@@ -1,4 +1,4 @@
-"""A feature or table hangs on an NVIDIA device name."""
+"""A feature or table depends on an NVIDIA device name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RULE = Rule(
     fix=Fix.SUGGEST,
     tier="extended",
     en=Text(
-        "A feature or table hangs on an NVIDIA device name",
+        "A feature or table depends on an NVIDIA device name",
         "{expr}",
         "No AMD name matches, so AMD gets the default, often another card's numbers.",
         "Add rows for AMD parts (MI250, MI300X, MI325X, MI355X, Radeon), or compute from the device's properties.",

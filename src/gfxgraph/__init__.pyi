@@ -1,0 +1,67 @@
+"""What type checkers see of ``gfxgraph``: the names that it loads when they are first used."""
+
+from gfxgraph.callables.api import graphed as graphed
+from gfxgraph.callables.arena import memory_report as memory_report
+from gfxgraph.callables.control.compose import Composition as Composition
+from gfxgraph.callables.control.compose import compose as compose
+from gfxgraph.callables.control.conditional import Conditional as Conditional
+from gfxgraph.callables.control.loops import Unrolled as Unrolled
+from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
+from gfxgraph.callables.control.loops import unroll as unroll
+from gfxgraph.callables.control.loops import while_loop as while_loop
+from gfxgraph.callables.distributed.agreed import Agreed as Agreed
+from gfxgraph.callables.distributed.ranks import Ranks as Ranks
+from gfxgraph.callables.graphed import Graphed as Graphed
+from gfxgraph.callables.older import ConditionalGraph as ConditionalGraph
+from gfxgraph.callables.older import CUDAGraphWrapper as CUDAGraphWrapper
+from gfxgraph.callables.older import ShapeBucketPool as ShapeBucketPool
+from gfxgraph.callables.training.training import TrainingStep as TrainingStep
+from gfxgraph.callables.training.training import make_graphed_callables as make_graphed_callables
+from gfxgraph.errors import ActivationError as ActivationError
+from gfxgraph.errors import ArgumentError as ArgumentError
+from gfxgraph.errors import CaptureError as CaptureError
+from gfxgraph.errors import CommandError as CommandError
+from gfxgraph.errors import ConfigError as ConfigError
+from gfxgraph.errors import DriverError as DriverError
+from gfxgraph.errors import GfxGraphError as GfxGraphError
+from gfxgraph.errors import GfxGraphFault as GfxGraphFault
+from gfxgraph.errors import GuardMismatch as GuardMismatch
+from gfxgraph.errors import ReplayError as ReplayError
+from gfxgraph.errors import SimulatorError as SimulatorError
+from gfxgraph.errors import ValidationMismatch as ValidationMismatch
+from gfxgraph.guard.layout import make_capture_safe as make_capture_safe
+from gfxgraph.guard.layout import make_safe as make_safe
+from gfxgraph.guard.layout import validate_layout as validate_layout
+from gfxgraph.guard.level import guard_level as guard_level
+from gfxgraph.guard.localize import localize_fault as localize_fault
+from gfxgraph.guard.redzones import RedZone as RedZone
+from gfxgraph.hardware.advice import diagnose as diagnose
+from gfxgraph.hardware.advice import environment_report as environment_report
+from gfxgraph.hardware.advice import explain as explain
+from gfxgraph.hardware.advice import install_diagnostics as install_diagnostics
+from gfxgraph.hardware.advice import report as report
+from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
+from gfxgraph.hardware.device import device_info as device_info
+from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
+from gfxgraph.hardware.software import migraphx_available as migraphx_available
+from gfxgraph.hardware.wave import WavePlan as WavePlan
+from gfxgraph.hardware.wave import plan as plan_wave
+from gfxgraph.hardware.wave import should_convert as should_convert
+from gfxgraph.process.bridge import is_enabled as is_enabled
+from gfxgraph.process.health import health_check as health_check
+from gfxgraph.process.health import reset_stats as reset_stats
+from gfxgraph.process.health import stats as stats
+from gfxgraph.process.metrics import metrics_text as metrics_text
+from gfxgraph.startup.activation import activate_from_environment as activate_from_environment
+from gfxgraph.startup.activation import disable as disable
+from gfxgraph.startup.activation import enable as enable
+from gfxgraph.startup.sanitizer import compute_sanitizer_cmd as compute_sanitizer_cmd
+from gfxgraph.types import GuardTier as GuardTier
+from gfxgraph.types import OnUnsafe as OnUnsafe
+
+__version__: str
+
+# A subclass of torch.cuda.CUDAGraph, made for the torch that is there.
+from torch.cuda import CUDAGraph as BridgedCUDAGraph
+
+def __dir__() -> list[str]: ...

@@ -1,0 +1,109 @@
+"""What type checkers know of ``gfxgraph.graphed``: the parameters and the result of the function that it was given.
+
+``Graphed`` itself takes anything, because a call must cost microseconds; these protocols say what it means. torch is
+not imported: where it is absent they hold as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.distributed.ranks import Ranks
+    from gfxgraph.core.buckets import Above, Budget, Plan
+    from gfxgraph.types import MovedInput, ReplayMode
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
+
+
+class Picks(Protocol):
+    """Something that rounds sizes up."""
+
+    def pick(self, n: int, /) -> int | None: ...
+
+
+class GraphedOptions(TypedDict, total=False):
+    """The keyword arguments of ``graphed``; its docstring says what they mean."""
+
+    dynamic: Mapping[str, Mapping[int, object] | Sequence[object] | str] | Literal["infer"] | None
+    buckets: (
+        Sequence[int]
+        | str
+        | os.PathLike[str]
+        | Plan
+        | Picks
+        | Mapping[str, Sequence[int] | str | os.PathLike[str] | Plan | Picks | None]
+        | None
+    )
+    above: Above | Literal["eager", "chunks"]
+    budget: Budget | None
+    pad: str | float | Mapping[str, str | float] | None
+    mode: ReplayMode | Literal["standard", "adaptive", "hot"] | None
+    policy: ReplayMode | Literal["standard", "adaptive", "hot"] | None
+    moved: MovedInput | Literal["copy", "relocate", "recapture"]
+    threads: Literal["serial", "clones"]
+    warmup: int
+    max_graphs: int
+    strict: bool
+    ranks: Ranks | bool
+    assume_pure: bool
+
+
+class GraphedStats(TypedDict):
+    """What ``stats()`` of a graphed callable gives."""
+
+    captures: int
+    replays: int
+    eager: dict[str, int]
+    pieces: dict[str, int]
+    signatures: int
+
+
+class GraphedCallable(Protocol[P, R_co]):
+    """The function that was given, with the same parameters and result, and what it tells of its graphs."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def __get__(
+        self: GraphedCallable[Concatenate[S, Q], R_co], instance: S, owner: type | None = None
+    ) -> GraphedCallable[Q, R_co]: ...
+
+    def capture_all(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, int]:
+        """Capture every bucket now, the largest first."""
+        ...
+
+    def stats(self) -> GraphedStats:
+        """Captures, replays, and eager calls by reason."""
+        ...
+
+    def explain(self) -> str:
+        """Every signature: how it runs, and why."""
+        ...
+
+    def why(self) -> str:
+        """What was refused, measured, or ran eagerly, and why."""
+        ...
+
+    def plan(self) -> Plan:
+        """The buckets in force and the sizes seen."""
+        ...
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan where ``buckets="plan.json"`` reads it."""
+        ...
+
+    def reset(self) -> None:
+        """Drop everything captured."""
+        ...
+
+
+class GraphedDecorator(Protocol):
+    """``graphed(...)`` without a function: to be put before one."""
+
+    def __call__(self, fn: Callable[P, R]) -> GraphedCallable[P, R]: ...

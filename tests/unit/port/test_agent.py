@@ -171,3 +171,13 @@ def test_progress_is_shown_on_a_terminal_only(
     shown.update(1, 2)
     shown.close()
     assert "1 of 2 files audited (50%)" in capsys.readouterr().err
+
+
+def test_a_list_for_rocm_answers_and_then_silences_its_findings(tmp_path: Path) -> None:
+    """The document says that a patch holds the edit; with the new list in place the findings are guarded."""
+    write(tmp_path, {"requirements.txt": "torch==2.6.0\nnumpy\nnvidia-nccl-cu12\n"})
+    document = json.loads(CliRunner().invoke(command, ["agent", str(tmp_path)]).output)
+    assert {w["rule"] for w in document["work"] if w["edit"]["in_patch"]} == {"GFX001", "GFX003"}
+    assert [p["path"] for p in document["patches"]] == ["requirements-rocm.txt"]
+    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
+    assert not audit(str(tmp_path), jobs=1).findings

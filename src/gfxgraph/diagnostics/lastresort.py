@@ -116,7 +116,8 @@ def component_of(line: str) -> str:
     """The component that ``line`` names, '' where it names none."""
     if not gates.names_amd(line):
         return ""
-    return next((part.name for part in components().values() if part.words.search(line)), "")
+    # A line that names nothing but a device still is ROCm's to explain.
+    return next((part.name for part in components().values() if part.words.search(line)), [*components()][-1])
 
 
 def _surety(line: str) -> int | None:

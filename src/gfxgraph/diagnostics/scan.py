@@ -55,7 +55,8 @@ _MOST_IN_VAIN = 1000
 _RESTS_AFTER = 60
 _KEPT_IN_VAIN = 0.95
 _WINDOW_PART = 400  # bytes of a long line that count as one more search
-_MOST_SEARCHES = 20_000  # of the end, once more
+_END_BYTES = 1 << 16  # searched once more where something rests
+_MOST_SEARCHES = 1 << 20  # in vain, of these
 _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by what stands round it
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
@@ -264,13 +265,13 @@ class Scanner:
         self._in_vain.clear()
         self._n_in_vain = -_MOST_SEARCHES
         self._forms.clear()
-        lines = list(self._end)
-        block = b"\n".join(lines)
+        self._before_test = None
+        block = b"\n".join(self._end)[-_END_BYTES:].partition(b"\n")[2]
         lower = block.lower()
-        block_of = _Block(block, lower, self._n_lines - len(lines) + 1)
-        self._search_lines(block_of, self._finder.find(lower))
-        for code, count in counts.items():
-            self.hits[code].count = count
+        first = self._n_lines - block.count(b"\n")
+        self._search_lines(_Block(block, lower, first), self._finder.find(lower))
+        for code in counts.keys() & self.hits.keys():
+            self.hits[code].count = counts[code]
 
     def _test(self, mark: int) -> None:
         """What a test provoked and expected is no failure: forget it where the test passed."""

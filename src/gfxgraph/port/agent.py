@@ -45,7 +45,7 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
             "also": [r[i] for r in chosen.also],
         },
         "order": [{"stage": s.name[i], "rules": list(s.codes), "findings": s.count} for s in stages(ordered)],
-        "work": [_item(n, f, fixes.get(f.path), lang) for n, f in enumerate(ordered, 1)],
+        "work": [_item(n, f, fixes, lang) for n, f in enumerate(ordered, 1)],
         "patches": [
             {
                 "path": f.path,
@@ -67,12 +67,14 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
     }
 
 
-def _item(n: int, f: Finding, made: run.FileFix | None, lang: str) -> dict[str, Any]:
+def _item(n: int, f: Finding, fixes: dict[str, run.FileFix], lang: str) -> dict[str, Any]:
     loaded = find(f.rule)
     assert loaded is not None
     text = loaded.rule.text(lang)
     lines = set(f.lines or (f.line,))
+    made = fixes.get(f.path)
     edits = [e for e in made.applied if e.rule == f.rule and _touches(e.line, e.last_line, lines)] if made else []
+    edits += (e for beside in fixes.values() if (f.path, f.rule) in beside.answers for e in beside.applied)
     refused = [r.reason for r in made.refused if r.rule == f.rule and r.line in lines] if made else []
     return {
         "rank": n,

@@ -83,7 +83,7 @@ def make_plan(audit: Audit, project: Project) -> Plan:
     compiled = any(f.phase == 6 for f in audit.findings)
     graphs = any(f.phase == 7 for f in audit.findings)
     answers = (
-        (("C++ or CUDA kernels in the repository", "仓库含 C++ 或 CUDA 内核"), native),
+        (("C++ or CUDA kernels in the repository", "仓库含 C++ 或 CUDA 核函数"), native),
         (("flash-attn in use", "使用 flash-attn"), attention),
         (("CUTLASS in use", "使用 CUTLASS"), cutlass),
         (("torch extension built by torch's own hipify", "由 torch 自带 hipify 构建的扩展"), project.has_torch_extension),
@@ -91,11 +91,11 @@ def make_plan(audit: Audit, project: Project) -> Plan:
         (("torch.compile settings to gate", "torch.compile 设置需要加条件"), compiled),
         (("graphs captured by hand", "手工捕获图"), graphs),
     )  # fmt: skip
-    no_kernels = ("no kernels to translate", "没有需要转换的内核")
+    no_kernels = ("no kernels to translate", "没有需要转换的核函数")
     reasons: dict[int, tuple[bool, Pair]] = {
         0: (True, ("always: the environment decides whether anything runs", "总是需要：环境决定一切能否运行")),
         1: (True, ("always: gates that open or close the wrong way on AMD", "总是需要：在 AMD 上误开或误关的判断")),
-        2: (native, ("kernels or CUDA calls are here", "存在内核或 CUDA 调用") if native else no_kernels),
+        2: (native, ("kernels or CUDA calls are here", "存在核函数或 CUDA 调用") if native else no_kernels),
         3: (
             native or any(f.phase == 3 for f in audit.findings),
             ("wavefront, LDS and Triton settings differ", "wavefront、LDS 与 Triton 设置不同") if native else no_kernels,

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from gfxgraph.port import rules as _package
+from gfxgraph.port.fix.requirement_lists import ANSWERED
 from gfxgraph.port.model import Fix, Rule
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "yaml", "ini", "repo", "env")
@@ -41,7 +42,9 @@ def load() -> tuple[Loaded, ...]:
         if info.name != rule.code.replace("-", "_"):
             raise RuntimeError(f"rule file {info.name}.py holds {rule.code!r}: name the file for its rule")
         checks = {k: getattr(module, f"check_{k}") for k in KINDS if hasattr(module, f"check_{k}")}
-        if rule.fix is Fix.SUGGEST and not any(name.startswith("fix_") for name in vars(module)):
+        if rule.fix is Fix.SUGGEST and not (
+            rule.id in ANSWERED or any(name.startswith("fix_") for name in vars(module))
+        ):
             rule = replace(rule, fix=Fix.NONE, effort=rule.cost)  # "suggested" means that a diff can be had
         found.append(Loaded(rule, checks))
     found.sort(key=lambda item: item.rule.id)

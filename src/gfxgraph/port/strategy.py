@@ -75,14 +75,14 @@ def choose(audit: Audit, project: Project) -> Strategy:
     if not native:
         if triton:
             said = (f"no CUDA sources; {triton} files of Triton kernels, which compile for AMD",
-                    f"没有 CUDA 源码；{triton} 个文件含 Triton 内核，可为 AMD 编译")  # fmt: skip
+                    f"没有 CUDA 源码；{triton} 个文件含 Triton 核函数，可为 AMD 编译")  # fmt: skip
             return Strategy(Way.TRITON, (said,))
         return Strategy(
             Way.NONE,
             (
                 (
                     "no CUDA sources and no Triton kernels: packages, flags and gates only",
-                    "没有 CUDA 源码与 Triton 内核：只涉及软件包、标志与判断",
+                    "没有 CUDA 源码与 Triton 核函数：只涉及软件包、标志与判断",
                 ),
             ),
         )
@@ -91,7 +91,7 @@ def choose(audit: Audit, project: Project) -> Strategy:
             [
                 (
                     f"{triton} files of Triton kernels may take the place of the kernels",
-                    f"{triton} 个文件的 Triton 内核可替代这些内核",
+                    f"{triton} 个文件的 Triton 核函数可替代这些核函数",
                 )
             ]
             if triton

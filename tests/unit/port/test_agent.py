@@ -152,3 +152,13 @@ def test_verify_names_caches_and_log_levels() -> None:
     quiet = verify.environment_checks({"TRITON_CACHE_DIR": "/t"})
     assert [c.outcome for c in quiet] == ["passed", "passed"] and "TRITON_CACHE_DIR=/t" in quiet[0].detail
     assert verify.environment_checks({"AMD_LOG_LEVEL": "4"})[1].outcome == "failed"
+
+
+def test_a_list_for_rocm_answers_and_then_silences_its_findings(tmp_path: Path) -> None:
+    """The document says that a patch holds the edit; with the new list in place the findings are guarded."""
+    write(tmp_path, {"requirements.txt": "torch==2.6.0\nnumpy\nnvidia-nccl-cu12\n"})
+    document = json.loads(CliRunner().invoke(command, ["agent", str(tmp_path)]).output)
+    assert {w["rule"] for w in document["work"] if w["edit"]["in_patch"]} == {"GFX001", "GFX003"}
+    assert [p["path"] for p in document["patches"]] == ["requirements-rocm.txt"]
+    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
+    assert not audit(str(tmp_path), jobs=1).findings

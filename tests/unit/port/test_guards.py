@@ -36,6 +36,8 @@ GUARDED = {
     "comprehension": f"x = [{GATE} for _ in y if not is_rocm]\n",
     "class-default": f"@dataclass\nclass C:\n    v: bool = {GATE}\n    def __post_init__(self):\n"
     "        if is_rocm:\n            self.v = False\n",
+    "class-default-chosen": f"class C:\n    v = {GATE}\n    def __init__(self):\n"
+    "        self.v = False if is_rocm else find()\n",
 }  # fmt: skip
 OPEN = {
     "is_available": f"if torch.cuda.is_available():\n    x = {GATE}\n",
@@ -46,6 +48,8 @@ OPEN = {
     "and-unknown": f"x = fast and {GATE}\n",
     "public-helper": f"def nv():\n    return {GATE}\n\nx = None if is_rocm else nv()\ny = nv()\n",
     "rebound": f"is_rocm = read()\nif not is_rocm:\n    pass\nx = {GATE}\n",
+    "class-default-kept": f"class C:\n    v = {GATE}\n    def __init__(self, w):\n"
+    "        self.v = w if w else self.v\n",
     "option": f"if not args.use_hip_attention_kernels:\n    x = {GATE}\n",
 }
 

@@ -22,6 +22,8 @@ _INSTEAD = {
     "onnxruntime-gpu": "onnxruntime-migraphx", "pynvml": "amdsmi", "nvidia-ml-py": "amdsmi",
     "nvidia-ml-py3": "amdsmi", "faiss-gpu": "faiss-cpu",
 }  # fmt: skip
+ANSWERED = frozenset({"GFX001", "GFX003", "GFX004", "GFX005"})
+"""Rules whose findings in a list the new list answers."""
 NEEDS = "torch for ROCm is installed first; the new list is kept in step with the old one"
 
 

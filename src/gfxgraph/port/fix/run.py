@@ -79,7 +79,7 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
         needs = "each name is HIP's in meaning too; HIP_SYMBOL and renamed constants are taken care of"
         found.append(FileFix(project.compat, "", aliases, applied=[Edit(1, 0, "", "GFX201", needs=needs)]))
     for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
-        answered = frozenset((origin, rule) for rule in ("GFX001", "GFX003", "GFX004", "GFX005"))
+        answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
         found.append(FileFix(new, "", text, applied=[edit], answers=answered))
     _define_option(project, found)
     found += _gitignore(project)

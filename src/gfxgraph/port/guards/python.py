@@ -508,20 +508,23 @@ class PyGuards:
         return None
 
     def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: World) -> ast.AST | None:
-        """A class default that ``__post_init__`` replaces in this world is not what runs there."""
-        target = child.target if isinstance(child, ast.AnnAssign) else None
-        if not isinstance(target, ast.Name):
-            return None
-        for method in cls.body:
+        """A class default that the object's making replaces in this world is not what runs there."""
+        targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
+        names = {t.id for t in targets if isinstance(t, ast.Name)}
+        for method in cls.body if names else ():
             if not (isinstance(method, Function) and method.name in ("__post_init__", "__init__")):
                 continue
             for node in ast.walk(method):
+                given: list[ast.stmt] = []
                 if isinstance(node, ast.If) and truth(self.value(node.test, world)) is True:
-                    for inner in node.body:
-                        if isinstance(inner, ast.Assign) and any(
-                            isinstance(t, ast.Attribute) and t.attr == target.id for t in inner.targets
-                        ):
-                            return node.test
+                    given, test = node.body, node.test
+                elif isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp) and node in method.body:
+                    test = node.value.test
+                    given = [node] if truth(self.value(test, world)) is not None else []
+                for inner in given:
+                    replaced = (t.attr for t in getattr(inner, "targets", ()) if isinstance(t, ast.Attribute))
+                    if not names.isdisjoint(replaced):
+                        return test
         return None
 
     def _call_sites(self, function: Function, world: World) -> ast.AST | None:
@@ -572,10 +575,6 @@ class PyGuards:
             elif not reason:
                 reason = self.describe(guard)
         return tuple(reached), reason
-
-    def is_reached(self, node: ast.AST, archs: tuple[Arch, ...]) -> bool:
-        """Whether any of these architectures can run a node."""
-        return any(self.exclusion(node, World(arch)) is None for arch in archs)
 
     def describe(self, guard: ast.AST) -> str:
         shown: ast.AST = guard.test if isinstance(guard, ast.If | ast.Assert) else guard

@@ -32,7 +32,7 @@ RULE = Rule(
     zh=Text(
         'torch.compile(mode="max-autotune")',
         "mode 为 {mode}",
-        "Triton 内核自动调优耗时很长，还会启用图；gfx950 上有多形状使用时捕获失效的报告。",
+        "Triton 核函数自动调优耗时很长，还会启用图；gfx950 上有多形状使用时捕获失效的报告。",
         '移植初期用 "default"；调优时用 "max-autotune-no-cudagraphs" 配合 TunableOp。',
     ),
     bad='import torch\n\nf = torch.compile(g, mode="max-autotune")\n',

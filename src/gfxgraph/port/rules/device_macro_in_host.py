@@ -28,7 +28,7 @@ RULE = Rule(
     zh=Text(
         "主机代码读取了设备编译阶段的宏",
         "{name}",
-        "主机编译阶段未定义它，于是启动参数按 #else 的值计算，而内核用的是另一个值。",
+        "主机编译阶段未定义它，于是启动参数按 #else 的值计算，而核函数用的是另一个值。",
         "运行时使用 hipDeviceAttributeWarpSize 或 at::cuda::warp_size()。",
     ),
     path="launch.cu",

@@ -24,7 +24,7 @@ RULE = Rule(
         "HIP has no dynamic parallelism.",
         "Launch from the host, or use a persistent kernel.",
     ),
-    zh=Text("从设备代码启动内核", "{expr}", "HIP 没有动态并行。", "改由主机启动，或使用常驻内核。"),
+    zh=Text("从设备代码启动核函数", "{expr}", "HIP 没有动态并行。", "改由主机启动，或使用常驻核函数。"),
     path="dp.cu",
     bad="__global__ void child() {}\n__global__ void parent() { child<<<1, 1>>>(); }\n",
     good="__global__ void child() {}\nvoid parent() { child<<<1, 1>>>(); }\n",

@@ -25,10 +25,10 @@ RULE = Rule(
         "Cast the kernel to const void* and check the size against the device.",
     ),
     zh=Text(
-        "提高内核的动态共享内存上限",
+        "提高核函数的动态共享内存上限",
         "{expr}",
         "HIP 需要 const void*；该调用也不能超过架构的 LDS（多数为 64 KiB，gfx950 为 160 KiB）。",
-        "把内核转换为 const void*，并对照设备检查大小。",
+        "把核函数转换为 const void*，并对照设备检查大小。",
     ),
     path="smem.cu",
     bad="void f(int n) { cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n); }\n",

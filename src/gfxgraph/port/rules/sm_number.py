@@ -21,7 +21,7 @@ RULE = Rule(
         "用多处理器编号作索引",
         "{name}",
         "AMD 上该编号由引擎号与单元号拼成，中间有空缺，会超过 multiProcessorCount；按该数量分配的缓冲池会被悄悄越界写入。",
-        "按探测内核见到的最大编号分配，或改用块编号作索引。",
+        "按探测核函数见到的最大编号分配，或改用块编号作索引。",
     ),
     path="smid.cu",
     bad="__global__ void k(float* pool) { pool[__smid() * 64] = 0; }\n",

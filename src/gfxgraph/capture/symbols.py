@@ -177,4 +177,7 @@ def refs_and_values(item: Any) -> tuple[Any, Any]:
     if kind is dict:
         pairs = [refs_and_values(part) for part in item.values()]
         return dict(zip(item, (ref for ref, _ in pairs))), dict(zip(item, (value for _, value in pairs)))
+    if kind is slice:
+        refs, values = refs_and_values((item.start, item.stop, item.step))
+        return slice(*refs), slice(*values)
     return item, item

@@ -24,7 +24,7 @@ from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
-from gfxgraph.capture.symbols import numbers_of, refs_and_values, symbolic
+from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.core.questions import EXACTLY, Question
 from gfxgraph.core.tape import where_of
@@ -269,14 +269,21 @@ class HostValues:
             if here is not None:
                 args, kwargs = here._own(args), here._own(kwargs)
             return func(*plain(args, name), **plain(kwargs, name))
-        here.has_symbols = here._capturing().recorder.is_wary = True
+        session = here._capturing()
+        here.has_symbols = session.recorder.is_wary = True
         args, kwargs = here._own(args), here._own(kwargs)
+        steps, rows = session.program.steps, session.recorder.rows
+        n_steps, n_rows = len(steps), len(rows)
+
+        def has_done_nothing() -> bool:
+            return len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
+
         try:
-            return func(*symbolic(args), **symbolic(kwargs))
-        except (TypeError, RuntimeError) as error:  # an argument for which torch takes no symbolic scalars
-            if isinstance(error, RuntimeError) and "python_arg_parser" not in str(error):
+            return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))
+        except (WantsNumber, TypeError, RuntimeError):  # no symbolic scalar is taken there
+            if not has_done_nothing() or session.is_over:
                 raise
-            return func(*plain(args, name), **plain(kwargs, name))
+            return session.moving.by_number(func, args, kwargs)
 
     def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
         """As ``resolved``, of a call of Python's, where numbers are still tracked."""

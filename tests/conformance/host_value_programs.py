@@ -478,18 +478,18 @@ def indexed(x):
     return x[int(x.argmax())] * x
 
 
-@guarded
+@right
 def indexed_by_item(x):
     return x * 1 + x[x.argmax().item()]
 
 
-@guarded
+@right
 def sliced(x):
     n = (x > 0).sum().item()
     return x[:n].sum() + x[max(n - 1, 0) :].sum()
 
 
-@guarded
+@right
 def sized(x):
     n = (x > 0).sum().item()
     return torch.zeros(n, device="cuda").sum() + torch.ones(n + 1, device="cuda").sum()
@@ -502,12 +502,30 @@ def as_range(x):
     return x
 
 
+@right
+def windowed(x):
+    i = x.argmax().item()
+    y = x.clone()
+    y[i] = -1.0
+    y[i // 2 : i // 2 + 2] += 5
+    window = x[i // 2 : i // 2 + 2] * 2
+    x[i] = x[i] + 0
+    return y, window, x.narrow(0, i // 2, 2) + 1, x.select(0, i) + 1, x.roll(i), x.topk(i % 3 + 1).values
+
+
+@right
+def halves(x):
+    n = (x > 0).sum().item()
+    first, second = x.split([3, 3])
+    return torch.cat([first, second[: n % 3]]), x.view(2, 3).sum(dim=n % 2), x.repeat_interleave(n + 1).mean()
+
+
 @guarded
 def arange_of(x):
     return torch.arange((x > 0).sum().item(), device="cuda").sum() + x
 
 
-@guarded
+@right
 def repeated(x):
     n = (x > 0).sum().item()
     return x.repeat(n + 1).sum() + x.expand(n + 1, 6).sum() + x.view(1, -1).repeat_interleave(n + 1, dim=0).sum()
@@ -595,22 +613,22 @@ def typed(x):
 # -- shapes that depend on data ------------------------------------------------------------------------------------------
 
 
-@guarded
+@right
 def unique_values(x):
     return torch.unique(x).sum()
 
 
-@guarded
+@right
 def mask_sum(x):
     return x[x > 0].sum()
 
 
-@guarded
+@right
 def mask_to_result(x):
     return x[x > 0] * 2
 
 
-@guarded
+@right
 def mask_mean(x):
     return x[x > 0].mean() + x.masked_select(x < 1).sum()
 
@@ -621,17 +639,73 @@ def mask_size(x):
     return y.sum() / max(y.numel(), 1) + y.shape[0] + len(y)
 
 
-@guarded
+@right
 def nonzero_index(x):
     i = (x > 0).nonzero(as_tuple=True)[0]
     return x.index_select(0, i).sum() + torch.zeros_like(x).index_add_(0, i, x[i])
 
 
-@guarded
+@right
 def mask_written(x):
     y = x.clone()
     y[x > 0] = x[x > 0] * 2
     return y
+
+
+@right
+def mask_counted(x):
+    y = x[x > 0]
+    return y.sum() / max(y.numel(), 1) + x * (x > 1).nonzero().size(0)
+
+
+@right
+def mask_chained(x):
+    y = x[x > 0]
+    z = torch.cat([y * 2, x])
+    z[:2] += 1
+    rows = torch.stack([z, z]).t().contiguous().view(-1, 2)
+    order = torch.argsort(rows[:, 0], stable=True)
+    return (
+        rows[order],
+        torch.nn.functional.pad(y, (1, 1)).softmax(0),
+        (y > 1).sum(),
+        y.std(unbiased=False).nan_to_num(),
+    )
+
+
+@right
+def mask_outside_changed(x):
+    total = torch.zeros(6, device="cuda")
+    kept = x[x > 0]
+    total[:1] = kept.sum()
+    total.index_add_(0, (x > 0).nonzero().flatten(), kept)
+    scale = kept.sum().item() + 1
+    return total / scale, kept * scale, kept.cpu().sum().cuda()
+
+
+@right
+def unique_counts(x):
+    values, inverse, counts = torch.unique(x.round(), return_inverse=True, return_counts=True)
+    return values[inverse], counts.max() + inverse.sum(), values
+
+
+@guarded
+def mask_shape(x):
+    y = x[x > 0]
+    return y.view(y.shape[0], 1).sum(0) * len(y)
+
+
+@guarded
+def mask_expanded(x):
+    y = x[x > 0]
+    return torch.stack([v * 2 for v in y] + [x.sum()]).sum()
+
+
+@guarded
+def mask_with_gradients(x):
+    p = torch.ones(6, device="cuda", requires_grad=True)
+    ((p * x)[x > 0].mean() + p.sum()).backward()
+    return p.grad
 
 
 @guarded

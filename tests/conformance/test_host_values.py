@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.conformance.conftest import PLATFORMS
 from tests.conformance.host_value_programs import GUARDED, RIGHT, STATEFUL
 
 INPUTS = [
@@ -55,21 +56,35 @@ def leaves(result):
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-@pytest.mark.parametrize("name", sorted(RIGHT))
-def test_program_is_right(platform, name):
+@pytest.fixture(scope="module", params=PLATFORMS)
+def bridge(request):
+    """The bridge, enabled once for all programs of the tables."""
+    how = {"allow_cuda": True} if request.param == "gpu" else {"simulate": request.param}
+    gfxgraph.enable(validate=False, **how)
+    yield request.param
+    gfxgraph.disable()
+
+
+def programs(table):
+    """Each program on one of the platforms in turn: which one matters to few, and both cost twice."""
+    return [pytest.param(PLATFORMS[i % len(PLATFORMS)], name, id=name) for i, name in enumerate(sorted(table))]
+
+
+@pytest.mark.parametrize(("bridge", "name"), programs(RIGHT), indirect=["bridge"])
+def test_program_is_right(bridge, name):
     """The value flows: every replay agrees with eager."""
     assert outcomes(RIGHT[name], RIGHT[name]) == ["right"] * len(INPUTS)
 
 
-@pytest.mark.parametrize("name", sorted(GUARDED))
-def test_program_is_right_or_guarded(platform, name):
+@pytest.mark.parametrize(("bridge", "name"), programs(GUARDED), indirect=["bridge"])
+def test_program_is_right_or_guarded(bridge, name):
     """The same value replays; another is right or GuardMismatch with its line."""
     found = outcomes(GUARDED[name], GUARDED[name])
     assert found[:2] == ["right", "right"]
 
 
 @pytest.mark.parametrize("name", sorted(STATEFUL))
-def test_program_with_state_is_right(platform, name):
+def test_program_with_state_is_right(bridge, name):
     """A training step's state follows eager through every replay."""
     (body, mine), (twin, others) = STATEFUL[name](), STATEFUL[name]()
     assert outcomes(body, twin, (mine, others)) == ["right"] * len(INPUTS)

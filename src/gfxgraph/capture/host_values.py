@@ -19,12 +19,12 @@ from torch import Tensor
 
 from gfxgraph.capture import intercept, texts
 from gfxgraph.capture.number_functions import SIZED
-from gfxgraph.capture.numbers import TrackedNumber, is_number, now, plain
+from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
-from gfxgraph.capture.symbols import numbers_of, refs_and_values, symbolic
+from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.core.questions import EXACTLY, Question
 from gfxgraph.core.tape import where_of
@@ -48,12 +48,15 @@ class Splitting(Protocol):
     gate: Gate | None
 
     @property
+    def moving(self) -> Any: ...
+    @property
     def recorder(self) -> Recording: ...
     @property
     def is_over(self) -> bool: ...
     def split(
         self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None
     ) -> Any: ...
+    def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
 
 
@@ -107,7 +110,7 @@ class HostValues:
         if not self.has_numbers and isinstance(value, int) and texts.stands_in_call(sys._getframe(1), SIZED):
             self.escaped(ref, value, "a size", where)  # the function that it goes to has been looked up already
             return value
-        return self._give(value, ref)
+        return self.give(value, ref)
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
@@ -119,11 +122,14 @@ class HostValues:
         if is_size or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
+        if self._capturing().moving.among((tensor,), {}):
+            length = self.numbers.apply("len", len, (ref,), len(value))
+            self.escaped(length, len(value), "the length of a list", where)
         return self._elements(value, ref)
 
     def _elements(self, value: Any, ref: Ref) -> Any:
         if not isinstance(value, list):
-            return self._give(value, ref)
+            return self.give(value, ref)
         return [
             self._elements(part, self.numbers.apply("item", operator.getitem, (ref, index), part))
             for index, part in enumerate(value)
@@ -147,7 +153,7 @@ class HostValues:
 
     def decided(self, read: Callable[[], Any], outcome: bool, name: str, where: Any) -> ReadStep:
         """An operation whose result is a bool that the program goes by (``torch.equal``)."""
-        ref, step = self._new_read(read, outcome, name, where)
+        ref, step = self.new_read(read, outcome, name, where)
         self.asked(ref, "is true", None, outcome, where)
         return step
 
@@ -157,14 +163,14 @@ class HostValues:
 
         def make() -> tuple[Any, Step]:
             value = read()
-            ref, step = self._new_read(read, value, name, where)
+            ref, step = self.new_read(read, value, name, where)
             made.append(ref)
             return value, step
 
         value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
         return value, made[0], where
 
-    def _new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
+    def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
         ref = self.numbers.read()
         self.numbers.values[ref.row] = value
         step = self._reads[ref.row] = ReadStep(read, ref.row, name, *where)
@@ -200,7 +206,7 @@ class HostValues:
 
     # -- numbers --------------------------------------------------------------------------------------
 
-    def _give(self, value: Any, ref: Ref) -> TrackedNumber:
+    def give(self, value: Any, ref: Ref) -> TrackedNumber:
         if not self.has_numbers:
             self.has_numbers = True
             intercept.watch_numbers()
@@ -228,9 +234,9 @@ class HostValues:
             return item
         if id(item) not in self._imports:
             value = item._value
-            ref, step = self._new_read(lambda: item._value, value, "a value of another capture", place())
-            self._capturing().program.steps.append(step)
-            self._imports[id(item)] = item, self._give(value, ref)
+            ref, step = self.new_read(lambda: item._value, value, "a value of another capture", place())
+            self._capturing().add(step)
+            self._imports[id(item)] = item, self.give(value, ref)
         return self._imports[id(item)][1]
 
     def computed(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -253,7 +259,7 @@ class HostValues:
         if isinstance(value, bool) or not is_number(value):
             here.asked(ref, "is true" if isinstance(value, bool) else EXACTLY, value, bool(value))
             return value
-        return here._give(value, ref)
+        return here.give(value, ref)
 
     def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A function of torch's that was given tracked numbers."""
@@ -263,14 +269,29 @@ class HostValues:
             if here is not None:
                 args, kwargs = here._own(args), here._own(kwargs)
             return func(*plain(args, name), **plain(kwargs, name))
-        here.has_symbols = here._capturing().recorder.is_wary = True
+        session = here._capturing()
+        here.has_symbols = session.recorder.is_wary = True
         args, kwargs = here._own(args), here._own(kwargs)
+        steps, rows = session.program.steps, session.recorder.rows
+        n_steps, n_rows = len(steps), len(rows)
+
+        def has_done_nothing() -> bool:
+            return len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
+
         try:
-            return func(*symbolic(args), **symbolic(kwargs))
-        except (TypeError, RuntimeError) as error:  # an argument for which torch takes no symbolic scalars
-            if isinstance(error, RuntimeError) and "python_arg_parser" not in str(error):
+            return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))
+        except (WantsNumber, TypeError, RuntimeError):  # no symbolic scalar is taken there
+            if not has_done_nothing() or session.is_over:
                 raise
-            return func(*plain(args, name), **plain(kwargs, name))
+            return session.moving.by_number(func, args, kwargs)
+
+    def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
+        """As ``resolved``, of a call of Python's, where numbers are still tracked."""
+        if not holds_numbers((args, kwargs)):
+            return args, kwargs, args, kwargs
+        spec_args, args = refs_and_values(self._own(args))
+        spec_kwargs, kwargs = refs_and_values(self._own(kwargs))
+        return args, kwargs, spec_args, spec_kwargs
 
     def resolved(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
         """An operation's arguments as they are now, and as a step keeps them: numbers by their rows."""

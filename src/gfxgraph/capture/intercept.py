@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import draws, scaler, shield, turns, whole
-from gfxgraph.capture.number_functions import number_targets, sized_targets
+from gfxgraph.capture.number_functions import by_number, number_targets, sized_targets
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
@@ -49,6 +49,14 @@ def stock(name: str) -> Any:
         owner, attribute, _ = _targets()[name]
         found = getattr(owner, attribute)
     return found
+
+
+def original_of(func: Any) -> Any:
+    """torch's own function in place of what stands there while a capture runs."""
+    for name, (_, _, replacement) in (_targets() | sized_targets(stock)).items():
+        if replacement is func:
+            return stock(name)
+    return func
 
 
 def event_new(original: Any) -> Any:
@@ -507,6 +515,8 @@ def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _getitem(self: Tensor, index: Any) -> Any:
+    if _holds_number(index):
+        return by_number(_stock["getitem"], (self, index), {})
     if type(index) is list or (type(index) is tuple and list in map(type, index)):
         session = _session()
         if session is not None and self.is_cuda:
@@ -515,10 +525,20 @@ def _getitem(self: Tensor, index: Any) -> Any:
 
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
+    if _holds_number(index):
+        by_number(_stock["setitem"], (self, index, value), {})
+        return
     session = _session()
     if session is not None and self.is_cuda:
         index = _host_indices(index)
     _stock["setitem"](self, index, value)
+
+
+def _holds_number(index: Any) -> bool:
+    kind = type(index)
+    if kind is TrackedNumber:
+        return True
+    return (kind is tuple or kind is slice or kind is list) and holds_numbers(index)
 
 
 def _host_indices(index: Any) -> Any:

@@ -1,9 +1,9 @@
 """Functions that would read a tracked number in C, as they stand while a capture runs.
 
 Those of Python's that take numbers (``min``, ``max``, ``math.sqrt``) keep the expression. Dynamo guards compiled code
-on them: once it has compiled anything, they stay as they are, and the number is pinned. Those of torch's that
-take sizes fail on any object but an int, so the number is pinned there before; these are replaced only once a
-capture has numbers at all.
+on them: once it has compiled anything, they stay as they are, and the number is pinned. Those of torch's that take
+sizes fail on any object but an int, so they are made again as a whole with the fresh number (moving.py); they are
+replaced only once a capture has numbers at all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, plain
+from gfxgraph.process import process
 
 Targets = dict[str, tuple[Any, str, Any]]
 """short name -> (owner, attribute, what stands in its place)."""
@@ -81,6 +82,14 @@ def _json_default(original: Any) -> Any:
     return default
 
 
+def by_number(func: Any, args: Any, kwargs: Any) -> Any:
+    """``func`` by an index or a size that is tracked."""
+    session: Any = process.active_session()
+    if session is None:
+        return func(*plain(args, "a size"), **plain(kwargs, "a size"))
+    return session.moving.by_number(func, args, kwargs)
+
+
 @functools.cache
 def sized_targets(stock: Callable[[str], Any]) -> Targets:
     """Functions that take ints in a row, or one int for a list.
@@ -95,9 +104,8 @@ def sized_targets(stock: Callable[[str], Any]) -> Targets:
 
 def _sized(stock: Callable[[str], Any], short: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
-        if holds_numbers((args, kwargs)):
-            args, kwargs = plain(args, "a size"), plain(kwargs, "a size")
-        return stock(short)(*args, **kwargs)
+        func = stock(short)
+        return by_number(func, args, kwargs) if holds_numbers((args, kwargs)) else func(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = short.rpartition(".")[2]
     return function
@@ -105,8 +113,11 @@ def _sized(stock: Callable[[str], Any], short: str) -> Any:
 
 # Those of torch's schemas with ``int[N]``, and those whose Python form takes ``*sizes``.
 _REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
-_METHODS = f"view reshape expand repeat permute tile flip new_zeros new_ones new_empty resize_ unflatten {_REDUCING}"
-_FUNCTIONS = f"zeros ones empty rand randn {_REDUCING} std_mean var_mean"
+_BOTH = (
+    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill"
+)
+_METHODS = f"view reshape expand repeat permute new_zeros new_ones new_empty resize_ {_BOTH}"
+_FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean {_BOTH}"
 _LAYERS = (
     "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "

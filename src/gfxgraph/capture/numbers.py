@@ -227,6 +227,8 @@ def _leaves(item: Any) -> Any:
             yield from _leaves(part)
     elif kind is dict:
         yield from _leaves(list(item.values()))
+    elif kind is slice:
+        yield from _leaves([item.start, item.stop, item.step])
 
 
 def holds_numbers(item: Any) -> bool:

@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.memory import Layout, storage_address
+from gfxgraph.capture.moving import Moving
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
@@ -67,6 +68,8 @@ class Watched(Protocol):
 
     @property
     def values(self) -> Tainted: ...
+    @property
+    def moving(self) -> Moving: ...
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
     def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
@@ -335,8 +338,12 @@ class Recorder(TorchDispatchMode):
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
         """The row of the table that this call falls under, if any."""
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
+            self.session.moving.operation(info.name, args, kwargs)
             return info.unsafe
         session = self.session
+        moving = session.moving.operation(info.name, args, kwargs)
+        if moving is not None:
+            return moving
         if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
             return None
         if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):

@@ -36,6 +36,7 @@ from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
+from gfxgraph.capture.moving import Moving
 from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
@@ -87,6 +88,7 @@ class Session:
         self.has_users_pool = self.pool_id is not None
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = self.values_type(self)
+        self.moving = Moving(self)
         self.undo = Undo()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
@@ -205,6 +207,7 @@ class Session:
         """The steps by which a capture is left, well or not; the session is known as open until the last."""
         return [
             *self.holdings.give_back(),
+            self.moving.stop,
             self._settle_random_states,
             self.holdings.give_turn,
             self._put_back,
@@ -314,12 +317,13 @@ class Session:
         else:
             step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
         if tape.rows or tape.opaque or (final and self.n_segments == 1):
-            self._add(step)
+            self.add(step)
         # An empty segment's graph dies with this call: once the next capture is open, an outer one
         # included, its end would end that.
         self.segment_graph = None
 
-    def _add(self, step: Step) -> None:
+    def add(self, step: Step) -> None:
+        """A step of the program, after those that there are."""
         step.gate = self.gate
         self.program.steps.append(step)
 
@@ -411,6 +415,7 @@ class Session:
                 elif is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs))):
                     self.values.taint(tensor)
             step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+            self.moving.note(row, name, step, args, kwargs)
             return out, step
 
         return self.split(row, name, make, where)
@@ -434,7 +439,7 @@ class Session:
                 self.execute_pending()
                 out, step = make()
                 if step is not None:
-                    self._add(step)
+                    self.add(step)
                 self.n_executed = len(self.program.steps)
                 self._open(self.new_graph())
             self.recorder.paused = not self._has_entered

@@ -12,7 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -206,6 +206,10 @@ class HostStep(Step):
     """Handles on the states of generators among ``args`` that the graph does not know."""
     is_symbolic: bool = False
     """Whether numbers of the program stand among the arguments, by their rows."""
+    moving: set[int] = field(default_factory=set)
+    """Those of the results, by ``id``, whose shape or place depends on data (moving.py)."""
+    views: set[int] = field(default_factory=set)
+    """Those that share memory with an argument that stays: not to be copied into."""
 
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
@@ -218,7 +222,7 @@ class HostStep(Step):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        yield from (out for out in leaves_of(self.out) if out.layout is torch.strided)
+        yield from (out for out in leaves_of(self.out) if out.layout is torch.strided and id(out) not in self.moving)
 
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
@@ -227,22 +231,32 @@ class HostStep(Step):
         if isinstance(out, Tensor):
             if out is result:
                 return
+            if id(out) in self.moving and out.dtype is result.dtype:
+                out.data = result
+                return
             if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
                 return
             if out.size() != result.size() or out.dtype is not result.dtype:
-                process.require().counters.add("guard_mismatch")
-                raise GuardMismatch(
-                    "shape_guard_mismatch",
-                    op=self.name,
-                    where=where_of(self.code, self.lasti),
-                    expected=shape_of(out, result),
-                    actual=shape_of(result, out),
-                )
+                self._differs(shape_of(out, result), shape_of(result, out))
+            if id(out) in self.views:
+                self._differs("one part of a tensor", "another part")
             with torch.inference_mode():
                 out.copy_(result)
         elif isinstance(out, (tuple, list)):
+            if len(out) != len(result):
+                self._differs(len(out), len(result))
             for mine, new in zip(out, result):
                 self._store(mine, new)
+
+    def _differs(self, expected: object, actual: object) -> NoReturn:
+        process.require().counters.add("guard_mismatch")
+        raise GuardMismatch(
+            "shape_guard_mismatch",
+            op=self.name,
+            where=where_of(self.code, self.lasti),
+            expected=expected,
+            actual=actual,
+        )
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
@@ -335,7 +349,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -
     """
     try:
         return compute()
-    except (ArithmeticError, ValueError, TypeError) as error:
+    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",

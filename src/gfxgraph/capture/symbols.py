@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,17 +22,30 @@ _KINDS = (torch.SymFloat, torch.SymInt)
 _WANTED = "an operation that wants the number itself"
 
 
-class Symbol:
-    """What torch calls a SymNode: a number of ours, or one that torch computed from some."""
+class WantsNumber(Exception):
+    """torch takes no symbolic scalar there."""
 
-    def __init__(self, number: Any) -> None:
+
+class Symbol:
+    """What torch calls a SymNode: a number of ours, or one that torch computed from some.
+
+    Args:
+        is_refused: asked when C++ wants the number; where it says so, WantsNumber is raised.
+    """
+
+    def __init__(self, number: Any, is_refused: Callable[[], bool] | None = None) -> None:
         self.number = number
+        self.is_refused = is_refused
 
     def _now(self) -> Any:
         return self.number._value if type(self.number) is TrackedNumber else self.number
 
     def _leave(self) -> Any:
-        return self.number._leave(_WANTED) if type(self.number) is TrackedNumber else self.number
+        if type(self.number) is not TrackedNumber:
+            return self.number
+        if self.is_refused is not None and self.is_refused():
+            raise WantsNumber
+        return self.number._leave(_WANTED)
 
     def is_int(self) -> bool:
         return isinstance(self._now(), int) and not self.is_bool()
@@ -122,19 +136,17 @@ for _name, _func in _FUNCTIONS.items():
     setattr(Symbol, _name, _computing(_func))
 
 
-def symbolic(item: Any) -> Any:
+def symbolic(item: Any, is_refused: Callable[[], bool]) -> Any:
     """Arguments with each tracked number as torch's symbolic scalar; complex ones leave sight."""
     kind = type(item)
     if kind is TrackedNumber:
         if isinstance(item, float):
-            return torch.SymFloat(Symbol(item))
-        return torch.SymInt(Symbol(item)) if isinstance(item, int) else item._leave("a complex argument")
+            return torch.SymFloat(Symbol(item, is_refused))
+        return torch.SymInt(Symbol(item, is_refused)) if isinstance(item, int) else item._leave("a complex argument")
     if kind is list or kind is tuple:
-        return kind(symbolic(part) for part in item)
-    if kind is slice:
-        return slice(symbolic(item.start), symbolic(item.stop), symbolic(item.step))
+        return kind(symbolic(part, is_refused) for part in item)
     if kind is dict:
-        return {name: symbolic(part) for name, part in item.items()}
+        return {name: symbolic(part, is_refused) for name, part in item.items()}
     return item
 
 
@@ -177,4 +189,7 @@ def refs_and_values(item: Any) -> tuple[Any, Any]:
     if kind is dict:
         pairs = [refs_and_values(part) for part in item.values()]
         return dict(zip(item, (ref for ref, _ in pairs))), dict(zip(item, (value for _, value in pairs)))
+    if kind is slice:
+        refs, values = refs_and_values((item.start, item.stop, item.step))
+        return slice(*refs), slice(*values)
     return item, item

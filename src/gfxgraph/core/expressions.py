@@ -83,6 +83,8 @@ class Expressions:
             return kind(self.fill(part) for part in item)
         if kind is dict:
             return {name: self.fill(part) for name, part in item.items()}
+        if kind is slice:
+            return slice(self.fill(item.start), self.fill(item.stop), self.fill(item.step))
         return item
 
     def reads_of(self, refs: Iterable[Ref]) -> set[int]:
@@ -124,5 +126,6 @@ def refs_in(item: Any) -> Iterator[Ref]:
         for part in item:
             yield from refs_in(part)
     elif kind is dict:
-        for part in item.values():
-            yield from refs_in(part)
+        yield from refs_in(list(item.values()))
+    elif kind is slice:
+        yield from refs_in([item.start, item.stop, item.step])

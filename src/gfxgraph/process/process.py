@@ -26,6 +26,7 @@ class Recording(Protocol):
 
     paused: bool
     is_wary: bool
+    rows: list[Any]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ...) -> Any: ...
 

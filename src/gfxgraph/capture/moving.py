@@ -1,0 +1,314 @@
+"""Tensors whose shape depends on data, and what is computed with them inside a capture.
+
+Problem: ``x[mask]`` has as many rows as the mask has true elements, in each replay another number. What was recorded
+after it was sized for the captured count. Idea: such a tensor *moves*: a replay points the program's own tensor at
+the new result, and each call of torch's that takes it is a host step of its own, made again as a whole, with results
+that move in turn. Results without dimensions, and tensors from elsewhere that it wrote, stay where they are: graphs
+go on from there.
+
+Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
+What Python is told of a moving tensor (its shape, its length) is a question that each replay asks again.
+
+Invariant: whatever uses a moving tensor in another way (autograd, autocast, an operation that no call was seen for, a
+pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture import intercept, whole
+from gfxgraph.capture.numbers import plain
+from gfxgraph.capture.places import place
+from gfxgraph.capture.steps import HostStep, ReadStep, Step
+from gfxgraph.capture.structure import flat, written
+from gfxgraph.core.unsafe import Kind, UnsafeOp, When
+from gfxgraph.process import process
+from gfxgraph.types import OnUnsafe
+
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_MOVING = UnsafeOp(
+    "moving tensor", Kind.DYNAMIC_SHAPE, "it computes with a tensor whose shape depends on data", When.ALWAYS
+)
+# What tells nothing that depends on the shape.
+_HARMLESS = frozenset(
+    "dim ndim dtype device is_cuda is_cpu layout requires_grad is_leaf grad_fn grad is_floating_point is_complex "
+    "is_sparse is_quantized is_meta is_nested is_signed element_size itemsize names get_device is_inference "
+    "_backward_hooks __hash__ is_tensor is_conj is_neg item tolist __bool__ __float__ __int__ __index__".split()
+)
+_COUNTS = frozenset({"numel", "nelement", "size"})
+_ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
+# What hands out the tensor in a form that cannot be followed.
+_FORMS = frozenset(
+    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ register_hook backward __iter__ "
+    "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ share_memory_ pin_memory".split()
+)
+# What C++ does with a mask's result before it hands it out.
+_VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
+
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
+_UNKNOWN: Any = object()
+
+
+class Watched(Protocol):
+    """The capture, as its moving tensors see it."""
+
+    policy: OnUnsafe
+    program: Any
+    values: Any
+    recorder: Any
+    undo: Any
+    streams: Any
+
+    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
+
+
+class Moving:
+    """The moving tensors of one capture."""
+
+    def __init__(self, session: Watched) -> None:
+        self._session = weakref.ref(session)
+        self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
+        self._mode: Calls | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        session: Any = self._session()
+        return session is None or session.recorder.paused or process.active_session() is not session
+
+    def stop(self) -> None:
+        """The capture is over."""
+        if self._mode is not None:
+            _take_off(self._mode)
+            self._mode = None
+        self._steps = {}
+
+    # -- which tensors move ---------------------------------------------------------------------------
+
+    def among(self, args: Any, kwargs: Any) -> list[Tensor]:
+        """The moving tensors among arguments."""
+        if not self._steps:
+            return []
+        return [tensor for tensor in flat(args, kwargs) if self._step_of(tensor) is not None]
+
+    def _step_of(self, tensor: Tensor) -> HostStep | None:
+        found = self._steps.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def fix(self, tensors: list[Tensor]) -> None:
+        """From now on these stay in their memory: another shape is GuardMismatch."""
+        for tensor in tensors:
+            step = self._step_of(tensor)
+            if step is not None:
+                step.moving.discard(id(tensor))
+                del self._steps[id(tensor)]
+
+    def note(self, row: UnsafeOp, name: str, step: Step | None, args: Any, kwargs: Any) -> None:
+        """An unsafe operation became a step: do its results move?"""
+        session = self._session()
+        if not isinstance(step, HostStep) or session is None or session.policy is not OnUnsafe.SPLIT:
+            return
+        if row is not _MOVING and not _depends_on_data(row, name, args):
+            return
+        if self._starts():
+            self._move(step, flat(args, kwargs))
+
+    def _starts(self) -> bool:
+        """See calls from now on; False where Dynamo would compile anew under a mode of ours."""
+        if self._mode is None and whole.has_compiled_nothing():
+            self._mode = Calls(self)
+            _put_below(self._mode)
+            session: Any = self._session()
+            session.recorder.is_wary = True
+        return self._mode is not None
+
+    def _move(self, step: HostStep, given: list[Tensor]) -> None:
+        fixed = [tensor for tensor in given if self._step_of(tensor) is None]
+        for tensor in flat(step.out):
+            if tensor.layout is not torch.strided or tensor.requires_grad or any(tensor is each for each in given):
+                continue
+            if is_view := any(_share_memory(tensor, each) for each in fixed):
+                step.views.add(id(tensor))
+            if tensor.dim() or is_view:
+                step.moving.add(id(tensor))
+                self._steps[id(tensor)] = weakref.ref(tensor), step
+
+    # -- what is done with them -------------------------------------------------------------------------
+
+    def operation(self, name: str, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """An operation that no call of Python's was seen for: a view of a result, or the end of its moving."""
+        found = self.among(args, kwargs)
+        if found and name in _VIEWS and not any(tensor.requires_grad for tensor in found):
+            return _MOVING
+        self.fix(found)
+        return None
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call of torch's inside the capture."""
+        found = self.among(args, kwargs)
+        name = getattr(getattr(func, "__self__", None), "__name__", "") if _is_getter(func) else func.__name__
+        if not found or name in _HARMLESS:
+            return func(*args, **kwargs)
+        tensors = flat(args, kwargs)
+        if name in _FORMS or not _can_be_made_again(tensors):
+            self.fix(found)
+            return func(*args, **kwargs)
+        session: Any = self._session()
+        func = intercept.original_of(func)
+        if name in _ANSWERS:
+            return self._answered(session, name, func, args, kwargs)
+        return self._made(session, name, func, args, kwargs)
+
+    def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call of torch's by an index or a size that was read: made again with the fresh one, else pinned."""
+        session: Any = self._session()
+        tensors = flat(args, kwargs)
+        name = func.__name__
+        if (
+            self.is_idle
+            or session.policy is not OnUnsafe.SPLIT
+            or not _can_be_made_again(tensors)
+            or not self._starts()
+        ):
+            return func(*plain(args, name), **plain(kwargs, name))
+        return self._made(session, name, func, args, kwargs)
+
+    def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Something that Python is told about the shape."""
+        value = func(*args, **kwargs)
+        step, ref = self._read(session, name, func, args, kwargs, value)
+        session.add(step)
+        if name in _COUNTS and type(value) is int:
+            return session.values.give(value, ref)
+        session.values.escaped(ref, value, name)
+        return value
+
+    def _read(self, session: Any, name: str, func: Any, args: Any, kwargs: Any, value: Any) -> tuple[ReadStep, Any]:
+        ref, step = session.values.new_read(lambda: func(*args, **kwargs), value, f"torch.Tensor.{name}", place())
+        return step, ref
+
+    def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        where = place()
+        args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
+        given = flat(args, kwargs)
+
+        def make() -> tuple[Any, Step | None]:
+            with Writes(session) as writes:
+                out = func(*args, **kwargs)
+            others = [part for part in _parts(out) if not isinstance(part, Tensor)]
+            if not all(isinstance(part, _PLAIN) for part in others):
+                return _UNKNOWN, None
+            if others:
+                answer, ref = self._read(session, name, func, args, kwargs, out)
+                session.values.escaped(ref, out, name)
+                return out, answer
+            for tensor in flat(out):
+                if tensor.is_cuda:
+                    session.recorder.adopt(tensor)
+                else:
+                    session.values.taint(tensor)
+            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
+            step.is_symbolic = spec_args is not args
+            self._move(step, given)
+            return out, step
+
+        out = session.split(_MOVING, name, make, where)
+        if out is not _UNKNOWN:
+            return out
+        self.fix(given)
+        return func(*args, **kwargs)
+
+
+class Calls(TorchFunctionMode):
+    """Sees each call of torch's functions and methods while a capture has moving tensors."""
+
+    def __init__(self, moving: Moving) -> None:
+        super().__init__()
+        self._moving = moving
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._moving.is_idle:
+            return func(*args, **kwargs)
+        return self._moving.call(func, args, kwargs)
+
+
+class Writes(TorchDispatchMode):
+    """Saves what a call writes that was there before it."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__()
+        self._session = session
+        self._made: list[Tensor] = []
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = {id(tensor) for tensor in self._made}
+        targets = [tensor for tensor in written(func, args, kwargs) if id(tensor) not in made]
+        self._session.undo.save(targets, self._session.streams.own)
+        self.found += targets
+        out = func(*args, **kwargs)
+        self._made += [tensor for tensor in flat(out) if not any(tensor is each for each in targets)]
+        return out
+
+
+def _can_be_made_again(tensors: list[Tensor]) -> bool:
+    """True where a call means at a replay what it means here: neither autograd nor a mode takes part."""
+    return not (
+        (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        or torch.is_autocast_enabled("cuda")
+        or _interpreter() is not None
+        or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+    )
+
+
+def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:
+    if row.kind is not Kind.DYNAMIC_SHAPE or "index_put" in name or name == "aten::combinations":
+        return False
+    if row.when is When.HOST_OR_MASK_INDEX:
+        return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return True
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    if other.layout is not torch.strided or one.device != other.device or not one.numel():
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _is_getter(func: Any) -> bool:
+    return getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__")
+
+
+def _parts(out: Any) -> list[Any]:
+    if isinstance(out, (tuple, list)):
+        return [leaf for part in out for leaf in _parts(part)]
+    return [] if out is None else [out]
+
+
+def _put_below(mode: Calls) -> None:
+    """Enter a mode below all others, so that each block takes off what it has put on."""
+    above = _popped()
+    torch._C._push_on_torch_function_stack(mode)
+    for each in above:
+        torch._C._push_on_torch_function_stack(each)
+
+
+def _take_off(mode: Calls) -> None:
+    for each in _popped():
+        if each is not mode:
+            torch._C._push_on_torch_function_stack(each)
+
+
+def _popped() -> list[Any]:
+    """All modes, taken off, the lowest first."""
+    n = torch._C._len_torch_function_stack()
+    return [torch._C._pop_torch_function_stack() for _ in range(n)][::-1]

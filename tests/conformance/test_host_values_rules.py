@@ -1,0 +1,97 @@
+"""What holds for values that Python reads inside plain captures, whatever the program."""
+
+from __future__ import annotations
+
+import builtins
+import math
+
+import pytest
+import torch
+
+import gfxgraph
+
+INPUTS = [[0.0, 1.0, 2.0, 3.0], [0.25, 1.0, 2.5, 3.0], [3.0, 3.0, 3.0, 3.0], [-1.0, -2.0, -0.5, -4.0]]
+
+
+def test_captures_share_a_value(platform):
+    """A number read in one capture and used in another, inside it or after it, is what its latest replay read."""
+    x = torch.tensor(INPUTS[0], device="cuda")
+    first, second, inner = (torch.cuda.CUDAGraph() for _ in range(3))
+    with torch.cuda.graph(first):
+        total = x.sum().item()
+        with torch.cuda.graph(inner, stream=torch.cuda.Stream()):
+            b = x * total
+    with torch.cuda.graph(second):
+        y = x * total + math.sqrt(total * total)
+    for values in INPUTS[1:]:
+        x.copy_(torch.tensor(values))
+        for graph in (first, second, inner):
+            graph.replay()
+        want = x.sum().item()
+        assert torch.allclose(y, x * want + abs(want)) and torch.allclose(b, x * want)
+        assert total == pytest.approx(want)  # what the program still holds follows the replays
+    assert isinstance(total, float) and total + 1 == pytest.approx(want + 1)
+
+
+def test_strict_refuses_what_flows(platform):
+    """strict: comparing and printing are allowed, computing is refused at capture."""
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph(on_unsafe="strict")
+    with torch.cuda.graph(graph):
+        if x.sum().item() > 3:
+            y = x * 2
+    graph.replay()
+    assert y.tolist() == [2.0] * 4
+    for body in (lambda: x * x.sum().item(), lambda: x.sum().item() + 1, lambda: float(x.sum())):
+        with (
+            pytest.raises(gfxgraph.CaptureError) as caught,
+            torch.cuda.graph(torch.cuda.CUDAGraph(on_unsafe="strict")),
+        ):
+            body()
+        assert caught.value.code == "host_value_escaped"
+
+
+def test_guard_names_line_and_both_values(platform):
+    """A pinned value that changed: the line that used it, what it was, what it is."""
+    x = torch.full((4,), 2.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _ = x * float(x.max())
+    x.fill_(3.0)
+    with pytest.raises(gfxgraph.GuardMismatch) as caught:
+        graph.replay()
+    text = str(caught.value)
+    assert "2.0" in text and "3.0" in text and "test_host_values_rules.py:" in text
+    assert gfxgraph.stats()["guard_mismatches"] == 1
+
+
+def test_a_capture_leaves_python_as_it_was(platform):
+    """What stands in for Python's and torch's functions while a capture has numbers is gone afterwards."""
+    names = [(builtins, "min"), (math, "sqrt"), (torch.Tensor, "view"), (torch, "zeros"), (torch.Tensor, "item")]
+    before = [getattr(owner, name) for owner, name in names]
+    x = torch.arange(4.0, device="cuda")
+    with torch.device("cpu"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        with torch.device("cpu"):
+            kept = x[x > 1]
+            _ = kept.sum() * math.sqrt(min(x.max().item(), 2.0))
+        assert torch.zeros(1).device.type == "cpu"
+    assert [getattr(owner, name) for owner, name in names] == before
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_capture_computes_nothing(platform):
+    """What the host's steps ran at capture is undone, writes to tensors from outside among them."""
+    x, seen = torch.arange(4.0, device="cuda"), torch.zeros(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = x[x > 1]
+        seen[: kept.numel()] += kept
+        seen.mul_(x.max().item())
+    assert not seen.any()
+    x.copy_(torch.tensor([5.0, 0.0, 0.0, 6.0]))
+    graph.replay()
+    assert seen.tolist() == [30.0, 36.0, 0.0, 0.0]
+    x.copy_(torch.tensor([5.0, 2.0, 2.0, 6.0]))
+    graph.replay()
+    assert seen.tolist() == [210.0, 228.0, 12.0, 36.0]
+    assert kept.tolist() == [5.0, 2.0, 2.0, 6.0]

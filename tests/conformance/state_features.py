@@ -492,7 +492,8 @@ def tensor_written() -> Any:
 
 @feature
 def tensor_replaced() -> Any:
-    holder = types.SimpleNamespace(t=constant(0.0))
+    holder: Any = Plain()
+    holder.t = constant(0.0)
 
     def read(x: Any) -> Any:
         holder.t = holder.t * 0.5 + x.detach().sum(0)
@@ -694,7 +695,8 @@ def batch_norm() -> Any:
 
 @feature
 def counted() -> Any:
-    holder = types.SimpleNamespace(n=0)
+    holder: Any = Plain()
+    holder.n = 0
 
     def read(x: Any) -> Any:
         holder.n += 1
@@ -729,7 +731,8 @@ def appended() -> Any:
 
 @feature
 def stored() -> Any:
-    holder = types.SimpleNamespace(last=0.0, k=1.0)
+    holder: Any = Plain()
+    holder.last = 0.0
 
     def read(x: Any) -> Any:
         holder.last = 7.0

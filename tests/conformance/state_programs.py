@@ -177,6 +177,8 @@ def main() -> None:
             continue
         n += played
         total.update(how)
+        if seed % 10 == 9:
+            print(f"{n} sequences so far, {wrong} programs wrong, {dict(total)}", flush=True)
     ran = f"{n} sequences of {N_CALLS} calls in {last - first} programs"
     print(f"{ran}, {wrong} programs wrong, {dict(total)}, {time.process_time():.0f} s of CPU", flush=True)
 

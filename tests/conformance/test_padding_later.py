@@ -341,3 +341,32 @@ def test_a_modules_switch_stays_a_number_where_sizes_are_symbols(platform: str) 
         x = rows(5 + i % 3)
         assert torch.equal(g(x, i > 4), eager(x, i > 4))
     assert mine.n_calls == eager.n_calls == 7, g.explain()
+
+
+@ON_ONE
+def test_what_the_function_does_at_another_size_alone_is_not_done_to_find_out(platform: str) -> None:
+    """It is traced at the bucket's size, and nothing of that runs: neither its writes nor its changes in Python."""
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total, self.said = torch.zeros(4, device="cuda"), []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > 6:
+                self.total.add_(1)
+            if x.shape[0] > 7:
+                self.said.append(x.shape[0])
+                print(end="")
+            return x * 2
+
+    for bucket in (7, 8):
+        step = Step()
+        g = gfxgraph.graphed(step, dynamic=X, buckets=[bucket])
+        for n in (5, 5, 5, 6, 6):
+            x = rows(n)
+            assert torch.equal(g(x), x * 2)
+        assert not step.total.any() and not step.said, g.explain()
+        x = rows(bucket)
+        assert torch.equal(g(x), x * 2) and step.total.tolist() == [1.0] * 4, g.explain()
+        assert step.said == ([8] if bucket == 8 else []), g.explain()

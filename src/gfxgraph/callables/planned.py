@@ -163,6 +163,8 @@ class Planned:
         content = self._padding.choose(found, names, dims, bucketed.actual, bucketed.bucket)
         if isinstance(content, Refusal):
             return self._run(*call.args, **call.kwargs), content
+        if program is not None and world is None and not self._is_foreseen(program, args, kwargs):
+            return self._run(*call.args, **call.kwargs), Refusal(OTHER)
         outside, written = self._written(call, program, found.first, names, copies)
         if program is not None and world is None:  # what its own trace writes is known when it has run
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
@@ -215,6 +217,15 @@ class Planned:
         if world.why_pieces:
             return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
+
+    def _is_foreseen(self, program: Program, args: Any, kwargs: Any) -> bool:
+        """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
+        assert self._front is not None
+        seen = self._front.foresee(args, kwargs)
+        if seen is None:
+            return False
+        found, scope = seen
+        return is_same_program(program, Program(found.graph, found.sources, scope))
 
     def _run_known(self, args: Any, kwargs: Any) -> tuple[Any, World | None]:
         """The function run eagerly, and its world: traced now where it has none."""

@@ -84,8 +84,13 @@ class Untraceable(Exception):
     """Dynamo leaves this function to Python; ``args[0]`` says why."""
 
 
+class OnlyTraced(BaseException):
+    """A piece was reached while a trace was all that was wanted: its graph is known, and nothing has run."""
+
+
 class _Local(threading.local):
     is_raw = 0
+    is_foreseeing = False
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -108,6 +113,11 @@ def raw() -> Iterator[None]:
 def is_raw() -> bool:
     """True where a piece is part of what somebody else warms up, compares or captures."""
     return _local.is_raw > 0
+
+
+def is_foreseeing() -> bool:
+    """True where pieces are not to run."""
+    return _local.is_foreseeing
 
 
 class Frontend:
@@ -134,6 +144,8 @@ class Frontend:
         self._compiled = context(self._root)
         self._known: list[Any] = []
         """Trees of guards that have a world, in order of their traces."""
+        self._foreseen: list[tuple[Any, Found]] = []
+        """Trees of guards of what has been traced and not run."""
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
@@ -182,6 +194,37 @@ class Frontend:
         parts = self.worlds[-1].guards.check_verbose(self._given(args, kwargs)).verbose_code_parts
         return " ".join(str(parts[0]).split("#")[0].split()) if parts else ""
 
+    def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Found, dict[str, Any]] | None:
+        """The one graph that a call would run, and what its sources are evaluated in; nothing runs.
+
+        None where the call would be more than a graph.
+        """
+        with self._lock:
+            outer = _local.found, _local.is_foreseeing
+            found: list[Found] = []
+            _local.found, _local.is_foreseeing = found, True
+            try:
+                with torch._dynamo.error_on_graph_break(True):
+                    self.run(*args, **kwargs)
+            except OnlyTraced:
+                pass
+            except torch._dynamo.exc.TorchDynamoException:
+                return None
+            finally:
+                _local.found, _local.is_foreseeing = outer
+            seen = [*self._known, *[guards for guards, _ in self._foreseen]]
+            fresh = [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
+            if fresh and found:
+                self._foreseen.append((fresh[0], found[0]))
+            chosen = self._foreseen_for(args, kwargs)
+            if chosen is None or chosen[1].root is not self._root.__code__ or chosen[1].why_not_whole:
+                return None
+            return chosen[1], {**chosen[0].closure_vars, "G": self._root.__globals__, "L": self._given(args, kwargs)}
+
+    def _foreseen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Found] | None:
+        given = self._given(args, kwargs)
+        return next((each for each in self._foreseen if each[0].check(given)), None)
+
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, World]:
         """One call, eagerly, and its world.
 
@@ -202,8 +245,13 @@ class Frontend:
                     result = self.run(*args, **kwargs)
             finally:
                 _local.found, _local.skipped = before
-            guards = [entry.guard_manager for entry in _entries(self._root)]
-            new = [each for each in guards if not any(each is known for known in self._known)]
+            guards = _guards_of(self._root)
+            seen = [*self._known, *[each for each, _ in self._foreseen]]
+            new = [each for each in guards if not any(each is old for old in seen)]
+            chosen = None if new else self._foreseen_for(args, kwargs)
+            if chosen is not None:
+                self._foreseen.remove(chosen)
+                new, found = [chosen[0]], [chosen[1]]
             if not new:
                 known = self.find(args, kwargs)
                 if known is not None:
@@ -213,7 +261,7 @@ class Frontend:
                 is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
                 why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
-            self._known = guards
+            self._known = [each for each in guards if not any(each is old for old, _ in self._foreseen)]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
@@ -318,6 +366,8 @@ class _Configured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own, known = self._config(), torch._dynamo.config
         wanted = {**_CONFIG, **(own() if own is not None else {})}
+        if _local.is_foreseeing:
+            wanted["suppress_errors"] = False  # or the function would run as Python
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         with known.patch(settings), _quiet(), _unshielded(), _unmeasured():
             made = self._callback(*args, **kwargs)
@@ -403,8 +453,9 @@ def _name_of(source: Any) -> str:
     return str(name() if callable(name) else name)
 
 
-def _entries(root: Any) -> list[Any]:
-    return list(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__))
+def _guards_of(root: Any) -> list[Any]:
+    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__)
+    return [entry.guard_manager for entry in entries]
 
 
 def _root_of(fn: Callable[..., Any]) -> Callable[..., Any]:

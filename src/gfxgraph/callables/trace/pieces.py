@@ -19,7 +19,7 @@ from torch import Tensor
 from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.draws import Draws
 from gfxgraph.callables.signature import mode_key, tensor_key
-from gfxgraph.callables.trace.frontend import Found, is_outside, is_raw, note_inputs
+from gfxgraph.callables.trace.frontend import Found, OnlyTraced, is_foreseeing, is_outside, is_raw, note_inputs
 from gfxgraph.callables.trace.region import Region, Wanted
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.process import bridge
@@ -49,6 +49,8 @@ class Piece:
         """Its first run took no random numbers from the device's default generator."""
 
     def __call__(self, *inputs: Any) -> Any:
+        if is_foreseeing():
+            raise OnlyTraced
         state = bridge.process_for_callables()
         if state is None or torch.cuda.is_current_stream_capturing():
             return self._graph(*inputs)

@@ -127,8 +127,8 @@ def test_the_collector_waits(platform):
         gc.enable()
 
 
-def test_blas_handles_are_made_before(platform):
-    """Each thread's first capture finds the thread's handle made: its product needs no memory of its own."""
+def test_a_threads_first_product(platform, monkeypatch):
+    """It is captured, though it makes the thread's BLAS handle: in relaxed mode, and on HIP the handle is there."""
     if platform == "gpu":
         w, results = torch.eye(4, device="cuda"), []
 
@@ -142,12 +142,27 @@ def test_blas_handles_are_made_before(platform):
 
         expected = [(True, 16.0)]
     else:
-        results = []
+        from gfxgraph import simulator
+
+        device, results, x = simulator.active().device, [], torch.ones(4, 4, device="cuda")
+        record = device.record
+
+        def noting(*args, **kwargs):
+            results.append(device.threads.mode)
+            return record(*args, **kwargs)
 
         def first():
-            capture(lambda: results.append(torch.cuda.current_blas_handle()))
+            def body():
+                with monkeypatch.context() as patch:
+                    patch.setattr(device, "record", noting)
+                    x @ x
+                    x @ x
+                if platform == "hip":
+                    torch.cuda.current_blas_handle()  # would end the capture if it had to be made
 
-        expected = [1]
+            capture(body)
+
+        expected = ["relaxed", "global"]
     thread = threading.Thread(target=first)
     thread.start()
     thread.join()

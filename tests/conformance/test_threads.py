@@ -6,7 +6,6 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 
 from __future__ import annotations
 
-import gc
 import threading
 from contextlib import contextmanager
 
@@ -109,9 +108,10 @@ CALLS = {
     "rand": lambda: torch.rand(4, device="cuda"),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(4, device="cuda")),
     "normal_": lambda: torch.empty(4, device="cuda").normal_(),
-    "free": lambda: captured().reset(),
-    "drop": lambda: (captured(), gc.collect()),
+    "capture": lambda: captured(),
 }
+PREPARED = {"free": lambda: captured().reset, "drop": lambda: [captured()].clear}
+"""What is to be there before the capture begins; gives the call."""
 
 
 def recorded():
@@ -127,13 +127,15 @@ def captured():
     return graph
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [*CALLS, *PREPARED])
 def test_others_work_beside_a_capture(platform, call):
     """What another thread does is right or waits, and the capture comes to its end."""
     for mode in MODES:
+        action = PREPARED[call]() if call in PREPARED else CALLS[call]
         with capturing_elsewhere(mode, draws=call in ("rand", "dropout", "normal_")) as go_on:
             threading.Timer(0.05, go_on.set).start()  # a call that waits, waits for this
-            CALLS[call]()
+            action()
+            del action
 
 
 def test_a_replay_of_random_numbers_waits(platform):

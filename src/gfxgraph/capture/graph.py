@@ -395,7 +395,7 @@ def bridged_class(base: type) -> type:
                 self._session = None
             self._state.counters.add("replay", self._take_count())
             self._was_reset = self._program is not None or self._was_reset
-            with turns.unnoticed():
+            with turns.held(), turns.unnoticed():  # HIP destroys no graph beside a capture
                 self._let_go_of_program()
                 self._is_instantiated = False
                 super().reset()

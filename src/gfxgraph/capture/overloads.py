@@ -10,6 +10,7 @@ import torch
 
 from gfxgraph.capture.bindings import BINDINGS
 from gfxgraph.capture.conditions import CONDITIONS
+from gfxgraph.capture.shield import quiet
 from gfxgraph.capture.structure import written_arguments
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 
@@ -87,8 +88,9 @@ class OpInfo:
         )
         # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
         self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
-        self.call = getattr(func, "_op", func)
-        self.binding = BINDINGS.get(full, self.call)
+        call = getattr(func, "_op", func)
+        self.call = quiet(schema.name, call)
+        self.binding = quiet(schema.name, BINDINGS.get(full, call))
         """For positional arguments that begin with a tensor of torch's own type."""
 
 

@@ -3,7 +3,8 @@
     a kernel of Triton or Inductor dies and unloads its module    put off until captures are over
     a memory pool or an IPC handle dies and frees device memory   put off likewise
     a kernel is loaded at its first launch                        in relaxed mode
-    the BLAS handle of a thread is made at its first product      made before the thread's first capture
+    a thread's first product makes its BLAS handle; a new plan    in relaxed mode; on HIP the handles are made
+    of an FFT, a convolution, a decomposition takes memory        before the thread's first capture
     the collector is called, or switched on                       put off; graphs that die wait as well (intercept.py)
     NCCL's watchdog asks an event of the capturing stream         waited for before, where the defect table says so
 
@@ -16,10 +17,12 @@ relaxed: 0, and the graph replays); sglang#35427, vllm#53399, pytorch#177309; do
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -37,6 +40,14 @@ _LOAD = (
     (*_STATIC, "load_kernel"),
     (*_STATIC_OLD, "load_kernel"),
     ("torch.cuda._utils", "", "_cuda_load_module"),
+)
+# Operations that make a handle in each thread that calls one, and those that may take memory beside torch each time.
+_HANDLES = frozenset(
+    f"aten::{name}"
+    for name in "mm addmm bmm baddbmm linear mv addmv dot vdot addbmm _scaled_mm _int_mm _addmm_activation".split()
+)
+_PLANS = re.compile(
+    r"aten::(_?convolution|cudnn_|miopen_|_cudnn|_fft_|_?linalg_|cholesky|_?lu|ormqr|triangular_|geqrf)"
 )
 # ProcessGroupNCCL looks every 100 ms at what is not done yet.
 WATCHDOG_SLEEPS_S = 0.25
@@ -94,7 +105,7 @@ def _done_later(call: Callable[[], object], put_off: Callable[[Later], bool]) ->
 
 
 def _relaxed(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def load(*args: Any, **kwargs: Any) -> Any:
         with turns.unnoticed():
             return function(*args, **kwargs)
@@ -108,11 +119,12 @@ def prepare(device_index: int) -> None:
         _wait_for_watchdog()
     known: set[tuple[float, int]] = _has_handles.__dict__.setdefault("devices", set())
     device = process.require().enabled_at, device_index
-    if device in known or torch.cuda.is_current_stream_capturing():
+    if torch.version.hip is None or device in known or torch.cuda.is_current_stream_capturing():
         return
     known.add(device)
     # On the default stream, whose workspace a program with products has anyway; nobody's mode is to see it.
     with (
+        suppress(RuntimeError),  # then the capture's own first product fails, or does not
         turns.unnoticed(),
         _disable_current_modes(),
         torch._C.DisableTorchFunction(),
@@ -121,9 +133,30 @@ def prepare(device_index: int) -> None:
         make = getattr(torch._C, "_cuda_getCurrentBlasHandle", None)
         if make is not None:
             make()
-        if torch.version.hip is not None:  # hipBLASLt has a handle of its own
-            x = torch.ones(16, 16, dtype=torch.float16, device=f"cuda:{device_index}")
-            torch.addmm(x[0], x, x)
+        x = torch.ones(16, 16, dtype=torch.float16, device=f"cuda:{device_index}")
+        torch.addmm(x[0], x, x)  # hipBLASLt has a handle of its own
+
+
+def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, which does the operation ``name``: inside a capture what it makes beside its work is not refused.
+
+    torch's operations work on the current stream alone, so nothing that a capture should refuse gets past it.
+    """
+    if _PLANS.match(name):
+        return _relaxed(call)
+    if name not in _HANDLES:
+        return call
+
+    def first_in_thread(*args: Any, **kwargs: Any) -> Any:
+        known = _has_handles.__dict__.setdefault("products", set())
+        if name in known:
+            return call(*args, **kwargs)
+        with turns.unnoticed():
+            out = call(*args, **kwargs)
+        known.add(name)
+        return out
+
+    return first_in_thread
 
 
 def _wait_for_watchdog() -> None:

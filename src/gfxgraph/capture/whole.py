@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gfxgraph.capture.overloads import OpInfo, known_as
+from gfxgraph.capture.shield import quiet
 from gfxgraph.process import process
 from gfxgraph.process.process import Recording
 
@@ -174,7 +175,7 @@ def _whole(overload: Any, original: Any, func: Any) -> object:
     info.is_composite = info.is_watched = False
     info.draws = False  # attention does without dropout here
     info.has_effects = bool(info.mutates)
-    info.call = info.binding = call
+    info.call = info.binding = quiet(info.name, call)
     return known_as(info)
 
 

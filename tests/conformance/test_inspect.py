@@ -99,3 +99,18 @@ def test_what_holds_no_graph_is_refused(platform):
     """The error says what was given and what can be."""
     with pytest.raises(TypeError, match=r"\(int\): it holds no captured graph"):
         gfxgraph.inspect(3)
+
+
+def test_the_profiler_shows_the_parts_of_a_split_replay(capture):
+    """Each step of a split replay is a range of its own in torch.profiler."""
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        y = x * 2
+        return y[y > 0] + 1
+
+    graph, _ = capture(body)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        graph.replay()
+    ranges = [event.name for event in seen.events() if event.name.startswith("gfxgraph: ")]
+    assert len(ranges) == 3 and "aten::index" in ranges[1]

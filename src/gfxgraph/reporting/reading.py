@@ -123,9 +123,11 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
     op = getattr(step, "name", type(step).__name__)
     where = str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1)))
     guards = tuple(question.text() for question in step.questions) if isinstance(step, ReadStep) else ()
-    return Step(kind, op, where, why_unsafe(op), rewrite(op), guards)
+    known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that asked for it
+    return Step(kind, op, where, why_unsafe(known), rewrite(known), guards)
 
 
+_READ = "aten::_local_scalar_dense"
 _KINDS: dict[type, str] = {HostStep: "operation", ReadStep: "read", CallStep: "call", ReplayStep: "replay"}
 
 

@@ -92,6 +92,8 @@ def test_graphed_functions_are_inspected(platform):
     found = gfxgraph.inspect(step)
     assert len(found) == 1 and "float32[4, 8]" in found[0].name
     assert found[0].n_nodes == 2 and found[0].n_replays >= 1
+    line = step._fn.__code__.co_firstlineno + 2
+    assert {node.where for node in found[0].nodes} == {f"{__file__}:{line}"}  # not the code that Dynamo wrote
     assert len(gfxgraph.inspect()) >= 1
 
 

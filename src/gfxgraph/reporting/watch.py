@@ -41,6 +41,7 @@ from gfxgraph.core.tape import Entry, where_of
 from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
+from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 WINDOW_S = 0.05
@@ -244,9 +245,10 @@ class Watch(TorchDispatchMode):
         pending = 0.0 if self.paused else now - self.last
         reasons = _reasons()
         merged: dict[tuple[str, str, str], Line] = {}
+        sources = Sources()
         per_op, captured = launches_per_op(), captured_places()
         for (number, lasti, op, why), cell in list(self.cells.items()):
-            where = str(where_of(self.codes[number], lasti))
+            where = sources.of(str(where_of(self.codes[number], lasti)))
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or why_unsafe(op)
             why = why or (NOT_REPLAYED if (number, lasti) in captured else NO_CAPTURE)
             line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op)))

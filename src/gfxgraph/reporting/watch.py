@@ -381,7 +381,7 @@ def _downgrades() -> list[str]:
     return [
         f"{event['count']} x {event['reason']}" + (f" ({event['op']})" if event["op"] else "")
         for event in events
-        if event["kind"] == "fallback"
+        if event["kind"] in ("fallback", "engine_eager")
     ]
 
 

@@ -55,3 +55,25 @@ def test_what_cannot_be_done_ends_with_two(tmp_path):
     """A function that is not there, and a folder without data: one line that says so, status 2."""
     done = gfxgraph("report", tmp_path / "nothing", cwd=tmp_path)
     assert done.returncode == 2 and "GFXGRAPH_REPORT=" in done.stderr
+
+
+def test_top_reads_what_a_process_wrote(tmp_path):
+    """A process's own figures, found through its environment; one that writes none is refused with what to do."""
+    from click.testing import CliRunner
+    from tests.unit.reporting.made import process
+
+    from gfxgraph.cli.top import command
+
+    environment = {"PATH": "/usr/bin:/bin", "GFXGRAPH_REPORT": str(tmp_path)}
+    with subprocess.Popen(["sleep", "600"], env=environment) as writes, subprocess.Popen(["sleep", "600"]) as silent:
+        try:
+            early = CliRunner().invoke(command, [str(writes.pid), "--once"])
+            (tmp_path / f"gfxgraph-{writes.pid}.json").write_text(json.dumps(process() | {"pid": writes.pid}))
+            done = CliRunner().invoke(command, [str(writes.pid), "--once"])
+            refused = CliRunner().invoke(command, [str(silent.pid), "--once"])
+        finally:
+            writes.kill()
+            silent.kill()
+    assert early.exit_code == 2 and "nothing yet" in early.output
+    assert done.exit_code == 0 and "900 replays" in done.output and "aten::argmax" in done.output
+    assert refused.exit_code == 2 and "GFXGRAPH_REPORT=FOLDER" in refused.output

@@ -92,6 +92,8 @@ def test_graphed_functions_are_inspected(platform):
     found = gfxgraph.inspect(step)
     assert len(found) == 1 and "float32[4, 8]" in found[0].name
     assert found[0].n_nodes == 2 and found[0].n_replays >= 1
+    line = step._fn.__code__.co_firstlineno + 2
+    assert {node.where for node in found[0].nodes} == {f"{__file__}:{line}"}  # not the code that Dynamo wrote
     assert len(gfxgraph.inspect()) >= 1
 
 
@@ -99,3 +101,18 @@ def test_what_holds_no_graph_is_refused(platform):
     """The error says what was given and what can be."""
     with pytest.raises(TypeError, match=r"\(int\): it holds no captured graph"):
         gfxgraph.inspect(3)
+
+
+def test_the_profiler_shows_the_parts_of_a_split_replay(capture):
+    """Each step of a split replay is a range of its own in torch.profiler."""
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        y = x * 2
+        return y[y > 0] + 1
+
+    graph, _ = capture(body)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        graph.replay()
+    ranges = [event.name for event in seen.events() if event.name.startswith("gfxgraph: ")]
+    assert len(ranges) == 3 and "aten::index" in ranges[1]

@@ -10,6 +10,7 @@ Invariant: the tensors that a caller gets have the same addresses at every call,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,6 +73,13 @@ def report(engine: str, graph: str, error: BaseException) -> None:
         state.report("fallback", reason, graph)
     else:
         process.log.warning("%s (%s)", reason, graph)
+
+
+def ran_without_graph(engine: str, graph: str, why: str) -> None:
+    """Count that an engine ran a step without a graph that it could have used, by its own choice."""
+    state = process.current()
+    if state is not None:
+        state.report("engine_eager", f"{engine} ran a step without its graph: {why}", graph, level=logging.INFO)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:

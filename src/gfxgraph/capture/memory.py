@@ -74,15 +74,24 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def taken_from_device(make: Callable[[], object]) -> int:
+def taken_from_device(make: Callable[[], object]) -> int | None:
     """Device memory that ``make()`` took beside torch's allocator: what the runtime keeps for a graph exec.
 
     The runtime takes memory in chunks, so the first of several execs pays for all; other processes' use shows, too.
+    None where the runtime does not say.
     """
-    before, _ = torch.cuda.mem_get_info()
+    before = _free()
     make()
-    after, _ = torch.cuda.mem_get_info()
-    return max(0, before - after)
+    after = _free()
+    return max(0, before - after) if before is not None and after is not None else None
+
+
+def _free() -> int | None:
+    """Free bytes of the device; None where the runtime does not say just now."""
+    try:
+        return int(torch.cuda.mem_get_info()[0])
+    except RuntimeError:
+        return None
 
 
 def pool_id(pool: Any) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import profiler
 
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.memory import Layout
@@ -81,6 +82,11 @@ class Program:
                 del graph_memory[address]
 
     def run(self) -> None:
+        if profiler._is_profiler_enabled:  # its timeline shows where a replay is cut, and where the host's part is
+            for step in self.due_steps():
+                with profiler.record_function(f"gfxgraph: {step}"):
+                    step.run(self)
+            return
         for step in self.due_steps():
             step.run(self)
 

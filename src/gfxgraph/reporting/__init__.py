@@ -5,6 +5,7 @@ Stays out: capturing and replaying, the command line.
 
     inspection.py  a capture as plain data: differences of two, DOT, JSON
     reading.py     reads one from a graph; inspect.py: those of graphs, graphed callables, compiled regions
+    generated.py   the program's line behind one that torch generated
     folding.py     a list of nodes with repeated layers folded
     demangle.py    C++ names of kernels, for people
     coverage.py    how much of the work graphs did, as numbers

@@ -25,6 +25,7 @@ from gfxgraph.guard.names import Names, describe, layout_text, objects_of
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.process import process
 from gfxgraph.reporting.demangle import demangled, short
+from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.inspection import Capture, Node, Step, TensorInfo
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 from gfxgraph.types import NodeKind
@@ -112,7 +113,7 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
         why, _, where = step.why_not or ("", "", "")
         return Step(
             kind="graph" if step.graph is not None else "tape",
-            where=str(where or step.where),
+            where=Sources().of(str(where or step.where)),
             why=why,
             n_operations=len(step.tape.rows),
             nodes=nodes,
@@ -122,12 +123,13 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
     where = str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1)))
-    guards = (
-        tuple(question.text(program.numbers) for question in step.questions) if isinstance(step, ReadStep) else ()
-    )
-    return Step(kind, op, where, why_unsafe(op), rewrite(op), guards)
+    questions = step.questions if isinstance(step, ReadStep) else ()
+    guards = tuple(question.text(program.numbers) for question in questions)
+    known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that asked for it
+    return Step(kind, op, where, why_unsafe(known), rewrite(known), guards)
 
 
+_READ = "aten::_local_scalar_dense"
 _KINDS: dict[type, str] = {HostStep: "operation", ReadStep: "read", CallStep: "call", ReplayStep: "replay"}
 
 
@@ -135,14 +137,15 @@ def _nodes(segment: SegmentStep, program: Program, names: Names | None) -> Itera
     driver = process.require().driver
     if driver is None:
         return
+    sources = Sources()
     found = nodes_of(segment, program, names)
     index_of = {node.handle: at for at, node in enumerate(found)}
     parents = _parents(driver.edges(raw_graph(segment.graph)), index_of)
     for at, node in enumerate(found):
-        yield _node(at, node, parents.get(at, ()), with_tensors=names is not None)
+        yield _node(at, node, parents.get(at, ()), sources, with_tensors=names is not None)
 
 
-def _node(at: int, node: SegmentNode, after: tuple[int, ...], with_tensors: bool) -> Node:
+def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, with_tensors: bool) -> Node:
     kernel = demangled(node.kernel)
     grid = block = None
     shared = 0
@@ -163,7 +166,7 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], with_tensors: bool
         kernel=kernel,
         name=short(kernel),
         op=node.op,
-        where=node.where,
+        where=sources.of(node.where),
         grid=grid,
         block=block,
         shared_nbytes=shared,

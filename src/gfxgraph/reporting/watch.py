@@ -41,6 +41,7 @@ from gfxgraph.core.tape import Entry, where_of
 from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
+from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 WINDOW_S = 0.05
@@ -71,8 +72,9 @@ class Watch(TorchDispatchMode):
         self.paused = True
         self.thread = threading.get_ident()
         self.began = _clock()
-        self.cells: dict[tuple[Any, int, str, str], list[float]] = {}
-        """(code, instruction, operation, why) -> [launches, seconds]."""
+        self.cells: dict[tuple[int, int, str, str], list[float]] = {}
+        """(code, instruction, operation, why) -> [launches, seconds]; codes by identity, a hash reads all of one."""
+        self.codes: dict[int, Any] = {}
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checking = [0.0, 0.0]
@@ -175,11 +177,12 @@ class Watch(TorchDispatchMode):
 
     def _count(self, op: str) -> list[float]:
         frame = user_frame(sys._getframe(2))
-        place = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+        code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
         why = _why_inside(self.inside) if self.inside is not None else ""
-        key = (*place, op, why)
+        key = (identity(code), lasti, op, why)
         cell = self.cells.get(key)
         if cell is None:
+            self.codes[key[0]] = code
             cell = self.cells[key] = [0, 0.0]
         return cell
 
@@ -242,10 +245,12 @@ class Watch(TorchDispatchMode):
         pending = 0.0 if self.paused else now - self.last
         reasons = _reasons()
         merged: dict[tuple[str, str, str], Line] = {}
-        per_op = launches_per_op()
-        for (code, lasti, op, why), cell in list(self.cells.items()):
-            where = str(where_of(code, lasti))
-            why = why or reasons.get((op, where)) or reasons.get(("", where)) or why_unsafe(op) or NO_CAPTURE
+        sources = Sources()
+        per_op, captured = launches_per_op(), captured_places()
+        for (number, lasti, op, why), cell in list(self.cells.items()):
+            where = sources.of(str(where_of(self.codes[number], lasti)))
+            why = why or reasons.get((op, where)) or reasons.get(("", where)) or why_unsafe(op)
+            why = why or (NOT_REPLAYED if (number, lasti) in captured else NO_CAPTURE)
             line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op)))
             line.n += round(cell[0] * per_op.get(op, 1.0))
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
@@ -278,6 +283,19 @@ class Watch(TorchDispatchMode):
 
 
 NO_CAPTURE = "no capture covers this line"
+NOT_REPLAYED = "this line is in a graph, and ran outside of it: a warm-up, or a call that was not a replay"
+
+
+def captured_places() -> set[tuple[int, int]]:
+    """(code, instruction) of every operation that a capture of this process recorded."""
+    state = process.current()
+    found: set[tuple[int, int]] = set()
+    for graph in list(state.graphs)[:MOST_GRAPHS] if state is not None else ():
+        for segment in graph._program.segments if graph._program is not None else ():
+            found.update(
+                (identity(row[4]), row[5]) for row in segment.tape.rows if len(row) > 4 and row[4] is not None
+            )
+    return found
 
 
 def launches_per_op() -> dict[str, float]:
@@ -352,6 +370,7 @@ def _reasons() -> dict[tuple[str, str], str]:
     for event in state.counters.snapshot()["events"] if state is not None else ():
         if event["kind"] in ("fallback", "split") and event["where"]:
             found[(event["op"], event["where"])] = event["reason"]
+        if event["kind"] == "fallback" and event["where"]:  # the line's whole work is meant
             found.setdefault(("", event["where"]), event["reason"])
     return found
 
@@ -362,7 +381,7 @@ def _downgrades() -> list[str]:
     return [
         f"{event['count']} x {event['reason']}" + (f" ({event['op']})" if event["op"] else "")
         for event in events
-        if event["kind"] == "fallback"
+        if event["kind"] in ("fallback", "engine_eager")
     ]
 
 

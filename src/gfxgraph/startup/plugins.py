@@ -11,6 +11,8 @@ initializes the GPU, in whichever process does.
 
 from __future__ import annotations
 
+from functools import partial
+
 from gfxgraph import adapters, config
 from gfxgraph.adapters._metrics import publish
 from gfxgraph.adapters.base import Adapter
@@ -52,8 +54,19 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
         publish(settings.metrics)
     if settings.simulate or bridge.is_enabled():
         enable()
+        _watch(settings)
         return
     # lazily: without a word for gfxgraph, torch is the engine's to import
     import torch
 
     torch.cuda._lazy_call(enable)
+    if settings.coverage or settings.report:
+        torch.cuda._lazy_call(partial(_watch, settings))
+
+
+def _watch(settings: config.Config) -> None:
+    if settings.coverage or settings.report:
+        # lazily: it needs torch
+        from gfxgraph.reporting import leave
+
+        leave.arrange(settings)

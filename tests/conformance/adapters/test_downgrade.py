@@ -87,3 +87,27 @@ def test_ranks_say_the_same(failed):
     for thread in threads:
         thread.join(timeout=60)
     assert said == dict.fromkeys(range(2), any(failed))
+
+
+def test_vllms_own_choice_of_no_graph_is_named():
+    """A step that vLLM runs in mode NONE is counted with its batch, where coverage is counted, and only there."""
+    import gfxgraph
+    from gfxgraph.adapters import vllm
+    from gfxgraph.reporting import watch
+
+    if torch.cuda.is_available():
+        pytest.skip("the simulator stands in only where there is no GPU")
+    mode = SimpleNamespace(name="NONE")
+    context = SimpleNamespace(cudagraph_runtime_mode=mode, batch_descriptor="BatchDescriptor(num_tokens=7)")
+    contexts = SimpleNamespace(is_forward_context_available=lambda: True, get_forward_context=lambda: context)
+    call = vllm._surviving(lambda self, x: x, contexts, "entries", "graph", lambda: None)
+    gfxgraph.enable(simulate="hip", validate=False)
+    try:
+        assert call(object(), 1) == 1 and not gfxgraph.stats()["events"]
+        watch.start(is_exact=True)
+        assert call(object(), 2) == 2
+        (line,) = gfxgraph.coverage().downgrades
+        assert "vLLM ran a step without its graph" in line and "num_tokens=7" in line
+    finally:
+        watch.stop()
+        gfxgraph.disable()

@@ -99,3 +99,19 @@ def test_an_engines_endpoint_answers_for_its_workers(tmp_path):
         assert answer.count("gfxgraph_enabled{") == 2
     # The server's own file went with it.
     assert [path.name for path in folder.iterdir()] == [metrics.file_in(str(folder)).name]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are():
+    """Every metric named in docs/grafana.json is one that the process or its coverage gives."""
+    import json
+    import re
+    from pathlib import Path
+
+    from gfxgraph.core.counters import Counters
+    from gfxgraph.process import metrics
+    from gfxgraph.reporting.coverage import Coverage, as_families
+
+    named = set(re.findall(r"gfxgraph_\w+", (Path(__file__).parents[3] / "docs" / "grafana.json").read_text()))
+    given = {family.name for family in metrics.families(Counters().snapshot() | {"avg_replay_us": 3.0})}
+    given |= {name for name, *_ in as_families(Coverage(1, 1))}
+    assert named <= given and json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text())["panels"]

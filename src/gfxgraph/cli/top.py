@@ -1,0 +1,95 @@
+"""Watch a running process: how much of its work graphs do, and which lines run eagerly."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+VARIABLE = "GFXGRAPH_REPORT"
+STATUS_COULD_NOT = 2
+CLEAR = "\x1b[2J\x1b[H"
+
+
+@click.command("top")
+@click.argument("pid", type=int)
+@click.option(
+    "--every", default=5.0, show_default=True, type=click.FloatRange(min=0.5), metavar="SECONDS", help="Pause."
+)
+@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON, once.")
+def command(pid: int, every: float, once: bool, as_json: bool) -> None:
+    """Watch process PID, which was started with GFXGRAPH_REPORT=FOLDER and GFXGRAPH_COVERAGE=1.
+
+    The process itself writes its figures there every five seconds; nothing is attached to it.
+
+    Exit status: 0 once the process has ended, 2 if it cannot be watched.
+    """
+    before: dict[str, Any] | None = None
+    while True:
+        try:
+            table = _read(pid)
+        except (OSError, ValueError) as error:
+            if before is not None:
+                click.echo(f"process {pid} has ended")
+                return
+            click.echo(f"gfxgraph top: {error}", err=True)
+            sys.exit(STATUS_COULD_NOT)
+        if as_json:
+            click.echo(json.dumps(table))
+            return
+        text = shown(table, before)
+        click.echo(text if once else CLEAR + text)
+        if once:
+            return
+        before = table
+        time.sleep(every)
+
+
+def _read(pid: int) -> dict[str, Any]:
+    """What the process wrote last.
+
+    Raises:
+        ValueError: it was not started so that it writes, or has not written yet.
+        OSError: there is no such process, or it is somebody else's.
+    """
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        raise ValueError(f"there is no process {pid}") from None
+    named = dict(part.decode("utf-8", "replace").partition("=")[::2] for part in variables if part)
+    if not named.get(VARIABLE):
+        raise ValueError(
+            f"process {pid} was started without {VARIABLE}=FOLDER (and GFXGRAPH_COVERAGE=1 for coverage)"
+        )
+    folder = Path(f"/proc/{pid}/cwd", named[VARIABLE])
+    path = folder / f"gfxgraph-{pid}.json"
+    if not path.exists():
+        raise ValueError(f"process {pid} has written nothing yet: it writes every five seconds, once torch is in use")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def shown(table: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """One screen: counts, rates since ``before``, coverage and the dearest lines."""
+    # lazily: help does without
+    from gfxgraph.reporting.coverage import Coverage
+
+    stats = table["stats"]
+    rate = ""
+    if before is not None and table["at"] > before["at"]:
+        a_second = (stats["replay_count"] - before["stats"]["replay_count"]) / (table["at"] - before["at"])
+        rate = f" ({a_second:.0f} a second)"
+    counts = (
+        f"{stats['capture_count']} captures, {stats['replay_count']} replays{rate}, {stats['split_count']} splits, "
+    )
+    counts += f"{stats['fallback_count']} fallbacks, {stats['validation_failures']} wrong replays"
+    lines = [f"{table['pid']}  {' '.join(table['argv'])}", counts]
+    if table.get("coverage"):
+        seen = Coverage.from_dict(table["coverage"])
+        lines += [str(seen), seen.table(10)]
+    return "\n".join(lines)

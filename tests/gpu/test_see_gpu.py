@@ -1,0 +1,147 @@
+"""What runs in graphs, on a GPU: counts against a profiler's, lines of a real model, times, memory of graph execs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.reporting import watch
+from gfxgraph.reporting.times import replay_us
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    gfxgraph.enable(allow_cuda=True, validate=False)
+    gfxgraph.reset_stats()
+    yield
+    watch.stop()
+    gfxgraph.disable()
+
+
+def captured(body):
+    for _ in range(2):
+        body()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = body()
+    return graph, out
+
+
+@pytest.fixture
+def step():
+    """A graph of ten layers, and sampling outside of it."""
+    w = [torch.randn(256, 256, device="cuda", dtype=torch.float16) / 16 for _ in range(10)]
+    x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
+
+    def body():
+        h = x
+        for each in w:
+            h = torch.nn.functional.gelu(torch.nn.functional.layer_norm(h @ each, (256,)))
+        return h
+
+    graph, out = captured(body)
+
+    def run():
+        graph.replay()
+        torch.softmax(out.float(), -1).topk(4).indices.sum()
+
+    run.graph = graph
+    return run
+
+
+def launches(step, n):
+    """Everything that the profiler saw the device do."""
+    activity = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CUDA]):  # the first one sets the profiler up
+        step()
+    with torch.profiler.profile(activities=[activity.CUDA]) as seen:
+        for _ in range(n):
+            step()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+
+
+def test_launches_are_those_of_the_profiler(step):
+    """Counted one by one, replays and eager operations make as many launches as the profiler sees, within 1 %."""
+    for _ in range(3):
+        step()
+    with gfxgraph.coverage() as seen:
+        for _ in range(20):
+            step()
+    ours = seen.graph_launches + seen.eager_launches
+    assert ours == pytest.approx(launches(step, 20), rel=0.01), seen.seen.table()
+
+
+def test_samples_have_the_share_of_the_whole(step):
+    """The share from windows is the exact one within two points; watching takes its bounded part of the time."""
+    with gfxgraph.coverage() as exact:
+        for _ in range(50):
+            step()
+    watch.start(is_exact=False)
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        for _ in range(20):
+            step()
+        torch.cuda.synchronize()
+    found = gfxgraph.coverage()
+    assert found.n_windows >= 3 and found.share == pytest.approx(exact.share, abs=0.02)
+    assert found.own_seconds / found.elapsed < 0.03
+
+
+def test_nodes_have_kernels_lines_and_sizes(step):
+    """Every node has its kernel, launch size and source line, read through the runtime."""
+    (seen,) = step.graph.explain()
+    assert len(seen.nodes) >= 30 and seen.share_with_line == 1.0
+    assert all(node.kernel and node.grid and node.block for node in seen.nodes if node.kind == "kernel")
+    assert any("layer_norm" in node.name for node in seen.nodes)
+    assert not any(node.kernel.startswith("_Z") for node in seen.nodes)
+
+
+def test_times_of_nodes_are_a_replays(step):
+    """Nodes' times are positive, and together no more than a replay takes with its gaps, give or take."""
+    (seen,) = gfxgraph.inspect(step.graph, times=True)
+    total = sum(node.device_us for node in seen.nodes)
+    assert all(node.device_us >= 0 for node in seen.nodes) and total > 0
+    print(f"nodes {total:.1f} us, replay {replay_us(step.graph, 10):.1f} us")
+
+
+def test_a_trace_has_both_steps(step, tmp_path):
+    table = gfxgraph.trace(step.graph, tmp_path / "trace.json")
+    assert {event["pid"] for event in table["traceEvents"] if event["ph"] == "X"} == {1, 2}
+    print(table["otherData"])
+
+
+def test_memory_of_many_graph_execs_shows():
+    """Twenty execs of a thousand nodes take memory that torch does not count, and the report has it."""
+    x = torch.zeros(64, device="cuda")
+    kept = []
+    for _ in range(20):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(1000):
+                x.add_(1)
+        kept.append(graph)
+    report = gfxgraph.memory_report()
+    print({key: report[key] for key in ("driver_bytes", "prediction", "growth")})
+    assert report["driver_bytes"] > 0
+
+
+def test_lines_of_a_llama():
+    """The source line of 99 % of a transformers Llama's nodes is known, and lies in its modelling file."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8, vocab_size=1000
+    )
+    model = transformers.LlamaForCausalLM(config).half().cuda().eval()
+    ids = torch.randint(0, 1000, (1, 16), device="cuda")
+    with torch.no_grad():
+        graph, _ = captured(lambda: model(ids, use_cache=False).logits)
+    seen = graph.explain()[0]
+    print(f"{seen.n_nodes} nodes, {seen.share_with_line:.1%} with a line")
+    assert seen.share_with_line >= 0.99

@@ -1,0 +1,79 @@
+"""``gfxgraph run --coverage``, ``check`` and ``report`` as users type them: what is printed, and the exit status."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import torch
+w = torch.randn(8, 8, device="cuda")
+x = torch.randn(4, 8, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = torch.relu(x @ w) + 1
+for _ in range(20):
+    graph.replay()
+    y.sum()
+"""
+FUNCTION = "import torch\n\n\ndef step(x):\n    print('hello')\n    return x[x > 0]\n"
+
+
+def gfxgraph(*words, cwd):
+    command = [sys.executable, "-m", "gfxgraph", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
+def test_run_says_what_ran_in_graphs(tmp_path):
+    """One line on stderr, the eager line in the table, status 1 below the least, and the page."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    page = tmp_path / "out.html"
+    options = ("--coverage-table", "--min-coverage", "0.9", "--report", page)
+    done = gfxgraph("run", "--simulate=cuda", *options, "program.py", cwd=tmp_path)
+    assert done.returncode == 1 and not done.stdout
+    assert "gfxgraph coverage: 73.2% of launches in graphs" in done.stderr  # 60 of 82: two are made by randn
+    assert "aten::sum" in done.stderr and "program.py:10" in done.stderr
+    assert "less than the 90.0% asked for" in done.stderr
+    assert '"captures":[{' in page.read_text() and "program.py" in page.read_text()
+
+
+def test_check_prints_findings_apart_from_the_functions_output(tmp_path):
+    """JSON on stdout alone; what the function prints goes to stderr; SARIF to its file; status 1."""
+    (tmp_path / "model.py").write_text(FUNCTION)
+    arg = "torch.randn(4, device='cuda')"
+    done = gfxgraph("check", "model:step", "--arg", arg, "--json", "--sarif", "f.sarif", cwd=tmp_path)
+    assert done.returncode == 1 and "hello" in done.stderr
+    table = json.loads(done.stdout)
+    assert [(f["op"], f["line"]) for f in table["findings"]] == [("print", 5), ("aten::index", 6)]
+    assert len(json.loads((tmp_path / "f.sarif").read_text())["runs"][0]["results"]) == 2
+
+
+def test_what_cannot_be_done_ends_with_two(tmp_path):
+    """A function that is not there, and a folder without data: one line that says so, status 2."""
+    done = gfxgraph("report", tmp_path / "nothing", cwd=tmp_path)
+    assert done.returncode == 2 and "GFXGRAPH_REPORT=" in done.stderr
+
+
+def test_top_reads_what_a_process_wrote(tmp_path):
+    """A process's own figures, found through its environment; one that writes none is refused with what to do."""
+    from click.testing import CliRunner
+    from tests.unit.reporting.made import process
+
+    from gfxgraph.cli.top import command
+
+    environment = {"PATH": "/usr/bin:/bin", "GFXGRAPH_REPORT": str(tmp_path)}
+    with subprocess.Popen(["sleep", "600"], env=environment) as writes, subprocess.Popen(["sleep", "600"]) as silent:
+        try:
+            early = CliRunner().invoke(command, [str(writes.pid), "--once"])
+            (tmp_path / f"gfxgraph-{writes.pid}.json").write_text(json.dumps(process() | {"pid": writes.pid}))
+            done = CliRunner().invoke(command, [str(writes.pid), "--once"])
+            refused = CliRunner().invoke(command, [str(silent.pid), "--once"])
+        finally:
+            writes.kill()
+            silent.kill()
+    assert early.exit_code == 2 and "nothing yet" in early.output
+    assert done.exit_code == 0 and "900 replays" in done.output and "aten::argmax" in done.output
+    assert refused.exit_code == 2 and "GFXGRAPH_REPORT=FOLDER" in refused.output

@@ -9,8 +9,9 @@ first used; the table below says from where.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes longer than all else here
+    from typing import Any
 
 __version__ = "2.0.0.dev0"
 
@@ -88,6 +89,9 @@ def __getattr__(name: str) -> Any:
     if target is None:
         raise AttributeError(f"module 'gfxgraph' has no attribute {name!r}")
     module, attribute = target.split(":")
+    # lazily: programs that use nothing of it need it not
+    from importlib import import_module
+
     value = getattr(import_module(module), attribute)
     if name != "BridgedCUDAGraph":  # that one belongs to the torch, or simulator, now in force
         globals()[name] = value
@@ -98,5 +102,6 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_EXPORTS])
 
 
-# Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already.
-import_module("gfxgraph.startup.hook").install_if_asked()
+# Last, because it may activate at once: where GFXGRAPH asks for it and torch is loaded already. By name, for the
+# package lies below its rooms; without importlib, which takes longer to import than all of this.
+__import__("gfxgraph.startup.hook", fromlist=["install_if_asked"]).install_if_asked()

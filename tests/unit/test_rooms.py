@@ -1,5 +1,6 @@
 """Rooms: what holds for the folders of src/gfxgraph as a whole."""
 
+import os
 import re
 import subprocess
 import sys
@@ -60,3 +61,17 @@ def test_type_checkers_see_every_public_name():
     assert named.pop("BridgedCUDAGraph") == ("torch.cuda", "CUDAGraph")
     del exported["BridgedCUDAGraph"]
     assert named == exported
+
+
+def test_importing_the_package_imports_next_to_nothing():
+    """What would take longer than the package itself (typing, re, importlib) waits until a name is used."""
+    program = (
+        "import os, sys, __future__\nbefore = set(sys.modules)\nimport gfxgraph\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    assert all(name.startswith("gfxgraph") for name in done.stdout.split()), done.stdout
+    assert len(done.stdout.split()) <= 3

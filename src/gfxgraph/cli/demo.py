@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROMPT = "Alice opened the little door and"
 N_VALIDATED_REPLAYS = 3
-N_TOKENS, N_TOKENS_SIMULATED = 400, 160
+N_TOKENS, N_TOKENS_SIMULATED = 400, 80
 ASK_FOR_GPU = "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
-from gfxgraph.errors import ActivationError, check_settings
+from gfxgraph.errors import ActivationError, ArgumentError, check_settings
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
 from gfxgraph.hardware.software import other_gfxgraph
 from gfxgraph.process import bridge, process
@@ -48,7 +48,7 @@ def enable(
     Raises:
         ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`, `no_cuda_gpu`,
             `torch_too_old`, `already_enabled_differently`; nothing is patched then.
-        ConfigError: `bad_setting`.
+        ConfigError: `bad_setting`, `bad_argument`.
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
@@ -102,7 +102,12 @@ def _settings(
     if allow_cuda is not None:
         changes["allow_cuda"] = allow_cuda
     if on_unsafe is not None:
-        changes["on_unsafe"] = OnUnsafe(on_unsafe)
+        try:
+            changes["on_unsafe"] = OnUnsafe(on_unsafe)
+        except ValueError as error:
+            allowed = ", ".join(OnUnsafe)
+            fields = {"argument": "on_unsafe", "value": repr(on_unsafe), "allowed": allowed}
+            raise ArgumentError("bad_argument", function="enable()", **fields) from error
     if simulate is not None:
         changes["simulate"] = simulate if isinstance(simulate, str) else ("hip" if simulate else "")
     if debug:

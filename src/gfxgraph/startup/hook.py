@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from gfxgraph.process.imports import watch
-
 
 def install_if_asked() -> None:
     """Arrange activation where the environment asks for it: now if torch is loaded, else when it will be.
@@ -30,6 +28,9 @@ def install_if_asked() -> None:
         if not getattr(sys.modules["torch"].__spec__, "_initializing", False):
             activate()
         return
+    # lazily: `import gfxgraph` must cost next to nothing
+    from gfxgraph.process.imports import watch
+
     watch("torch", activate)
 
 

@@ -55,6 +55,13 @@ def test_a_wrong_name_gets_the_right_ones():
     assert isinstance(caught.value, ArgumentError) and isinstance(caught.value, gfxgraph.GfxGraphError)
 
 
+def test_enable_refuses_likewise():
+    """Nothing is patched."""
+    with pytest.raises(ArgumentError, match="split, pin, raise"):
+        gfxgraph.enable(simulate="hip", on_unsafe="hope")
+    assert not gfxgraph.is_enabled()
+
+
 def test_what_can_be_used_is_not_refused():
     """Modules, open signatures, builtins, paths into trees."""
 

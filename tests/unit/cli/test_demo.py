@@ -13,7 +13,7 @@ PROGRAM = """
 import json, os, sys, torch
 print(json.dumps({{"text": "Alice ran [on] and", "texts_equal": {equal}, "eager_tokens_per_s": 400.0,
     "graphed_tokens_per_s": 2000.0, "n_tokens": 4, "device": "some device"}}))
-n_tokens = "160" if {simulate!r} else "400"
+n_tokens = "80" if {simulate!r} else "400"
 assert sys.argv[1:] == ["--json", "--prompt", "Alice ran", "--tokens", n_tokens], sys.argv
 assert os.environ.get("GFXGRAPH_SIMULATE") == {simulate!r}
 sys.exit({status})

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from gfxgraph.cli.run import DEFAULT_PROFILE
+from gfxgraph.cli._contract import DEFAULT_PROFILE
 
 WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 STATUS_COULD_NOT = 2

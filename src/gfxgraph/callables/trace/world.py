@@ -186,7 +186,8 @@ class World:
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
-            watch.dicts.update({id(hooks): hooks for hooks in _FOR_ALL})
+            for hooks in _FOR_ALL:
+                watch.watch(hooks, None)
         try:
             for owner, name, value in (*self.granted, *self.stores):
                 if isinstance(owner, type):

@@ -87,7 +87,7 @@ class Moving:
         """The capture is over."""
         if self._mode is not None:
             _take_off(self._mode)
-            self._mode = None
+        self._mode = None
         self._steps = {}
 
     # -- which tensors move ---------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Moving:
     def _starts(self) -> bool:
         """See calls from now on; False where Dynamo would compile anew under a mode of ours."""
         if self._mode is None and whole.has_compiled_nothing():
-            self._mode = Calls(self)
+            self._mode = Calls(self)  # known before it is entered, so that it is taken off whatever happens
             _put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
@@ -296,19 +296,28 @@ def _parts(out: Any) -> list[Any]:
 
 def _put_below(mode: Calls) -> None:
     """Enter a mode below all others, so that each block takes off what it has put on."""
-    above = _popped()
-    torch._C._push_on_torch_function_stack(mode)
-    for each in above:
-        torch._C._push_on_torch_function_stack(each)
+    _arrange([mode, *_entered()])
 
 
 def _take_off(mode: Calls) -> None:
-    for each in _popped():
-        if each is not mode:
-            torch._C._push_on_torch_function_stack(each)
+    _arrange([each for each in _entered() if each is not mode])
 
 
-def _popped() -> list[Any]:
-    """All modes, taken off, the lowest first."""
-    n = torch._C._len_torch_function_stack()
-    return [torch._C._pop_torch_function_stack() for _ in range(n)][::-1]
+def _entered() -> list[Any]:
+    """All modes, the lowest first."""
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+
+def _arrange(modes: list[Any]) -> None:
+    try:
+        _stack(modes)
+    except BaseException:  # an interrupt half-way: the program's own modes are not to be lost
+        _stack(modes)
+        raise
+
+
+def _stack(modes: list[Any]) -> None:
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    for each in modes:
+        torch._C._push_on_torch_function_stack(each)

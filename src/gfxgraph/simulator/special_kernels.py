@@ -95,7 +95,7 @@ def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> 
     step = 1
     for dim in order:
         stride[dim] = step
-        step *= max(size[dim], 1)
+        step *= size[dim] or 1
     return stride
 
 

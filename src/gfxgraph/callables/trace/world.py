@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import enum
+import functools
 import gc
 import inspect
 import itertools
@@ -197,6 +199,8 @@ class World:
         except _Unwatchable as what:
             self.unwatched = str(what)
         self.reads_inside_arguments = watch.inside
+        if watch.kept:  # Dynamo traces what is below, and would see changes that the program does not
+            self.why_eager = f"{watch.kept} keeps results by functools.lru_cache that depend on what may change"
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
@@ -251,6 +255,8 @@ class _Watch:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.inside = ""
+        self.kept = ""
+        """A function whose results ``functools.lru_cache`` keeps, though they depend on more than its arguments."""
         self.classes: set[type] = set()
         """Of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
@@ -348,6 +354,8 @@ class _Watch:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
+        if isinstance(value, functools._lru_cache_wrapper) and _reads_state(value.__wrapped__):
+            self.kept = self.kept or value.__qualname__
         if isinstance(value, types.MethodType):
             self.classes.add(type(value.__self__))
             if isinstance(value.__func__, types.FunctionType):
@@ -464,6 +472,19 @@ class _Watch:
         name = f"v{id(value)}"
         self.names[name] = value
         return name
+
+
+def _reads_state(function: Any) -> bool:
+    """Whether a program's own function may read more than its arguments and other functions."""
+    code = getattr(function, "__code__", None)
+    if code is None or _PACKAGES.search(code.co_filename):
+        return False
+    if code.co_freevars or code.co_varnames[:1] == ("self",):
+        return True
+    settled = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.dtype)
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    held = [function.__globals__[name] for name in names if name in function.__globals__]
+    return not all(isinstance(each, settled) for each in held)
 
 
 class _Every(set[str]):

@@ -318,6 +318,23 @@ def partial() -> Any:
 
 
 @feature
+def kept_by_lru_cache() -> Any:
+    k = 1.0
+
+    @functools.lru_cache
+    def gain() -> float:
+        return k
+
+    def change(i: int) -> None:
+        nonlocal k
+        k = VALUES[i]
+        if i == 2:
+            gain.cache_clear()
+
+    return lambda x: x * gain(), change
+
+
+@feature
 def table_of_functions() -> Any:
     table = {"f": lambda x: x * 2}
     others = [table["f"], lambda x: x + 1, torch.abs]

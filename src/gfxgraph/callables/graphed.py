@@ -224,6 +224,8 @@ class Graphed(Capturing):
         assert self._front is not None
         if self._untraceable:
             raise InPieces(self._untraceable)
+        if self._front.keeps:
+            raise RunEagerly(self._front.keeps)
         world = self._worlds.get(call.key)
         if world is None or not world.is_same():
             world = self._find(call)

@@ -81,6 +81,9 @@ class Traced:
             return self.fn(*args, **kwargs)
         if self._untraceable:
             return self._in_pieces(self._untraceable, args, kwargs)
+        if self._front.keeps:
+            self._count(self._front.keeps)
+            return self.fn(*args, **kwargs)
         world = self._find(args, kwargs)
         if world is None:
             return self._traced(args, kwargs)

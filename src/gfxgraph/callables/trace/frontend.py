@@ -135,6 +135,8 @@ class Frontend:
         self._dynamic = True if dynamic else None
         self._lock = threading.RLock()
         self.n_traces = 0
+        self.keeps = ""
+        """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
         self._begin()
 
     def _begin(self) -> None:
@@ -269,6 +271,7 @@ class Frontend:
                 world.why_pieces = "it draws random numbers of the host"
             if not world.why_pieces and any(not t.is_cuda for t in world.written):
                 world.why_pieces = "it writes to a tensor on the host"
+            self.keeps = self.keeps or world.why_eager
             self.worlds.append(world)
             del self.worlds[:-MOST_WORLDS]
             return result, world

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import dis
 import enum
+import functools
 import gc
 import inspect
 import operator
@@ -67,6 +68,8 @@ class Watch:
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class may be set, and their classes."""
         self.inside = ""
+        self.kept = ""
+        """A function whose results ``functools.lru_cache`` keeps, though they depend on more than its arguments."""
         self.classes: set[type] = set()
         """Of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
@@ -184,6 +187,8 @@ class Watch:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
+        if isinstance(value, functools._lru_cache_wrapper) and _reads_state(value.__wrapped__):
+            self.kept = self.kept or value.__qualname__
         if isinstance(value, types.MethodType):
             self.classes.add(type(value.__self__))
             if isinstance(value.__func__, types.FunctionType):
@@ -448,6 +453,19 @@ def _literal(text: str) -> Any:
 def _literal_item(source: str) -> Any:
     found = _ITEM.search(source)
     return _literal(found.group(1)) if found else None
+
+
+def _reads_state(function: Any) -> bool:
+    """Whether a program's own function may read more than its arguments and other functions."""
+    code = getattr(function, "__code__", None)
+    if code is None or PACKAGES.search(code.co_filename):
+        return False
+    if code.co_freevars or code.co_varnames[:1] == ("self",):
+        return True
+    settled = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.dtype)
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    held = [function.__globals__[name] for name in names if name in function.__globals__]
+    return not all(isinstance(each, settled) for each in held)
 
 
 PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")

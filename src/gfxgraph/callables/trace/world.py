@@ -183,6 +183,8 @@ class World:
         except Unwatchable as what:
             self.unwatched = str(what)
         self.reads_inside_arguments, self._kinds = watch.inside, watch.kinds
+        if watch.kept:  # Dynamo traces what is below, and would see changes that the program does not
+            self.why_eager = f"{watch.kept} keeps results by functools.lru_cache that depend on what may change"
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()

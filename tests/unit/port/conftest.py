@@ -38,3 +38,9 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> None:
 
 def codes(report: Audit) -> list[str]:
     return [f.code for f in report.findings]
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine everything takes the two seconds after which commands tell how far they are."""
+    monkeypatch.setattr("gfxgraph.cli._contract.QUIET_S", 1e9)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gfxgraph.cli._port_verify import verify_command as verify_run
 from gfxgraph.cli.port import command
-from gfxgraph.cli.port import verify_command as verify_run
 from gfxgraph.hardware import checks
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.port import env, pip_guard, verify

@@ -44,7 +44,9 @@ class _Watch:
         self._graph = self._before = None
 
     def __del__(self) -> None:
-        if not self._is_over and self._thread == threading.get_ident() and not sys.is_finalizing():
+        if self._is_over or self._thread != threading.get_ident() or sys.is_finalizing():
+            return
+        if getattr(self._graph, "_session", None) in process.sessions():  # else an outer block has ended it
             self.close()
 
 

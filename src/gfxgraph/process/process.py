@@ -80,10 +80,12 @@ class Process:
     count on a pool's memory being reused."""
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
-        """Count an event; log it the first time."""
+        """Count an event; log it the first time, each time at debug level."""
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
             log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
+        elif log.isEnabledFor(logging.DEBUG):
+            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where)
 
 
 _current: Process | None = None

@@ -85,6 +85,8 @@ class Config:
     on_unsafe: OnUnsafe = OnUnsafe.SPLIT
     simulate: str = ""
     validate_replays: int | None = None
+    validate_first: bool = False
+    """``enable(validate=True)``: the first replays of each graph, on any platform."""
     guard: GuardTier = GuardTier.OFF
     flight: str = ""
     lang: str = "en"

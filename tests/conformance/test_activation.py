@@ -244,7 +244,7 @@ def test_health_check_of_a_card_that_fails():
     + [("error", {"error"})],
 )
 def test_log_level(level, shown):
-    """HGB_LOG_LEVEL decides what is written to stderr; each reason once."""
+    """HGB_LOG_LEVEL decides what is written to stderr; each reason once, at debug level each time."""
     script = (
         "import torch, gfxgraph\n"
         "gfxgraph.enable(simulate='cuda', validate=False)\n"
@@ -271,7 +271,7 @@ def test_log_level(level, shown):
         "error": "validation_mismatch: ",
     }
     assert {name for name, text in lines.items() if text in done.stderr} == shown, done.stderr
-    assert done.stderr.count("ran the tape") <= 1
+    assert done.stderr.count("ran the tape") <= (3 if level == "debug" else 1)
 
 
 def test_users_own_logging_is_left_alone():

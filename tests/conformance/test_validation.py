@@ -272,13 +272,14 @@ def test_memory_of_a_retired_graph_is_given_back(bench):
         ("hip", {}, False, 0),
         ("hip", {"GFXGRAPH_VALIDATE_REPLAYS": "1"}, None, 1),
         ("cuda", {}, None, 0),
-        ("cuda", {"GFXGRAPH": "validate"}, None, 3),
+        ("cuda", {"GFXGRAPH": "validate"}, None, 6),
+        ("hip", {"GFXGRAPH": "validate"}, None, 6),
         ("cuda", {}, True, 3),
         ("cuda", {"GFXGRAPH_VALIDATE_REPLAYS": "5"}, None, 5),
     ],
 )
 def test_which_replays_are_validated(monkeypatch, profile, environment, argument, n_validated):
-    """The first three of every graph by default on HIP, and where it is asked for."""
+    """The first three of every graph by default on HIP, each with GFXGRAPH=validate, or as many as are asked for."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     gfxgraph.enable(simulate=profile, validate=argument)

@@ -363,10 +363,14 @@ def _seconds(call: Callable[[], None]) -> float:
 
 def _again(cuda: bool) -> None:
     gfxgraph.disable()
+    torch._C._set_multithreading_enabled(True)
+    torch._C._set_grad_enabled(True)
     gfxgraph.enable(allow_cuda=True) if cuda else gfxgraph.enable(simulate="hip", validate=False)
 
 
-def positions(cuda: bool, deadline: float, kinds: tuple[type, ...]) -> Iterator[tuple[str, str, bool, list[str]]]:
+def positions(
+    cuda: bool, deadline: float, kinds: tuple[type, ...], every: int = 1
+) -> Iterator[tuple[str, str, bool, list[str]]]:
     """(scenario, position, struck, faults left) for each position in turn."""
     for scenario in (*FAST, *SLOW):
         for nth in range(1, 100_000):
@@ -377,7 +381,7 @@ def positions(cuda: bool, deadline: float, kinds: tuple[type, ...]) -> Iterator[
             if bad:
                 _again(cuda)
         for kind in kinds:
-            for line, nth in lines_of(scenario, 1 if scenario in SLOW else 2):
+            for line, nth in lines_of(scenario, 1 if scenario in SLOW else 2)[::every]:
                 if time.monotonic() > deadline:
                     break
                 struck, bad = interrupted(scenario, line, nth, kind)
@@ -391,6 +395,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--signals", type=int, default=1000)
+    parser.add_argument("--every", type=int, default=1, help="of the lines, one in so many")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path)
@@ -402,19 +407,22 @@ def main() -> int:
     deadline = time.monotonic() + asked.seconds
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     broken = []
-    for scenario, position, struck, bad in positions(asked.cuda, deadline, (KeyboardInterrupt, MemoryError)):
+    for scenario, position, struck, bad in positions(
+        asked.cuda, deadline, (KeyboardInterrupt, MemoryError), asked.every
+    ):
         what = "driver calls" if position.startswith("driver") else position.split()[0]
         counts[scenario][what] += struck
         if bad:
             counts[scenario][f"{what}, then broken"] += 1
             broken.append({"scenario": scenario, "position": position, "then": bad})
             print(scenario, position, bad, file=sys.stderr, flush=True)
-    survived = signals(asked.signals, 600)
+    survived = signals(asked.signals, asked.seconds)
     result = {
         "device": torch.cuda.get_device_name() if asked.cuda else "none (simulator, hip)",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "positions": {name: dict(found) for name, found in counts.items()},
+        "lines": f"one in {asked.every}",
         "n_positions": sum(n for found in counts.values() for what, n in found.items() if "broken" not in what),
         "broken": broken,
         "ran_out_of_time": time.monotonic() > deadline,

@@ -9,6 +9,7 @@ adaptive                    ── the way that was measured to be faster
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -452,6 +453,8 @@ class Planned:
     def _is_trusted(self, entry: Entry) -> bool:
         """Whether enough replays have gone the slow way for the short one to be taken."""
         least = process.require().settings.trusted_replay_threshold
+        if process.log.isEnabledFor(logging.DEBUG):
+            return False  # each replay is logged
         return least is None or self._options.mode is ReplayMode.HOT or entry.n_replays() >= least
 
     def _sample_every(self) -> int:

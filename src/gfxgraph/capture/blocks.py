@@ -26,25 +26,23 @@ class _Watch:
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
-        self._before = getattr(graph, "_session", None)
         self._around = Surroundings()
         self._thread = threading.get_ident()
         self._is_over = False
 
     def close(self) -> None:
-        """End the capture, if the block's is still open, and leave the thread as the block found it."""
-        session = getattr(self._graph, "_session", None)
-        if session is not None and session is not self._before and session in process.sessions():
-            session.abort(None)
+        """End the block's capture and those begun inside it, innermost first; leave the thread as it was found."""
         self.leave()
         self._around.put_back()
 
     def leave(self) -> None:
         self._is_over = True
-        self._graph = self._before = None
+        self._graph = None
 
     def __del__(self) -> None:
-        if not self._is_over and self._thread == threading.get_ident() and not sys.is_finalizing():
+        if self._is_over or self._thread != threading.get_ident() or sys.is_finalizing():
+            return
+        if getattr(self._graph, "_session", None) in process.sessions():  # else an outer block has ended it
             self.close()
 
 

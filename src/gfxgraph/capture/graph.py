@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -84,6 +85,7 @@ def bridged_class(base: type) -> type:
             # A replay on the fast path only counts down; see _grant.
             self._left = self._granted = self._counted = 0
             self._unvalidated = 0
+            self._is_timed = False
             self._is_instantiated = False
             self._was_reset = False
             self._is_between_halves = False
@@ -187,6 +189,9 @@ def bridged_class(base: type) -> type:
             self._session = None
             self._state.counters.add("capture")
             self._is_instantiated = not (self._keeps_graph and program.is_plain)
+            self._is_timed = False
+            if process.log.isEnabledFor(logging.DEBUG):
+                process.log.debug("captured at %s: %s", shown(session.begun_at), "; ".join(map(str, program.steps)))
             self._unvalidated = self._state.validate_replays
             if self._state.settings.guard:
                 self._put_under_guard(shown(session.begun_at))
@@ -313,6 +318,10 @@ def bridged_class(base: type) -> type:
                         begun = time.perf_counter()
                         program.run()
                         self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                    self._is_timed = True
+            if process.log.isEnabledFor(logging.DEBUG):
+                where = program.segments[0].where if program.segments else "nothing"
+                process.log.debug("replay %d of the graph of %s", self.n_replays, where)
             if self._guard is not None:
                 self._guard.after_replay()
             self._choose_path()
@@ -354,7 +363,9 @@ def bridged_class(base: type) -> type:
             program = self._program
             plain = program is not None and program.is_plain and self._is_instantiated
             plain = plain and (self._guard is None or not self._guard.is_slow)
-            checked = self._unvalidated or self._state.decisions.join_copies or self._state.is_watched
+            # The first replay is timed, so that there is an average; where each is logged each comes by here.
+            checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
+            checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
             self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
         def _grant(self, n: int) -> None:

@@ -152,7 +152,8 @@ class Surroundings:
         )
 
     def _allow_waits(self) -> None:
-        if torch.cuda.get_sync_debug_mode() != self._debug_mode:
+        # Never the other way: an outer capture that refused waits may be over by now.
+        if torch.cuda.get_sync_debug_mode() > self._debug_mode:
             _set_debug_mode(self._debug_mode)
 
 

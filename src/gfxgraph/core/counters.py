@@ -37,7 +37,7 @@ class Event:
 class Counters:
     """Counts of one process."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Any = field(default_factory=threading.RLock)
     _counts: Counter[str] = field(default_factory=Counter)
     _events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     _replay_us: list[float] = field(default_factory=lambda: [0.0, 0])

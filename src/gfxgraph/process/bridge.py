@@ -6,6 +6,7 @@ Switching it on is startup/activation.py's: that takes every room. What it repla
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from gfxgraph.hardware import defects, environment
 from gfxgraph.process import process
 
 VALIDATE_REPLAYS = 3
+EVERY_REPLAY = sys.maxsize
 
 lock = threading.RLock()
 undo: list[Callable[[], None]] = []
@@ -102,9 +104,9 @@ def validate_replays(settings: Config, platform: str, by_table: int) -> int:
     if settings.validate_replays is not None:
         return settings.validate_replays
     if settings.activation is Activation.VALIDATE:
-        return max(VALIDATE_REPLAYS, by_table)
+        return EVERY_REPLAY
     hip = platform == "rocm" or (platform == "simulator" and settings.simulate.startswith("hip"))
-    return max(VALIDATE_REPLAYS if hip else 0, by_table)
+    return max(VALIDATE_REPLAYS if hip or settings.validate_first else 0, by_table)
 
 
 def set_log_level(settings: Config) -> None:

@@ -105,10 +105,12 @@ class Process:
         return self.watch is not None or self.hang_watch is not None
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
-        """Count an event; log it the first time."""
+        """Count an event; log it the first time, each time at debug level."""
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
             log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
+        elif log.isEnabledFor(logging.DEBUG):
+            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where)
 
 
 _current: Process | None = None

@@ -113,10 +113,10 @@ def _settings(
     if debug:
         changes["activation"] = Activation.DEBUG
         changes["log_level"] = config.LogLevel.DEBUG
-    elif validate:
-        changes["activation"] = Activation.VALIDATE
     if validate is False:
         changes["validate_replays"] = 0
+    elif validate:
+        changes["validate_first"] = True
     if guard is not None:
         changes["guard"] = asked_tier(guard)
     return replace(settings, **changes)
@@ -242,8 +242,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         if undo is not None:
             bridge.undo.append(undo)
     process.log.info(
-        "enabled on %s (on_unsafe=%s, validating the first %d replays of each graph)",
+        "enabled on %s (on_unsafe=%s, validating %s of each graph)",
         platform,
         settings.on_unsafe,
-        state.validate_replays,
+        "every replay" if state.validate_replays == bridge.EVERY_REPLAY else f"{state.validate_replays} replays",
     )

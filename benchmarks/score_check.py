@@ -1,6 +1,6 @@
 """``gfxgraph check`` against fuzzed programs: is an unsafe operation missed, is a safe program accused?
 
-    python benchmarks/score_check.py [--programs N] [--first SEED] [--out FILE]
+    python benchmarks/score_check.py [--programs N] [--first SEED] [--seconds S] [--out FILE]
 
 The judge is torch without gfxgraph in the simulator's CUDA profile, which refuses in a capture what CUDA refuses.
 Where its capture of a program fails, ``check`` must have a finding at that very line. Where it succeeds, findings on
@@ -16,6 +16,7 @@ import io
 import json
 import linecache
 import sys
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -98,10 +99,13 @@ def found_by_check(program: Any) -> check.Checked:
         fuzz_check.forget_device()
 
 
-def score(first: int, n: int) -> dict[str, Any]:
+def score(first: int, n: int, seconds: float) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     missed, false = [], []
+    began = time.monotonic()
     for seed in range(first, first + n):
+        if time.monotonic() - began > seconds:
+            break
         program = fuzz_grammar.random_program(seed)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -139,9 +143,10 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--first", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program later than this")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = score(asked.first, asked.programs)
+    found = score(asked.first, asked.programs, asked.seconds)
     print(json.dumps(found, indent=1))
     if asked.out is not None:
         asked.out.write_text(json.dumps(found, indent=1) + "\n")

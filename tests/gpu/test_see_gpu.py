@@ -112,6 +112,7 @@ def test_times_of_nodes_are_a_replays(step):
 
 
 def test_a_trace_has_both_steps(step, tmp_path):
+    """The eager step and the replay are both in the trace."""
     table = gfxgraph.trace(step.graph, tmp_path / "trace.json")
     assert {event["pid"] for event in table["traceEvents"] if event["ph"] == "X"} == {1, 2}
     print(table["otherData"])

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -83,6 +83,8 @@ class Watch(TorchDispatchMode):
         self.cell = [0.0, 0.0]  # before the first launch time is nobody's
         self.last = 0.0
         self.own_s = self.watched_s = 0.0
+        self.n_seen = 0
+        """Operations that came through here, each at the price of the way (``way_s``)."""
         self.n_windows = 0
         self.opened = 0.0
         self.validates = False
@@ -106,6 +108,7 @@ class Watch(TorchDispatchMode):
         leave_modes()
         self.paused = False
         self.thread = threading.get_ident()
+        way_s()  # measured before the first window, not in one
         self.n_windows += 1
         self.opened = self.last = _clock()
         self.cell = [0.0, 0.0]
@@ -137,11 +140,17 @@ class Watch(TorchDispatchMode):
             for graph in list(state.graphs):
                 graph._choose_path()
 
+    @property
+    def cost_s(self) -> float:
+        """Seconds that watching took: what was done here, and the way here from the dispatcher."""
+        return self.own_s + self.n_seen * way_s()
+
     # -- what is launched ---------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused or threading.get_ident() != self.thread:
             return func(*args, **kwargs) if kwargs else func(*args)
+        self.n_seen += 1
         info = OPS.get(identity(func))
         if info is None:
             if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
@@ -266,7 +275,7 @@ class Watch(TorchDispatchMode):
             validation_launches=int(self.checking[0]),
             seconds=self.watched_s + open_s,
             elapsed=now - self.began,
-            own_seconds=self.own_s,
+            own_seconds=self.cost_s,
             n_windows=self.n_windows,
             is_exact=self.is_exact,
             n_elsewhere=self.n_elsewhere,
@@ -385,6 +394,29 @@ def _downgrades() -> list[str]:
     ]
 
 
+class _PassOn(TorchDispatchMode):
+    """Does nothing but stand on the stack."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@lru_cache(maxsize=1)
+def way_s() -> float:
+    """Seconds that an operation takes longer for a dispatch mode that does nothing; the least of some tries."""
+    x, n, tries = torch.empty(0), 32, []
+    for _ in range(4):
+        began = _clock()
+        for _ in range(n):
+            x.detach()
+        between = _clock()
+        with _PassOn():
+            for _ in range(n):
+                x.detach()
+        tries.append((_clock() - between) - (between - began))
+    return max(0.0, min(tries) / n)
+
+
 class Sampler:
     """Opens and closes windows in the main thread, from a thread of its own."""
 
@@ -418,11 +450,11 @@ class Sampler:
     def _run(self) -> None:
         schedule = ctypes.pythonapi.Py_AddPendingCall
         while not self.ended.is_set():
-            before = self.watch.own_s
+            before = self.watch.cost_s
             schedule(self._calls[0], None)
             self.ended.wait(WINDOW_S)
             schedule(self._calls[1], None)
-            pause = max(LEAST_PAUSE_S, (self.watch.own_s - before) / SHARE_OF_TIME)
+            pause = max(LEAST_PAUSE_S, (self.watch.cost_s - before) / SHARE_OF_TIME)
             # Not at even times: a program's steps may take just as long.
             self.ended.wait(pause * random.uniform(0.8, 1.2))
 
@@ -509,15 +541,16 @@ def coverage() -> Any:
     return _watching.coverage() if _watching is not None else CoverageBlock()
 
 
-def _shield_from_dynamo() -> None:
-    """As for the recorder: marked to be skipped in place of torch's wrapper around each call."""
-    plain = getattr(Watch.__torch_dispatch__, "__wrapped__", None)
+def _shield_from_dynamo(mode: Any) -> None:
+    """As for the recorder: marked to be skipped in place of torch's wrapper, which also imports Dynamo."""
+    plain = getattr(mode.__torch_dispatch__, "__wrapped__", None)
     frames = torch._C._dynamo.eval_frame
     if plain is None or not hasattr(frames, "set_code_exec_strategy"):
         return
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     frames.set_code_exec_strategy(plain.__code__, skip)
-    Watch.__torch_dispatch__ = plain  # type: ignore[method-assign]
+    mode.__torch_dispatch__ = plain
 
 
-_shield_from_dynamo()
+_shield_from_dynamo(Watch)
+_shield_from_dynamo(_PassOn)

@@ -261,6 +261,19 @@ def execs():
     return len(process.current().driver._made)
 
 
+def test_hot_calls_whose_results_are_all_held(platform):
+    """They get copies as by default: one launch, and nothing that is held is written to."""
+    fn = lambda x: x * 2 + 1  # noqa: E731
+    g = gfxgraph.graphed(fn, mode="hot")
+    x = torch.arange(6.0, device="cuda")
+    for i in range(6):
+        last = g(x + i)  # one held and one being made: both graphs of the ring
+    held = [last, *(g(x + i) for i in range(6))]
+    assert all(torch.equal(a, fn(x + i)) for a, i in zip(held, (5, *range(6))))
+    names = g._fast.__globals__
+    assert {"joined", "joined_b"} <= set(names) and not any(name.startswith(("in0", "back0")) for name in names)
+
+
 def test_explain_tells_how_copies_are_made(platform, monkeypatch):
     """Where they are nodes of the launch it says so; where not, why."""
     assert "copies are nodes of the launch" in joined_g().explain()
@@ -471,13 +484,16 @@ def test_a_refused_launch_goes_the_long_way(platform):
 
 @pytest.mark.skipif(HAS_GPU, reason="the simulator's driver tells what it holds")
 def test_execs_go_with_what_they_were_made_for(platform):
-    """Two for a signature in standard mode, one a graph of the ring in hot; none after an eviction."""
+    """Two for a signature in standard mode, one a graph of the ring in hot, where two more are made when all of its
+    results are held; none after an eviction."""
     before = execs()
     g = joined_g()
     assert execs() == before + 4  # each an exec and the graph that it was made from
     hot = joined_g(mode="hot")
-    held = [hot(*of_all_kinds(i)) for i in range(4)]
-    assert execs() == before + 8 and held
+    held = [hot(*of_all_kinds(i)) for i in range(2)]
+    assert execs() == before + 8
+    held += [hot(*of_all_kinds(i)) for i in range(2)]
+    assert execs() == before + 12
     for which in (g, hot):
         for entry in which._entries.values():
             entry.evict("the test")

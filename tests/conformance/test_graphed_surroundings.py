@@ -385,3 +385,21 @@ def test_objects_in_every_way():
         _Mapped.table = was
     assert set(g.stats()["eager"]) == {"warm-up"}
     assert g.stats()["replays"] >= len(changes)
+
+
+def test_arguments_in_memory_that_is_written_to():
+    """Whether an argument lies where the function writes is asked again whenever it lies somewhere else."""
+    cache = torch.zeros(8, 4, device="cuda")
+
+    def f(x):
+        cache[0:2].copy_(x * 2)
+        return cache.sum(0) + x.sum(0)
+
+    g = gfxgraph.graphed(f)
+    a, b = torch.ones(2, 4, device="cuda"), torch.full((2, 4), 3.0, device="cuda")
+    for x in (a, b, a, b, a, a, cache[0:2], a, cache[0:2], b, b, cache[4:6], a, cache[1:3]):
+        before = cache.clone()
+        expected, after = f(x), cache.clone()
+        cache.copy_(before)
+        assert torch.equal(g(x), expected) and torch.equal(cache, after)
+    assert "homes" in g._fast.__globals__ and g.stats()["replays"] >= 8

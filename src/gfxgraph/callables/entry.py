@@ -104,6 +104,8 @@ class Entry:
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
+        self.all_held = False
+        """A caller held the results of all that the ring may have: then they are copied out."""
         self.variants: list[Instance] = []
         """Captures that other values have steered; the one that fitted last is ``first``."""
         self.result_nbytes = 0

@@ -427,6 +427,7 @@ class Graphed(Capturing):
                 why = "no further graph for hot mode; results are copied"
                 entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
         if chosen is None:
+            entry.all_held = True
             return entry.first, True
         if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
             stream.wait_stream(chosen.stream)  # there the last results may still be read
@@ -435,7 +436,7 @@ class Graphed(Capturing):
 
     def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = (*entry.instances(), entry.can_join)
+        graphs = (*entry.instances(), entry.can_join, entry.all_held)
         if route.fast is None or route.fast_of != graphs:
             try:
                 made = make_fast(

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from gfxgraph.callables.fast_path.writer import MISS, Fast, Writer
 from gfxgraph.callables.inputs import is_dense
-from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.padding.content import Content
 
 if TYPE_CHECKING:
@@ -84,8 +83,12 @@ def make_fast(
         else:
             writer.copy_in()
         writer.hand_out(instances, is_joined)
-        if len(instances) < RING or entry.first is None or not _is_simple(entry.first):
+        if not entry.all_held or entry.first is None or not _is_simple(entry.first):
             writer.line("return MISS")
+            return writer.function()
+        # All of them are held: a copy, as by default.
+        if is_joined and writer.join(entry.first, entry.first.outputs.results):
+            writer.launch_joined(entry.first)
             return writer.function()
         if is_joined:
             writer.copy_in()

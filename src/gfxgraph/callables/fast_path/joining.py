@@ -161,7 +161,8 @@ def _why_not(entry: Entry, instance: Instance, n_copies: int) -> str:
     """Why a graph is not joined; "" where it may be."""
     state, graph = entry.arena.state, instance.graph
     driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
-    if instance.draws is not False:
+    known = [each.draws for each in (instance, *entry.instances()) if each.draws is not None]  # of the same function
+    if known[:1] != [False]:
         return "its graph draws random numbers, which torch's own replay provides"
     if graph._guard is not None:
         return "a guard looks before each replay"

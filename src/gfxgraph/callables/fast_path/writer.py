@@ -146,9 +146,13 @@ class Writer:
         self.line("if not is_same(): return MISS")
         homes = world.written_homes
         if homes and self.n_taken:
-            self.names["homes"] = homes
+            # The homes are alive, and where they were: what lay at an address outside of them does so again.
+            self.names |= {"homes": homes, "clear": [None]}
+            self.line(f"places = {_addresses([f't{i}' for i in range(self.n_taken)])}")
+            self.line("if places != clear[0]:")
             for i in range(self.n_taken):
-                self.line(f"if t{i}.untyped_storage().data_ptr() in homes: return MISS")
+                self.line(f"    if t{i}.untyped_storage().data_ptr() in homes: return MISS")
+            self.line("    clear[0] = places")
 
     # -- arguments ------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from gfxgraph import files
+
 STATUS_BELOW = 1
 
 
@@ -101,7 +103,7 @@ def _say(folder: Path, asked: Wanted, status: int) -> int:
             click.echo(total.table(), err=True)
     if asked.page is not None:
         target = Path(asked.page)
-        target.write_text(page.html(found), encoding="utf-8")
+        files.write(target, page.html(found))
         click.echo(f"gfxgraph report: {target}", err=True)
     if asked.least is not None and (total.share is None or total.share < asked.least):
         share = "nothing" if total.share is None else f"{total.share:.1%}"

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.startup.environment import program_environment
@@ -94,7 +94,7 @@ def _check_function(target: str, expressions: tuple[str, ...], sarif: str | None
         if sarif == "-":
             click.echo(text)
         else:
-            Path(sarif).write_text(text + "\n", encoding="utf-8")
+            files.write(Path(sarif), text + "\n")
     if as_json:
         click.echo(json.dumps(checked.as_dict()))
     elif sarif != "-":

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from gfxgraph import files
+
 STATUS_COULD_NOT = 2
 
 
@@ -40,5 +42,5 @@ def command(folder: Path, out: str, as_json: bool) -> None:
 
         click.echo(json.dumps(found))
         return
-    Path(out).write_text(page.html(found), encoding="utf-8")
+    files.write(Path(out), page.html(found))
     click.echo(out)

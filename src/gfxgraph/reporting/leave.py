@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gfxgraph import files
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import bridge, process
@@ -79,10 +80,8 @@ def _captures(found: Inspection) -> dict[str, Any]:
 def write(folder: str, with_nodes: bool = True) -> None:
     """Replace this process's file, whole."""
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(f".{threading.get_ident()}.part")
-    part.write_text(json.dumps(process_report(with_nodes), default=str), encoding="utf-8")
-    os.replace(part, target)
+    files.new_folder(target.parent)
+    files.write(target, json.dumps(process_report(with_nodes), default=str))
 
 
 def read(folder: str | Path) -> list[dict[str, Any]]:

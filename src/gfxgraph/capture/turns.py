@@ -21,10 +21,10 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class Turn:
     """One thread's time to do what others must not disturb."""
 
     thread: int = field(default_factory=threading.get_ident)
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = 0.0
     where: object = ""
     """The line that began it."""
     draws: bool = True
@@ -62,7 +62,7 @@ def take(turn: Turn) -> None:
     """Begin a turn when those of other threads are over."""
     with _changed:
         is_alone = _wait()
-        turn.begun = time.monotonic()
+        turn.begun = monotonic()
         _turns.append(turn)
     if not is_alone:
         process.require().report(
@@ -123,12 +123,12 @@ def _others(only_drawing: bool) -> list[Turn]:
 
 def _wait(only_drawing: bool = False) -> bool:
     """Wait, with the lock held, for the turns of other threads; False where that has no end."""
-    deadline = time.monotonic() + WAIT_FOR_CAPTURE_S
+    deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
     while others := _others(only_drawing):
         _changed.wait(_LOOK_EVERY_S)
         seen = {t.thread: _look(t.thread, seen.get(t.thread)) for t in others}
-        if time.monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for _, n in seen.values()):
+        if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for _, n in seen.values()):
             return False
     return True
 

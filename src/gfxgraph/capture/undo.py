@@ -24,6 +24,7 @@ class Undo:
     def __init__(self) -> None:
         self._tensors: list[tuple[Tensor, Tensor]] = []
         self._states: list[tuple[Any, Tensor]] = []
+        self._has_failed = False
 
     def save(self, items: Iterable[Tensor | Layout], stream: Any) -> None:
         """Save tensors that are about to be written; one saved before keeps its older content."""
@@ -51,27 +52,29 @@ class Undo:
         self._states = [(new.get(id(state), state), saved) for state, saved in self._states]
 
     def put_back(self, stream: Any) -> None:
-        """Make everything as it was.
+        """Make everything as it was. It may be asked for again where it failed: then all is put back again.
 
         Raises:
-            RuntimeError: the first tensor that could not be put back; the others were.
+            RuntimeError: the first tensor that could not be put back; the others were. The second time it is given up.
         """
         if not self._tensors and not self._states:
             return
-        tensors, self._tensors = self._tensors, []
-        states, self._states = self._states, []
         first_error: RuntimeError | None = None
         intercept.stock("stream_synchronize")(stream)
         with torch.inference_mode(), torch.cuda.stream(stream):
             # Newest first: where two saved views overlap, the older content is the right one.
-            for tensor, saved in reversed(tensors):
+            for tensor, saved in reversed(self._tensors):
                 try:
                     overwrite(tensor, saved)
                 except RuntimeError as error:
                     first_error = first_error or error
-            for state, saved_state in reversed(states):
+            for state, saved_state in reversed(self._states):
                 state.set_state(saved_state)
         intercept.stock("stream_synchronize")(stream)
+        if first_error is not None and not self._has_failed:
+            self._has_failed = True
+            raise first_error
+        self._tensors, self._states = [], []
         if first_error is not None:
             process.require().report(
                 "effects_not_undone",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 import torch
@@ -27,6 +28,15 @@ def platform(request):
         yield request.param
     finally:
         gfxgraph.disable()
+
+
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    """As in a process where Dynamo has compiled nothing yet: numbers flow through functions that code is guarded on."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is not None:
+        torch._dynamo.reset()
+        monkeypatch.setattr(frames, "FRAME_COUNTER", 0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import gfxgraph
 from tests.conformance.conftest import PLATFORMS
 from tests.conformance.host_value_programs import GUARDED, RIGHT, STATEFUL
 
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 INPUTS = [
     [0.0, 1.0, 2.0, 3.0, 0.5, -1.0],
     [0.0, 1.0, 2.0, 3.0, 0.5, -1.0],

@@ -10,6 +10,7 @@ import torch
 
 import gfxgraph
 
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 INPUTS = [[0.0, 1.0, 2.0, 3.0], [0.25, 1.0, 2.5, 3.0], [3.0, 3.0, 3.0, 3.0], [-1.0, -2.0, -0.5, -4.0]]
 
 

@@ -5,7 +5,8 @@
     a kernel is loaded at its first launch                        in relaxed mode
     a thread's first product makes its BLAS handle; a new plan    in relaxed mode; on HIP the handles are made
     of an FFT, a convolution, a decomposition takes memory        before the thread's first capture
-    the collector is called, or switched on                       put off; graphs that die wait as well (intercept.py)
+    the collector is switched on                                  put off; called, it runs in relaxed mode, and
+                                                                  graphs that die wait (intercept.py)
     NCCL's watchdog asks an event of the capturing stream         waited for before, where the defect table says so
 
 Only modules that the program has imported are touched, and only while captures run.

@@ -55,7 +55,7 @@ class Undo:
         """Make everything as it was. It may be asked for again where it failed: then all is put back again.
 
         Raises:
-            RuntimeError: the first tensor that could not be put back; the others were. The second time it is given up.
+            RuntimeError: the first tensor that could not be put back; the others were. A second time it is given up.
         """
         if not self._tensors and not self._states:
             return

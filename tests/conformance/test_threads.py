@@ -128,7 +128,7 @@ def captured():
 
 
 @pytest.mark.parametrize("call", [*CALLS, *PREPARED])
-def test_others_work_beside_a_capture(platform, call):
+def test_others_work_beside_a_capture(platform, call, nothing_compiled):
     """What another thread does is right or waits, and the capture comes to its end."""
     for mode in MODES:
         action = PREPARED[call]() if call in PREPARED else CALLS[call]

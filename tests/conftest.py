@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
 import platform
@@ -44,11 +45,15 @@ PATIENCE = _patience()
 
 
 def _patient(method):
+    signature = inspect.signature(method)
+
     @functools.wraps(method)
-    def with_patience(*args, timeout=None, **kwargs):
+    def with_patience(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)  # the limit may be given by position, too
+        timeout = given.arguments.get("timeout")
         if timeout is not None and timeout >= SHORT_S:
-            timeout *= PATIENCE
-        return method(*args, timeout=timeout, **kwargs)
+            given.arguments["timeout"] = timeout * PATIENCE
+        return method(*given.args, **given.kwargs)
 
     return with_patience
 

@@ -50,7 +50,8 @@ def test_the_demo_tells_its_story():
         assert line in done.stdout
     assert "3 replays compared with eager execution, all equal" in done.stdout
     assert "nothing about speed" in " ".join(done.stdout.split())
-    assert done.stderr == ""
+    # On a slow machine it says now and then that it goes on.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("demo: writing the text twice")] == []
 
 
 def test_the_example_is_an_ordinary_program():
@@ -108,5 +109,6 @@ def test_unknown_profile(program):
     """A simulator profile that does not exist is refused with the names of those that do."""
     done = python("-m", "gfxgraph", "run", "--simulate=nope", program("import torch"))
     assert done.returncode == 2
-    assert done.stderr.startswith("simulator_unknown_profile: ")
+    assert done.stderr.startswith("no_such_name: ")
+    assert "no simulator profile is called nope" in done.stderr and "hip-7.2" in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,7 +26,8 @@ APT = set(
 PIP = set(
     """torch torchvision torchaudio jax-rocm7-plugin jax-rocm7-pjrt bitsandbytes PACKAGE flash-attn amd-aiter aiter
     torch[device-{arch}] torchvision[device-{arch}] rocm[libraries] rocm[devel] rocm[libraries,device-{arch}]
-    /opt/rocm/share/amd_smi ./native ./gfxGRAPH gfxgraph gfxgraph[port] vllm . sglang
+    /opt/rocm/share/amd_smi ./native ./gfxGRAPH vllm . sglang
+    .[{extra}] gfxgraph-VERSION-py3-none-any.whl[{extra}]
     transformers onnxruntime-migraphx
     """.split()
 )
@@ -123,6 +124,7 @@ def test_the_check_would_notice():
         "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm7.2",
         "pip install torch torchvision torchaudio",
         "pip install jax[rocm]",
+        "pip install gfxgraph[port]",  # on PyPI the name is another project's
         "apt install rocm-does-not-exist",
         "docker run --group-add render IMAGE",
         "chmod 666 /dev/kfd",

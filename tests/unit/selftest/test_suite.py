@@ -141,8 +141,8 @@ def test_refusals(tmp_path):
     done = doctor(cwd=tmp_path)
     refusals = ("not_rocm_cpu_torch: ", "not_rocm_cuda_torch: ", "no_gpu: ")
     assert done.returncode == 2 and done.stderr.startswith(refusals)
-    done = doctor("--simulate", "no-such-profile", cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith("simulator_unknown_profile: ")
+    done = doctor("--simulate=no-such-profile", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("no_such_name: ") and "no-such-profile" in done.stderr
     done = doctor("--simulate", "--only", "no_such_case", cwd=tmp_path)
     assert done.returncode == 2 and "no_such_case" in done.stderr
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
 from gfxgraph.port.fix import compat, gate, requirement_lists, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from tests.unit.port.conftest import Run, codes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install 'gfxgraph[port]'")
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.port import env
 from gfxgraph.port.archs import select

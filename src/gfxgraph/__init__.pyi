@@ -1,7 +1,6 @@
 """What type checkers see of ``gfxgraph``: the names that it loads when they are first used."""
 
 from gfxgraph.callables.api import graphed as graphed
-from gfxgraph.callables.arena import memory_report as memory_report
 from gfxgraph.callables.control.compose import Composition as Composition
 from gfxgraph.callables.control.compose import compose as compose
 from gfxgraph.callables.control.conditional import Conditional as Conditional
@@ -52,6 +51,11 @@ from gfxgraph.process.health import health_check as health_check
 from gfxgraph.process.health import reset_stats as reset_stats
 from gfxgraph.process.health import stats as stats
 from gfxgraph.process.metrics import metrics_text as metrics_text
+from gfxgraph.reporting.inspect import inspect as inspect
+from gfxgraph.reporting.memory import memory_report as memory_report
+from gfxgraph.reporting.page import write_report as write_report
+from gfxgraph.reporting.times import trace as trace
+from gfxgraph.reporting.watch import coverage as coverage
 from gfxgraph.startup.activation import activate_from_environment as activate_from_environment
 from gfxgraph.startup.activation import disable as disable
 from gfxgraph.startup.activation import enable as enable

@@ -57,7 +57,7 @@ def test_a_wrong_name_gets_the_right_ones():
 
 def test_enable_refuses_likewise():
     """Nothing is patched."""
-    with pytest.raises(ArgumentError, match="split, pin, raise"):
+    with pytest.raises(ArgumentError, match="split, pin, strict, raise"):
         gfxgraph.enable(simulate="hip", on_unsafe="hope")
     assert not gfxgraph.is_enabled()
 

@@ -80,7 +80,7 @@ run --nope good.py
 bisect
 bisect --simulate -o {d} {d}/good.py
 check --nope
-check extra
+check a b
 demo --tokens 0
 demo --tokens many
 demo extra

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.trace.world import Granted, World, keeps_results
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -151,17 +151,40 @@ class Frontend:
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
+        self._inside = Granted()
+
+    def _code(self) -> Callable[..., Any]:
+        """Dynamo's code; made anew where that of a frame inside is for what is no longer so."""
+        if self._inside.is_stale():
+            with self._lock:
+                self._begin()
+        return self._compiled
+
+    def note_frame(self, frame: Any, made: Any, n_before: int) -> None:
+        """Dynamo has traced a frame.
+
+        Args:
+            n_before: how many graphs there were before.
+        """
+        guarded = getattr(made, "guarded_code", None)
+        if guarded is None or frame.f_code is self._root.__code__:
+            return
+        code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
+        scope = {"G": frame.f_globals, "L": frame.f_locals}
+        self._inside.note(guarded.guard_manager, scope, frozenset(code))
+        if self._inside.kept:
+            self.keeps = self.keeps or keeps_results(self._inside.kept)
 
     # -- the ways of a call ---------------------------------------------------------------------------
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The call in Dynamo's code, its graphs as they stand."""
         with raw():
-            return self._compiled(*args, **kwargs)
+            return self._code()(*args, **kwargs)
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """The call in Dynamo's code, each of its graphs captured on its own."""
-        return self._compiled(*args, **kwargs)
+        return self._code()(*args, **kwargs)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
         """The world of this call, if it was traced before; asks Dynamo's guards."""
@@ -373,12 +396,16 @@ class _Configured:
         wanted = {**_CONFIG, **(own() if own is not None else {})}
         if _local.is_foreseeing:
             wanted["suppress_errors"] = False  # or the function would run as Python
+        front: Frontend | None = None if own is None else own.__self__  # type: ignore[attr-defined]
+        n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         with known.patch(settings), _quiet(), _unshielded(), _unmeasured():
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
             _local.skipped.append(reason)
+        if front is not None:
+            front.note_frame(args[0], made, n_before)
         return made
 
 

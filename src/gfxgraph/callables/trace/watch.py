@@ -7,6 +7,7 @@ Each node is an object or an attribute that the trace read. It is given to the c
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import dis
 import enum
@@ -453,6 +454,18 @@ def _literal(text: str) -> Any:
 def _literal_item(source: str) -> Any:
     found = _ITEM.search(source)
     return _literal(found.group(1)) if found else None
+
+
+class Look(Watch):
+    """A walk for what is taken for granted alone: what cannot be watched is passed by."""
+
+    def walk(self, root: Any) -> None:
+        for manager in root.get_child_managers():
+            self._node(manager, None)
+
+    def _node(self, manager: Any, parent: Any) -> None:
+        with contextlib.suppress(Unwatchable):
+            super()._node(manager, parent)
 
 
 def _reads_state(function: Any) -> bool:

@@ -34,11 +34,45 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
-from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch
+from gfxgraph.callables.trace.watch import PACKAGES, Look, Unwatchable, Watch
 from gfxgraph.callables.trace.words import Words, words_of
 
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
+
+
+def keeps_results(name: str) -> str:
+    """Why calls that go through this function are eager."""
+    return f"{name} keeps results by functools.lru_cache that depend on what may change"
+
+
+class Granted:
+    """What Dynamo takes for granted in the frames between which Python runs, at any depth: it guards none of it."""
+
+    def __init__(self) -> None:
+        self._owned: list[tuple[Any, str, Any]] = []
+        self._kinds: list[tuple[Any, type]] = []
+        self._hooks: list[tuple[Any, ...]] | None = None
+        self.kept = ""
+        """A function whose results ``functools.lru_cache`` keeps, if there is one."""
+
+    def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
+        """One more frame has been traced."""
+        watch = Look({**guards.closure_vars, **scope}, {}, code)
+        watch.walk(guards.root)
+        self._owned += _granted(watch.classes, watch.functions, code)
+        self._kinds += watch.kinds
+        self.kept = self.kept or watch.kept
+        if any(issubclass(kind, nn.Module) for kind in watch.classes):
+            self._hooks = _hooks_for_all()
+
+    def is_stale(self) -> bool:
+        """True where any of it is other than it was."""
+        return (
+            any(_held(owner, name) is not value for owner, name, value in self._owned)
+            or any(type(owner) is not kind for owner, kind in self._kinds)
+            or (self._hooks is not None and self._hooks != _hooks_for_all())
+        )
 
 
 class World:
@@ -184,7 +218,7 @@ class World:
             self.unwatched = str(what)
         self.reads_inside_arguments, self._kinds = watch.inside, watch.kinds
         if watch.kept:  # Dynamo traces what is below, and would see changes that the program does not
-            self.why_eager = f"{watch.kept} keeps results by functools.lru_cache that depend on what may change"
+            self.why_eager = keeps_results(watch.kept)
         self.granted = [*_granted(watch.classes, watch.functions, self.code)]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()

@@ -26,6 +26,8 @@ _GO_ON = frozenset(
 _OUTPUT = frozenset(
     "print info debug warning warn error exception critical log write writelines append extend".split()
 )
+_MAX_TREES = 16
+_trees: dict[str, tuple[list[str], ast.Module | None]] = {}  # by file name, with the lines of each
 _KEEP = frozenset("add setdefault get pop update fromkeys".split())  # of a set or a dict: keys
 
 
@@ -34,7 +36,7 @@ def decides(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in _OUTPUT_MODULES:
             return False
-        answer = _answer(frame.f_code, frame.f_lasti)
+        answer = _answer(_tree(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
         if answer is not None:
             return answer
         frame = frame.f_back  # it is what the function returns
@@ -42,23 +44,22 @@ def decides(frame: FrameType | None) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def _answer(code: CodeType, lasti: int) -> bool | None:
+def _answer(tree: ast.Module | None, code: CodeType, lasti: int) -> bool | None:
     """None where the function returns the text."""
-    path = _path_at(code, lasti)
+    path = _path_at(tree, code, lasti)
     return _climb(path, 3) if path else True
 
 
 def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
     """True where the program's running call may be an argument of one to a function of these names."""
     frame = user_frame(frame)
-    path = _path_at(frame.f_code, frame.f_lasti) if frame is not None else []
+    path = _path_at(_tree(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
     calls = (node for node in path[:-1] if isinstance(node, ast.Call))
     return not path or any(_name_of(call) in names for call in calls)
 
 
-def _path_at(code: CodeType, lasti: int) -> list[ast.AST]:
+def _path_at(tree: ast.Module | None, code: CodeType, lasti: int) -> list[ast.AST]:
     """The nodes round an instruction, outermost first; none where there is no source."""
-    tree = _tree(code.co_filename)
     position = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
     line, end_line, column, end_column = position
     if tree is None or line is None or end_line is None or column is None or end_column is None:
@@ -70,13 +71,21 @@ def _name_of(call: ast.Call) -> str:
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
-@functools.lru_cache(maxsize=16)
 def _tree(filename: str) -> ast.Module | None:
-    source = "".join(linecache.getlines(filename))
-    try:
-        return ast.parse(source) if source else None
-    except (SyntaxError, ValueError):
+    """The tree of what ``linecache`` holds for that name now: a name may get another source."""
+    lines = linecache.getlines(filename)
+    if not lines:
         return None
+    known = _trees.pop(filename, None)
+    if known is None or known[0] is not lines:
+        try:
+            known = lines, ast.parse("".join(lines))
+        except (SyntaxError, ValueError):
+            known = lines, None
+    _trees[filename] = known  # the latest last
+    while len(_trees) > _MAX_TREES:
+        _trees.pop(next(iter(_trees), filename), None)
+    return known[1]
 
 
 def _path(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list[ast.AST]:

@@ -70,6 +70,7 @@ def test_importing_the_package_imports_next_to_nothing():
         "print(*sorted(set(sys.modules) - before))"
     )
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
+    environ["PYTHONPATH"] = str(SOURCE.parent)  # -S leaves out where it is installed
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], env=environ, capture_output=True, text=True, check=True
     )

@@ -232,7 +232,10 @@ class HostStep(Step):
             if out is result:
                 return
             if id(out) in self.moving and out.dtype is result.dtype:
-                out.data = result
+                if out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
+                    out.copy_(result)  # other captures may read it where it lies
+                else:
+                    out.data = result
                 return
             if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
                 return
@@ -260,6 +263,11 @@ class HostStep(Step):
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def _owns_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is all there is in its memory."""
+    return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from gfxgraph.capture import texts
-from gfxgraph.core.expressions import Ref
+from gfxgraph.core.expressions import Ref, among
 
 _MISSING: Any = object()
 _PLAIN = (bool, int, float, complex)
@@ -180,7 +180,7 @@ class TrackedNumber:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        keeper = next(item._keeper for item in _leaves((args, kwargs)))
+        keeper = next(item._keeper for item in among(TrackedNumber, (args, kwargs)))
         return keeper.passed(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -218,22 +218,9 @@ def plain(item: Any, use: str) -> Any:
     return item
 
 
-def _leaves(item: Any) -> Any:
-    kind = type(item)
-    if kind is TrackedNumber:
-        yield item
-    elif kind is list or kind is tuple:
-        for part in item:
-            yield from _leaves(part)
-    elif kind is dict:
-        yield from _leaves(list(item.values()))
-    elif kind is slice:
-        yield from _leaves([item.start, item.stop, item.step])
-
-
 def holds_numbers(item: Any) -> bool:
     """True if a tracked number is among the arguments."""
-    return next(_leaves(item), None) is not None
+    return next(among(TrackedNumber, item), None) is not None
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "divmod")

@@ -119,13 +119,18 @@ class Expressions:
 
 def refs_in(item: Any) -> Iterator[Ref]:
     """Every row among arguments, nested lists included."""
+    return among(Ref, item)
+
+
+def among(wanted: type, item: Any) -> Iterator[Any]:
+    """Everything of exactly this type among arguments, nested lists, dicts and slices included."""
     kind = type(item)
-    if kind is Ref:
+    if kind is wanted:
         yield item
     elif kind is list or kind is tuple:
         for part in item:
-            yield from refs_in(part)
+            yield from among(wanted, part)
     elif kind is dict:
-        yield from refs_in(list(item.values()))
+        yield from among(wanted, list(item.values()))
     elif kind is slice:
-        yield from refs_in([item.start, item.stop, item.step])
+        yield from among(wanted, [item.start, item.stop, item.step])

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gfxgraph.types import GuardTier, OnUnsafe, ReplayMode
 
@@ -231,6 +231,12 @@ def environment_without(names: Iterable[str]) -> dict[str, str]:
     """Return this process's environment, to be handed on whole, without ``names``."""
     left_out = set(names)
     return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def environment_of(code: Collection[Any]) -> dict[Any, Any] | None:
+    """What holds this process's environment, where one of these code objects looks a variable up; else None."""
+    encode = getattr(os.environ, "encodekey", None)
+    return os.environ._data if getattr(encode, "__code__", None) in code else None
 
 
 def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
+import random
 import subprocess
 import sys
 import threading
@@ -308,6 +310,9 @@ class _Thing:
     def total(self):
         return self.k + self.kind
 
+    def scaled_by(self, x):
+        return x * self.k
+
 
 class _Other(_Thing):
     kind = 7.0
@@ -403,3 +408,47 @@ def test_arguments_in_memory_that_is_written_to():
         cache.copy_(before)
         assert torch.equal(g(x), expected) and torch.equal(cache, after)
     assert "homes" in g._fast.__globals__ and g.stats()["replays"] >= 8
+
+
+def _granted_programs(monkeypatch):
+    """(function, change): what Dynamo guards in none of its frames, or not where it is missing at first."""
+
+    class Act(nn.Tanh):
+        pass
+
+    net, thing = nn.Sequential(Act()), _Thing()
+    thing.k = 2.0
+
+    def read(x, k=1.0, *, more=0.0):
+        return x * k + more
+
+    def variable(x):
+        return x * float(os.environ.get("GFX_STATE_OF_A_TEST", "1"))
+
+    monkeypatch.delenv("GFX_STATE_OF_A_TEST", raising=False)
+    yield lambda x: net(x), lambda: monkeypatch.setattr(Act, "forward", lambda self, x: x + 1, raising=False)
+    yield read, lambda: setattr(read, "__defaults__", (3.0,))
+    yield read, lambda: setattr(read, "__kwdefaults__", {"more": 5.0})
+    yield thing.scaled_by, lambda: monkeypatch.setattr(_Thing, "scaled_by", lambda self, x: x - self.k)
+    yield variable, lambda: monkeypatch.setenv("GFX_STATE_OF_A_TEST", "4")
+
+
+@pytest.mark.parametrize("kind", ["whole", "pieces", "unwatched"])
+def test_what_dynamo_takes_for_granted(kind, monkeypatch):
+    """Functions of classes, defaults and variables of the process: also in frames between which Python runs."""
+    numbers = [range(2)]
+    for at, (inner, change) in enumerate(_granted_programs(monkeypatch)):
+
+        def f(x, inner=inner):
+            if kind == "pieces":
+                x = x * (1.0 + 0.0 * random.random())
+            elif kind == "unwatched":
+                x = x * float(sum(numbers[0]))
+            return inner(x)
+
+        g, x = gfxgraph.graphed(f), X()
+        for _ in range(4):
+            assert torch.equal(g(x), f(x)), at
+        change()
+        for _ in range(3):
+            assert torch.equal(g(x), f(x)), at

@@ -161,13 +161,13 @@ class Frontend:
         return self._compiled
 
     def note_frame(self, frame: Any, made: Any, n_before: int) -> None:
-        """Dynamo has traced a frame.
+        """Dynamo has traced a frame: one inside, or the function's own, anew, in a call that runs in pieces.
 
         Args:
             n_before: how many graphs there were before.
         """
         guarded = getattr(made, "guarded_code", None)
-        if guarded is None or frame.f_code is self._root.__code__:
+        if guarded is None:
             return
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}

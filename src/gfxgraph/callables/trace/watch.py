@@ -7,7 +7,6 @@ Each node is an object or an attribute that the trace read. It is given to the c
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import dis
 import enum
@@ -69,6 +68,8 @@ class Watch:
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class may be set, and their classes."""
         self.inside = ""
+        self.unwatched = ""
+        """What no watch is known for, the first of it."""
         self.kept = ""
         """A function whose results ``functools.lru_cache`` keeps, though they depend on more than its arguments."""
         self.classes: set[type] = set()
@@ -88,6 +89,11 @@ class Watch:
                 self._argument(manager)
             else:
                 self._node(manager, None)
+
+    def walk_inside(self, root: Any) -> None:
+        """As ``walk``, of a frame that the program called: its arguments are compared by nobody else."""
+        for manager in root.get_child_managers():
+            self._node(manager, None)
 
     def _argument(self, manager: Any) -> None:
         """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
@@ -117,6 +123,13 @@ class Watch:
             raise Unwatchable(f"{manager.get_source()} ({type(error).__name__})") from error
 
     def _node(self, manager: Any, parent: Any) -> None:
+        """Watch one part; where that cannot be, the others are looked at all the same, for what is not guarded."""
+        try:
+            self._part(manager, parent)
+        except Unwatchable as what:
+            self.unwatched = self.unwatched or str(what)
+
+    def _part(self, manager: Any, parent: Any) -> None:
         source = manager.get_source()
         if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
             if self._is_there(parent, source):
@@ -454,18 +467,6 @@ def _literal(text: str) -> Any:
 def _literal_item(source: str) -> Any:
     found = _ITEM.search(source)
     return _literal(found.group(1)) if found else None
-
-
-class Look(Watch):
-    """A walk for what is taken for granted alone: what cannot be watched is passed by."""
-
-    def walk(self, root: Any) -> None:
-        for manager in root.get_child_managers():
-            self._node(manager, None)
-
-    def _node(self, manager: Any, parent: Any) -> None:
-        with contextlib.suppress(Unwatchable):
-            super()._node(manager, parent)
 
 
 def _reads_state(function: Any) -> bool:

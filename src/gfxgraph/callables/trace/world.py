@@ -34,8 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
-from gfxgraph.callables.trace.watch import PACKAGES, Look, Unwatchable, Watch
+from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch
 from gfxgraph.callables.trace.words import Words, words_of
+from gfxgraph.config import environment_of
 
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
@@ -47,24 +48,28 @@ def keeps_results(name: str) -> str:
 
 
 class Granted:
-    """What Dynamo takes for granted in the frames between which Python runs, at any depth: it guards none of it."""
+    """What Dynamo takes for granted in the frames of Dynamo's code, at any depth: it guards none of it."""
 
     def __init__(self) -> None:
         self._owned: list[tuple[Any, str, Any]] = []
         self._kinds: list[tuple[Any, type]] = []
         self._hooks: list[tuple[Any, ...]] | None = None
+        self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
         self.kept = ""
         """A function whose results ``functools.lru_cache`` keeps, if there is one."""
 
     def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
         """One more frame has been traced."""
-        watch = Look({**guards.closure_vars, **scope}, {}, code)
-        watch.walk(guards.root)
+        watch = Watch({**guards.closure_vars, **scope}, {}, code)
+        watch.walk_inside(guards.root)
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
         self.kept = self.kept or watch.kept
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
+        held = environment_of(code)
+        if held is not None and self._environment is None:
+            self._environment = held, dict(held)
 
     def is_stale(self) -> bool:
         """True where any of it is other than it was."""
@@ -72,6 +77,7 @@ class Granted:
             any(_held(owner, name) is not value for owner, name, value in self._owned)
             or any(type(owner) is not kind for owner, kind in self._kinds)
             or (self._hooks is not None and self._hooks != _hooks_for_all())
+            or (self._environment is not None and self._environment[0] != self._environment[1])
         )
 
 
@@ -123,6 +129,8 @@ class World:
         """What Dynamo takes for granted: class, name of an attribute, its value."""
         self._hooks: list[tuple[Any, ...]] | None = None
         """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
+        self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
+        """The process's and as it was, where a variable was looked up: Dynamo guards none that is not there."""
         self._kinds: list[tuple[Any, type]] = []
         """Likewise: an object, and its class."""
         self._find_tensors(given)
@@ -144,6 +152,8 @@ class World:
     def is_stale(self) -> bool:
         """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
         if self._hooks is not None and self._hooks != _hooks_for_all():
+            return True
+        if self._environment is not None and self._environment[0] != self._environment[1]:
             return True
         if any(type(owner) is not kind for owner, kind in self._kinds):
             return True
@@ -216,6 +226,7 @@ class World:
             watch.walk(self.guards.root)
         except Unwatchable as what:
             self.unwatched = str(what)
+        self.unwatched = watch.unwatched or self.unwatched
         self.reads_inside_arguments, self._kinds = watch.inside, watch.kinds
         if watch.kept:  # Dynamo traces what is below, and would see changes that the program does not
             self.why_eager = keeps_results(watch.kept)
@@ -224,6 +235,10 @@ class World:
             self._hooks = _hooks_for_all()
             for hooks in _FOR_ALL:
                 watch.watch(hooks, None)
+        environment = environment_of(self.code)
+        if environment is not None:
+            self._environment = environment, dict(environment)
+            watch.watch(environment, None)
         try:
             for owner, name, value in (*self.granted, *self.stores):
                 if isinstance(owner, type):

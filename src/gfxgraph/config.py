@@ -236,7 +236,7 @@ def environment_without(names: Iterable[str]) -> dict[str, str]:
 def environment_of(code: Collection[Any]) -> dict[Any, Any] | None:
     """What holds this process's environment, where one of these code objects looks a variable up; else None."""
     encode = getattr(os.environ, "encodekey", None)
-    return os.environ._data if getattr(encode, "__code__", None) in code else None
+    return vars(os.environ)["_data"] if getattr(encode, "__code__", None) in code else None
 
 
 def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -354,7 +354,7 @@ def test_buckets_above_the_largest_are_minus_one(platform):
     assert pool.route_bucket(3) == (4, 1) and pool.select_bucket(2) == 2
     assert pool.route_bucket(5) == (-1, 2) and pool.select_bucket(9) == -1
     x = torch.randn(3, 8, device="cuda")
-    for _ in range(2):  # the second call of a bucket captures it
+    for _ in range(3):  # a bucket is warmed up, and its padding proved, before it is captured
         assert torch.allclose(pool(x), model(x))
     assert pool.route_bucket(3) == (4, 0)
     big = torch.randn(9, 8, device="cuda")

@@ -94,6 +94,8 @@ doctor --out {d}/x.json
 doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
+doctor --matrix
+doctor --matrix --selftest {d}/good.py
 explain --lang fr 700
 explain --nope
 port
@@ -167,6 +169,10 @@ explain nope/nope
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
+doctor --matrix {d}/nope.json
+doctor --matrix {d}
+doctor --matrix {d}/good.py
+doctor --matrix {d}/list.json
 explain nope.log
 explain {d}/nope.txt
 explain {d}

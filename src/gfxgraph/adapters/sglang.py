@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gfxgraph.adapters._announce import announce
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
 from gfxgraph.adapters.base import Adapter, Undo
 
@@ -56,6 +57,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def capture_one(self: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+        announce("sglang")
         error: RuntimeError | None = None
         n_done = 0
 

@@ -6,10 +6,14 @@ replay raises GuardMismatch. ``right`` ones must agree for every input; the othe
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
+import queue
 import statistics
 import threading
+import time
 
 import numpy as np
 import torch
@@ -586,6 +590,19 @@ def signed_zero(x):
 
 
 @guarded
+def waits_as_long_as(x):
+    seconds = abs(x.mean().item()) * 1e-6
+    time.sleep(seconds)
+    threading.Event().wait(timeout=seconds)
+    with contextlib.suppress(queue.Empty):
+        queue.Queue().get(timeout=seconds)
+    idle = threading.Thread(target=list)
+    idle.start()
+    idle.join(seconds + 1)
+    return x + 1
+
+
+@guarded
 def in_another_thread(x):
     v = x.sum().item()
     made = []
@@ -706,6 +723,18 @@ def mask_with_gradients(x):
     p = torch.ones(6, device="cuda", requires_grad=True)
     ((p * x)[x > 0].mean() + p.sum()).backward()
     return p.grad
+
+
+@functools.cache
+def rows_and_layer():
+    return torch.arange(36.0, device="cuda").reshape(6, 6), torch.nn.Linear(6, 6).cuda()
+
+
+@guarded
+def rows_through_a_layer(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    rows, layer = rows_and_layer()
+    return layer(rows[:n])
 
 
 @guarded

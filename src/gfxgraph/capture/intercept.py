@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import draws, scaler, shield, turns, whole
-from gfxgraph.capture.number_functions import by_number, number_targets, sized_targets
+from gfxgraph.capture.number_functions import by_number, number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
@@ -47,7 +47,7 @@ def stock(name: str) -> Any:
     """torch's own function under a short name; see ``_targets``."""
     found = _stock.get(name)
     if found is None:
-        owner, attribute, _ = _targets()[name]
+        owner, attribute, _ = (_targets() | sized_targets(stock) | waiting_targets(stock))[name]
         found = getattr(owner, attribute)
     return found
 
@@ -561,7 +561,7 @@ def watch_numbers() -> None:
     """A capture hands out its first number: functions that would take it for a list of ints are to know it."""
     with _lock:
         if _holders and "sized.Tensor.view" not in _stock:
-            _put_named(sized_targets(stock))
+            _put_named(sized_targets(stock) | waiting_targets(stock))
 
 
 def _predicate(name: str, test: str) -> Callable[[Any], bool]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import intercept, whole
+from gfxgraph.capture import homes, intercept, whole
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import HostStep, ReadStep, Step
@@ -139,6 +139,7 @@ class Moving:
             if tensor.dim() or is_view:
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
+                homes.note(tensor, step)
 
     # -- what is done with them -------------------------------------------------------------------------
 

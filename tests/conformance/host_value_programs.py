@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import gfxgraph
+
 RIGHT: dict[str, object] = {}
 GUARDED: dict[str, object] = {}
 STATEFUL: dict[str, object] = {}
@@ -494,6 +496,16 @@ def sliced(x):
 
 
 @right
+def indexed_by_tensor(x):
+    i = x.long().abs().sum() % 5
+    y = x.clone()
+    y[i] = 7.0
+    y[i + 1, None] = 8.0
+    rows = x.expand(3, 6) * 1
+    return x[i] * 2, rows[1, i] + 1, x[x.cpu().argmax()], rows[:, i.int()], y
+
+
+@right
 def sized(x):
     n = (x > 0).sum().item()
     return torch.zeros(n, device="cuda").sum() + torch.ones(n + 1, device="cuda").sum()
@@ -591,8 +603,8 @@ def signed_zero(x):
 
 @guarded
 def waits_as_long_as(x):
-    seconds = abs(x.mean().item()) * 1e-6
-    time.sleep(seconds)
+    time.sleep(abs(x.mean().item()) * 1e-6)
+    seconds = x.abs().max().item() * 1e-6
     threading.Event().wait(timeout=seconds)
     with contextlib.suppress(queue.Empty):
         queue.Queue().get(timeout=seconds)
@@ -726,15 +738,55 @@ def mask_with_gradients(x):
 
 
 @functools.cache
-def rows_and_layer():
+def rows_and_layer(enabled_at):
     return torch.arange(36.0, device="cuda").reshape(6, 6), torch.nn.Linear(6, 6).cuda()
 
 
-@guarded
+@right
 def rows_through_a_layer(x):
     n = x.long().abs().sum().item() % 5 + 1
-    rows, layer = rows_and_layer()
-    return layer(rows[:n])
+    rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
+    picked = layer.weight[n]
+    return layer(rows[:n]), layer(rows[x > 0]).sum(0), picked * 2, layer.weight.narrow(0, 0, n).sum()
+
+
+@right
+def rows_under_autocast(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return layer(rows[:n]), (rows[x > 0] @ rows).square()
+
+
+@guarded
+def rows_with_gradients(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    w = x.clone().requires_grad_()
+    part, many = w[:n] ** 2, w[w.detach() > 0]
+    one = w[n]
+    return *torch.autograd.grad(part.mean() + many.mean() * one, w), part.detach().sum()
+
+
+class Doubled(torch.autograd.Function):
+    """Keeps a tensor whose shape depends on data for its backward."""
+
+    @staticmethod
+    def forward(ctx, w, x):
+        kept = x[x > 0]
+        ctx.save_for_backward(kept)
+        return w * kept.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (kept,) = ctx.saved_tensors
+        return torch.ones_like(kept).sum() * grad.sum() * kept.max(), None
+
+
+@guarded
+def kept_for_the_backward(x):
+    w = torch.ones((), device="cuda", requires_grad=True)
+    Doubled.apply(w, x.abs() - 0.75).backward()
+    return w.grad
 
 
 @guarded

@@ -116,3 +116,40 @@ def test_moved_while_a_capture_replays_it(positives):
     x.copy_(torch.tensor(MANY))
     with pytest.raises(gfxgraph.GuardMismatch, match="moved_tensor"):
         outer.replay()
+
+
+def test_backward_after_the_capture(platform):
+    """Outside of captures autograd goes on with the memory of the capture: right while the shape is that, else refused."""
+    x = torch.tensor(FEW, device="cuda")
+    w = torch.tensor(2.0, device="cuda", requires_grad=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = (x[x > 0] * w * w).sum()
+    for values, is_refused in ((OTHERS, False), (MANY, True), (FEW, True)):
+        x.copy_(torch.tensor(values))
+        graph.replay()
+        assert loss.item() == 4 * sum(v for v in values if v > 0)
+        if is_refused:
+            with pytest.raises(gfxgraph.GuardMismatch):
+                loss.backward(retain_graph=True)
+        else:
+            loss.backward(retain_graph=True)
+            assert w.grad.item() == 4 * sum(v for v in values if v > 0)
+
+
+def test_replays_know_the_autocast_of_the_capture(platform):
+    """What is made again is made under the capture's autocast, not under the replay's."""
+    rows = torch.randn(4, 8, device="cuda")
+    x = torch.tensor(FEW, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        full = rows[x > 0] @ rows.t()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            half = rows[x > 0] @ rows.t()
+    for values in (FEW, MANY):
+        x.copy_(torch.tensor(values))
+        with torch.autocast("cuda", dtype=torch.float16):
+            graph.replay()
+        picked = rows[x > 0]
+        assert torch.equal(full, picked @ rows.t()) and half.dtype is torch.bfloat16
+        assert torch.equal(half, picked.bfloat16() @ rows.bfloat16().t())

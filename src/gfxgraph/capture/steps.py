@@ -11,14 +11,16 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 from gfxgraph.capture import turns
-from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
+from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
@@ -217,7 +219,7 @@ class HostStep(Step):
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
-        with torch.inference_mode():  # the tensors may have been made under it
+        with below_autograd():  # inference mode, for the tensors may have been made under it
             result = self.func(*args, **kwargs)
             wait_for_collective(result)
             self._store(self.out, result)
@@ -242,8 +244,7 @@ class HostStep(Step):
                 return
             if id(out) in self.views:
                 self._differs("one part of a tensor", "another part")
-            with torch.inference_mode():
-                out.copy_(result)
+            _refresh(out, result)
         elif isinstance(out, (tuple, list)):
             if len(out) != len(result):
                 self._differs(len(out), len(result))
@@ -255,7 +256,7 @@ class HostStep(Step):
         if home is None and out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
             home = out
         if home is not None:
-            home.copy_(result)
+            _refresh(home, result)
         if home is not out:
             out.data = home if home is not None else result
 
@@ -271,6 +272,13 @@ class HostStep(Step):
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def _refresh(out: Tensor, result: Tensor) -> None:
+    """Copy a replay's result to where it lay; as after a graph's launch, autograd takes it for unchanged."""
+    has_version = not out.is_inference()
+    with torch.inference_mode(), _unsafe_preserve_version_counter(out) if has_version else nullcontext():
+        out.copy_(result)
 
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:

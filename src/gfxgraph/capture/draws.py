@@ -4,8 +4,8 @@ Problem: torch registers the default generator with every capture, and until tha
 an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other
 threads exist, torch's functions that draw ask first whether somebody else captures with it.
 
-Those that code which Dynamo has compiled is guarded on stay as they are, for it would be compiled anew. They, and draws
-below Python (autograd, compiled code), keep torch's error.
+Those that compiled code is guarded on stay as they are, for Dynamo would compile it anew. They, and draws below
+Python (autograd, compiled code), keep torch's error.
 """
 
 from __future__ import annotations

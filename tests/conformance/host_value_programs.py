@@ -6,14 +6,20 @@ replay raises GuardMismatch. ``right`` ones must agree for every input; the othe
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
+import queue
 import statistics
 import threading
+import time
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+import gfxgraph
 
 RIGHT: dict[str, object] = {}
 GUARDED: dict[str, object] = {}
@@ -490,6 +496,16 @@ def sliced(x):
 
 
 @right
+def indexed_by_tensor(x):
+    i = x.long().abs().sum() % 5
+    y = x.clone()
+    y[i] = 7.0
+    y[i + 1, None] = 8.0
+    rows = x.expand(3, 6) * 1
+    return x[i] * 2, rows[1, i] + 1, x[x.cpu().argmax()], rows[:, i.int()], y
+
+
+@right
 def sized(x):
     n = (x > 0).sum().item()
     return torch.zeros(n, device="cuda").sum() + torch.ones(n + 1, device="cuda").sum()
@@ -583,6 +599,19 @@ def statistics_of_list(x):
 @guarded
 def signed_zero(x):
     return x * math.copysign(1.0, float((x * 0).sum()))
+
+
+@guarded
+def waits_as_long_as(x):
+    time.sleep(abs(x.mean().item()) * 1e-6)
+    seconds = x.abs().max().item() * 1e-6
+    threading.Event().wait(timeout=seconds)
+    with contextlib.suppress(queue.Empty):
+        queue.Queue().get(timeout=seconds)
+    idle = threading.Thread(target=list)
+    idle.start()
+    idle.join(seconds + 1)
+    return x + 1
 
 
 @guarded
@@ -706,6 +735,58 @@ def mask_with_gradients(x):
     p = torch.ones(6, device="cuda", requires_grad=True)
     ((p * x)[x > 0].mean() + p.sum()).backward()
     return p.grad
+
+
+@functools.cache
+def rows_and_layer(enabled_at):
+    return torch.arange(36.0, device="cuda").reshape(6, 6), torch.nn.Linear(6, 6).cuda()
+
+
+@right
+def rows_through_a_layer(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
+    picked = layer.weight[n]
+    return layer(rows[:n]), layer(rows[x > 0]).sum(0), picked * 2, layer.weight.narrow(0, 0, n).sum()
+
+
+@right
+def rows_under_autocast(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return layer(rows[:n]), (rows[x > 0] @ rows).square()
+
+
+@guarded
+def rows_with_gradients(x):
+    n = x.long().abs().sum().item() % 5 + 1
+    w = x.clone().requires_grad_()
+    part, many = w[:n] ** 2, w[w.detach() > 0]
+    one = w[n]
+    return *torch.autograd.grad(part.mean() + many.mean() * one, w), part.detach().sum()
+
+
+class Doubled(torch.autograd.Function):
+    """Keeps a tensor whose shape depends on data for its backward."""
+
+    @staticmethod
+    def forward(ctx, w, x):
+        kept = x[x > 0]
+        ctx.save_for_backward(kept)
+        return w * kept.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (kept,) = ctx.saved_tensors
+        return torch.ones_like(kept).sum() * grad.sum() * kept.max(), None
+
+
+@guarded
+def kept_for_the_backward(x):
+    w = torch.ones((), device="cuda", requires_grad=True)
+    Doubled.apply(w, x.abs() - 0.75).backward()
+    return w.grad
 
 
 @guarded

@@ -58,3 +58,17 @@ def test_graphs_that_share_an_input_have_each_its_own_value(capture):
     x.fill_(4)
     outer.replay()
     assert out.tolist() == [24.0] * 3
+
+
+def test_work_on_host_tensors_is_done_once(capture):
+    """Operations on lists of host tensors belong to Python, as those on single ones do: no replay repeats them."""
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        steps = [torch.zeros(()), torch.ones(2).split(1)[0]]
+        torch._foreach_add_(steps, 1.0)
+        return x * steps[0].item(), steps
+
+    graph, (y, steps) = capture(body)
+    assert graph.validate() and y.tolist() == [1.0] * 4 and [step.item() for step in steps] == [1.0, 2.0]
+    assert graph._program.is_plain and [entry.name for entry in entries(graph)] == ["aten::mul"]

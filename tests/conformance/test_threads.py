@@ -138,6 +138,47 @@ def test_others_work_beside_a_capture(platform, call, nothing_compiled):
             del action
 
 
+@pytest.mark.parametrize("call", ["bernoulli", "dropout", "normal_"])
+def test_draws_wait_though_something_was_compiled(platform, call):
+    """Only what compiled code is guarded on keeps torch's error; that code is not compiled anew."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: x + torch.randn_like(x), backend=counter)
+    compiled(torch.ones(4))
+    actions = {**CALLS, "bernoulli": lambda: torch.bernoulli(torch.ones(4, device="cuda"))}
+    with capturing_elsewhere("global", draws=True) as go_on:
+        threading.Timer(0.05, go_on.set).start()
+        actions[call]()
+    with capturing_elsewhere("global") as go_on:
+        threading.Timer(0.05, go_on.set).start()
+        compiled(torch.ones(4))
+    assert counter.frame_count == 1
+
+
+def test_compiling_inside_a_capture_beside_another_thread(platform):
+    """Dynamo sees torch's own function in what waits in its place: one graph, as the program asks."""
+    torch._dynamo.reset()
+    x = torch.ones(4, device="cuda")
+    compiled = torch.compile(lambda x: x + torch.randn_like(x), backend="eager", fullgraph=True)
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = compiled(x)
+        graph.replay()
+    finally:
+        done.set()
+        other.join()
+    torch.cuda.manual_seed(3)
+    graph.replay()
+    torch.cuda.manual_seed(3)
+    assert torch.equal(y, x + torch.randn(4, device="cuda"))
+
+
 def test_a_replay_of_random_numbers_waits(platform):
     """A graph that draws is replayed by another thread while this one captures: by the graph, with its own numbers."""
     graph = torch.cuda.CUDAGraph()

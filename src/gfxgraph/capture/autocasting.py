@@ -11,6 +11,7 @@ begins, and switch autocast on again for the parts.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -70,3 +71,16 @@ def as_outside() -> Any:
     for key in keys:
         excluded = excluded.remove(key)
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def as_now(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch's as it is called here, to be called where autocast is off."""
+    if not torch.is_autocast_enabled("cuda"):
+        return func
+    dtype = torch.get_autocast_dtype("cuda")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cuda", dtype, cache_enabled=False):
+            return func(*args, **kwargs)
+
+    return called

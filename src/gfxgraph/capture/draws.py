@@ -4,13 +4,14 @@ Problem: torch registers the default generator with every capture, and until tha
 an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other
 threads exist, torch's functions that draw ask first whether somebody else captures with it.
 
-Nothing is put in their place once Dynamo has compiled anything: compiled code is guarded on these functions. Draws
-below Python (autograd, compiled code) are not seen; they keep torch's error.
+Those that compiled code is guarded on stay as they are, for Dynamo would compile it anew. They, and draws below
+Python (autograd, compiled code), keep torch's error.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,22 +30,49 @@ _METHODS = (
 ).split()
 
 
+_CHECKED = re.compile(r"___check_obj_id\(.*?, (\d+)\)").findall
+_found: dict[str, Any] = {}
+
+
 def targets() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """(owner, attribute, what waits in its place), of every function that may be replaced now."""
-    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is not None and frames.FRAME_COUNTER:
+    guarded = _guarded()
+    if guarded is None:
         return
     for owner, names in ((torch, _FUNCTIONS), (torch._VF, _FUNCTIONS), (Tensor, _METHODS)):
         for name in names:
             original = getattr(owner, name, None)
-            if original is not None:
+            if original is not None and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None)))):
                 yield owner, name, _waiting(original)
+
+
+def _guarded() -> frozenset[int] | None:
+    """By ``id``, what compiled code is guarded on; None where this Dynamo does not tell."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None or not frames.FRAME_COUNTER:
+        return frozenset()
+    if _found.get("at") != frames.FRAME_COUNTER:
+        _found.update(at=frames.FRAME_COUNTER, ids=_identities(frames))
+    return _found["ids"]
+
+
+def _identities(frames: Any) -> frozenset[int] | None:
+    entries_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    seen = getattr(getattr(frames, "input_codes", None), "seen", None)
+    if entries_of is None or seen is None:
+        return None
+    entries = [entry for ref in list(seen) if (code := ref()) is not None for entry in entries_of(code)]
+    parts = [part for entry in entries for part in getattr(entry.guard_manager, "code_parts", ())]
+    if entries and not parts:
+        return None
+    return frozenset(int(number) for part in parts for number in _CHECKED(part))
 
 
 def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
-        if _is_on_device(args, kwargs):
+        # While Dynamo traces it, this is only the call below.
+        if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
             turns.wait_until_none_draws()
         return original(*args, **kwargs)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import draws, scaler, shield, turns, whole
-from gfxgraph.capture.number_functions import by_number, number_targets, sized_targets
+from gfxgraph.capture.number_functions import by_number, number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.process import process
@@ -41,13 +41,14 @@ _guards_draws = False
 EXTERNAL = "_gfxgraph_external"
 """Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
 _graveyard: list[Any] = []
+_PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
 def stock(name: str) -> Any:
     """torch's own function under a short name; see ``_targets``."""
     found = _stock.get(name)
     if found is None:
-        owner, attribute, _ = _targets()[name]
+        owner, attribute, _ = (_targets() | sized_targets(stock) | waiting_targets(stock))[name]
         found = getattr(owner, attribute)
     return found
 
@@ -151,7 +152,7 @@ def keep_until_captures_end(held: Any) -> bool:
 
 def _install() -> None:
     global _guards_draws
-    _put_named(_targets())
+    _put_named(_targets() | waiting_targets(stock))
     if whole.has_compiled_nothing():
         _put_named(number_targets())
     for target in shield.targets(keep_until_captures_end):
@@ -514,23 +515,36 @@ def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _getitem(self: Tensor, index: Any) -> Any:
+    session = _session()
+    if session is not None:
+        index = _with_places(session, index)
     if _holds_number(index):
         return by_number(_stock["getitem"], (self, index), {})
     if type(index) is list or (type(index) is tuple and list in map(type, index)):
-        session = _session()
         if session is not None and self.is_cuda:
             index = _host_indices(index)
     return _stock["getitem"](self, index)
 
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
+    session = _session()
+    if session is not None:
+        index = _with_places(session, index)
     if _holds_number(index):
         by_number(_stock["setitem"], (self, index, value), {})
         return
-    session = _session()
     if session is not None and self.is_cuda:
         index = _host_indices(index)
     _stock["setitem"](self, index, value)
+
+
+def _with_places(session: Any, index: Any) -> Any:
+    """An index with each tensor that is one whole number as that number, for as such C++ would read it."""
+    if type(index) is tuple:
+        return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
+    if not isinstance(index, Tensor) or index.dim() or index.dtype not in _PLACES:
+        return index
+    return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
 def _holds_number(index: Any) -> bool:

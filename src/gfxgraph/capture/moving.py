@@ -9,7 +9,7 @@ go on from there.
 Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
 What Python is told of a moving tensor (its shape, its length) is a question that each replay asks again.
 
-Invariant: whatever uses a moving tensor in another way (autograd, autocast, an operation that no call was seen for, a
+Invariant: whatever uses a moving tensor in another way (a backward, an operation that no call was seen for, a
 pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.
 """
 
@@ -23,12 +23,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import intercept, whole
+from gfxgraph.capture import homes, intercept, whole
+from gfxgraph.capture.autocasting import as_now
+from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
+from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
@@ -47,7 +50,7 @@ _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".
 # What hands out the tensor in a form that cannot be followed.
 _FORMS = frozenset(
     "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ register_hook backward __iter__ "
-    "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ share_memory_ pin_memory".split()
+    "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
 )
 # What C++ does with a mask's result before it hands it out.
 _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
@@ -131,14 +134,36 @@ class Moving:
 
     def _move(self, step: HostStep, given: list[Tensor]) -> None:
         fixed = [tensor for tensor in given if self._step_of(tensor) is None]
-        for tensor in flat(step.out):
-            if tensor.layout is not torch.strided or tensor.requires_grad or any(tensor is each for each in given):
+        made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
+        for tensor in made:
+            if tensor.layout is not torch.strided:
                 continue
             if is_view := any(_share_memory(tensor, each) for each in fixed):
                 step.views.add(id(tensor))
             if tensor.dim() or is_view:
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
+                homes.note(tensor, step)
+        self._expect_gradients(made, self.among([*given, *made], {}))
+
+    def _expect_gradients(self, made: list[Tensor], moving: list[Tensor]) -> None:
+        """A backward through these goes by the sizes and the memory that C++ has kept: it ends their moving."""
+        places = [(weakref.ref(tensor), Layout.of(tensor)) for tensor in moving]
+        mine = weakref.ref(self)
+
+        def arrived(_: Tensor) -> None:
+            here = mine()
+            if here is not None and not here.is_idle:
+                here.fix([tensor for ref, _ in list(here._steps.values()) if (tensor := ref()) is not None])
+                return
+            for ref, then in places:
+                tensor = ref()
+                if tensor is not None and Layout.of(tensor) != then:
+                    raise _gone(then, tensor)
+
+        for tensor in made:
+            if tensor.requires_grad:
+                tensor.register_hook(arrived)
 
     # -- what is done with them -------------------------------------------------------------------------
 
@@ -214,7 +239,7 @@ class Moving:
                     session.recorder.adopt(tensor)
                 else:
                     session.values.taint(tensor)
-            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
+            step = HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
             step.is_symbolic = spec_args is not args
             self._move(step, given)
             return out, step
@@ -261,12 +286,22 @@ class Writes(TorchDispatchMode):
 
 
 def _can_be_made_again(tensors: list[Tensor]) -> bool:
-    """True where a call means at a replay what it means here: neither autograd nor a mode takes part."""
+    """True where a call means at a replay what it means here."""
     return not (
-        (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-        or torch.is_autocast_enabled("cuda")
+        torch.is_autocast_enabled("cpu")
         or _interpreter() is not None
         or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+    )
+
+
+def _gone(then: Layout, tensor: Tensor) -> GuardMismatch:
+    process.require().counters.add("guard_mismatch")
+    return GuardMismatch(
+        "shape_guard_mismatch",
+        op="a tensor whose shape depends on data",
+        where="a backward through what a capture computed",
+        expected=then.size,
+        actual=tuple(tensor.size()),
     )
 
 

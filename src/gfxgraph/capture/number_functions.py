@@ -12,6 +12,8 @@ import builtins
 import functools
 import json
 import math
+import threading
+import time
 from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
@@ -39,6 +41,25 @@ def number_targets() -> Targets:
 
 # Predicates have a place of their own (intercept.py); the others take one sequence.
 _OTHERS = frozenset({"isnan", "isfinite", "isinf", "fsum", "prod", "dist", "sumprod"})
+
+
+@functools.cache
+def waiting_targets(stock: Callable[[str], Any]) -> Targets:
+    """Functions that wait for as long as a number says: C takes nothing but ``float`` itself there.
+
+    Args:
+        stock: the function that stood there by its short name.
+    """
+    places = ((time, "sleep"), (threading.Condition, "wait"), (threading.Thread, "join"))
+    return {f"waiting.{name}": (owner, name, _waiting(stock, f"waiting.{name}")) for owner, name in places}
+
+
+def _waiting(stock: Callable[[str], Any], short: str) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return stock(short)(*plain(args, "a time to wait"), **plain(kwargs, "a time to wait"))
+
+    function.__name__ = function.__qualname__ = short.rpartition(".")[2]
+    return function
 
 
 def _of_numbers(name: str, func: Any) -> Any:

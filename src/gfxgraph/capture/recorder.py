@@ -35,6 +35,7 @@ from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import Moving
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
+from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, Value, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
@@ -294,6 +295,8 @@ class Recorder(TorchDispatchMode):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
                 return out  # host work that depends on nothing from the device: done once, as always
             made = self.known(out) or self._made(out, position, info, spec_args)
+        elif _is_host_work(args, kwargs, out):
+            return out  # likewise
         elif type(out) in _SEQUENCES:
             made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         else:
@@ -500,6 +503,12 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
     return info.is_view or any(
         isinstance(item, (list, tuple)) and holds_symbols(item, {}) for item in (*args, *(kwargs or {}).values())
     )
+
+
+def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
+    """True where an operation has tensors, all in host memory."""
+    tensors = flat(args, kwargs, out)
+    return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
 
 
 class NoStorage(Exception):

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import failures, intercept, remedies, turns, workspaces
+from gfxgraph.capture import failures, homes, intercept, remedies, turns, workspaces
 from gfxgraph.capture.generators import Generators, end_loans, kept_out
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
@@ -610,6 +610,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
+        program.steps = homes.watch(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         self.recorder.externals = {}

@@ -11,14 +11,16 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 from gfxgraph.capture import turns
-from gfxgraph.capture.execute import Env, run_tape, wait_for_collective
+from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
@@ -210,12 +212,14 @@ class HostStep(Step):
     """Those of the results, by ``id``, whose shape or place depends on data (moving.py)."""
     views: set[int] = field(default_factory=set)
     """Those that share memory with an argument that stays: not to be copied into."""
+    homes: dict[int, list[Tensor]] = field(default_factory=dict)
+    """Where moving results lay, by ``id``, when another capture used them; see homes.py."""
 
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
-        with torch.inference_mode():  # the tensors may have been made under it
+        with below_autograd():  # inference mode, for the tensors may have been made under it
             result = self.func(*args, **kwargs)
             wait_for_collective(result)
             self._store(self.out, result)
@@ -232,24 +236,29 @@ class HostStep(Step):
             if out is result:
                 return
             if id(out) in self.moving and out.dtype is result.dtype:
-                if out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
-                    out.copy_(result)  # other captures may read it where it lies
-                else:
-                    out.data = result
-                return
-            if out.layout is torch.strided and result.data_ptr() == out.data_ptr() and out.numel():
+                self._move(out, result)
                 return
             if out.size() != result.size() or out.dtype is not result.dtype:
                 self._differs(shape_of(out, result), shape_of(result, out))
+            if _lies_alike(out, result):
+                return
             if id(out) in self.views:
                 self._differs("one part of a tensor", "another part")
-            with torch.inference_mode():
-                out.copy_(result)
+            _refresh(out, result)
         elif isinstance(out, (tuple, list)):
             if len(out) != len(result):
                 self._differs(len(out), len(result))
             for mine, new in zip(out, result):
                 self._store(mine, new)
+
+    def _move(self, out: Tensor, result: Tensor) -> None:
+        home = next((home for home in self.homes.get(id(out), ()) if home.size() == result.size()), None)
+        if home is None and out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
+            home = out
+        if home is not None:
+            _refresh(home, result)
+        if home is not out:
+            out.data = home if home is not None else result
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         process.require().counters.add("guard_mismatch")
@@ -263,6 +272,20 @@ class HostStep(Step):
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def _refresh(out: Tensor, result: Tensor) -> None:
+    """Copy a replay's result to where it lay; as after a graph's launch, autograd takes it for unchanged."""
+    has_version = not out.is_inference()
+    with torch.inference_mode(), _unsafe_preserve_version_counter(out) if has_version else nullcontext():
+        out.copy_(result)
+
+
+def _lies_alike(out: Tensor, result: Tensor) -> bool:
+    """Whether two tensors of one shape are the same elements of memory."""
+    if out.layout is not torch.strided or not out.numel():
+        return False
+    return result.data_ptr() == out.data_ptr() and result.stride() == out.stride()
 
 
 def _owns_memory(tensor: Tensor) -> bool:

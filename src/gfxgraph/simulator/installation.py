@@ -20,7 +20,7 @@ from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator import profiles
+from gfxgraph.simulator import profiles, signals
 from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.faults import NODE_ENDINGS
 from gfxgraph.simulator.generators import GeneratorName
@@ -124,6 +124,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         _patch_compile(undo)
         _settle_autograd(undo)
         _tell_dynamo(undo)
+        signals.install(undo)
     except BaseException:
         undo.undo()
         raise

@@ -1,0 +1,92 @@
+"""Moving tensors that other captures use.
+
+Problem: a replay points a moving tensor (moving.py) at other memory when its shape changes, while another graph that
+was captured with it goes on with the memory of its capture: silently wrong, and freed meanwhile. Idea: the other
+capture remembers where each such tensor lay, and keeps that memory as a *home* of the tensor. A result of the home's
+shape is copied there, so that graph reads it; for any other shape that graph's replay raises GuardMismatch.
+
+Invariant: a moving tensor whose shape is that of a home lies there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from gfxgraph.capture.memory import storage_address
+from gfxgraph.capture.steps import HostStep, SegmentStep, Step
+from gfxgraph.core.tape import Value, leaves, where_of
+from gfxgraph.errors import GuardMismatch
+from gfxgraph.process import process
+
+_moving: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
+"""Every moving tensor of the process, by ``id``, with the step that makes it."""
+
+
+def note(tensor: Tensor, step: HostStep) -> None:
+    """``step`` makes ``tensor``, which moves."""
+    key = id(tensor)
+    _moving[key] = weakref.ref(tensor, lambda _: _moving.pop(key, None)), weakref.ref(step)
+
+
+def watch(steps: list[Step], externals: dict[Value, Tensor]) -> list[Step]:
+    """A program's steps, each segment after a look at the tensors it uses that another program moves."""
+    others = [
+        (tensor, made)
+        for tensor, made in _alive()
+        if id(tensor) in made.moving and not any(made is step for step in steps)
+    ]
+    if not others:
+        return steps
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, SegmentStep):
+            used = [tensor for value, tensor in externals.items() if value in _used(step)]
+            found += [AtHome(tensor, made) for tensor, made in others if _is_among(tensor, used)]
+        found.append(step)
+    return found
+
+
+def _alive() -> list[tuple[Tensor, HostStep]]:
+    pairs = [(tensor(), step()) for tensor, step in list(_moving.values())]
+    return [(tensor, step) for tensor, step in pairs if tensor is not None and step is not None]
+
+
+def _used(step: SegmentStep) -> set[Value]:
+    return {value for entry in step.tape.entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
+
+
+def _is_among(tensor: Tensor, used: Iterable[Tensor]) -> bool:
+    """True where a segment uses the tensor, or another view of its memory."""
+    start = storage_address(tensor)
+    return any(each is tensor or (start and each.is_cuda and storage_address(each) == start) for each in used)
+
+
+class AtHome(Step):
+    """Before a segment that was captured with a moving tensor of another program: it must lie where it lay then."""
+
+    def __init__(self, tensor: Tensor, made: HostStep) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._home = tensor.detach()
+        self._made = made.name, where_of(made.code, made.lasti)
+        if id(tensor) not in made.views:  # what others own is not to be copied into
+            made.homes.setdefault(id(tensor), []).append(self._home)
+
+    def run(self, program: Any) -> None:
+        tensor = self._tensor()
+        if tensor is None:  # nobody can be told another value of it
+            return
+        home = self._home
+        if tensor.size() == home.size() and tensor.data_ptr() == home.data_ptr():
+            return
+        process.require().counters.add("guard_mismatch")
+        op, where = self._made
+        raise GuardMismatch(
+            "moved_tensor", op=op, where=where, expected=tuple(home.size()), actual=tuple(tensor.size())
+        )
+
+    def __str__(self) -> str:
+        return f"a look at the result of {self._made[0]}, which another graph computes"

@@ -1,0 +1,155 @@
+"""Tensors whose shape depends on data, where other captures and autograd meet them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
+FEW, MANY, OTHERS = [-1.0, 2.0, 3.0, -4.0], [1.0, 2.0, 3.0, -4.0], [5.0, -2.0, -3.0, 7.0]
+
+
+@pytest.fixture
+def positives(platform):
+    """A graph that computes ``x[x > 0] * 2``, of two elements when captured, and a function that gives it an ``x``."""
+    x = torch.tensor(FEW, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = x[x > 0] * 2
+
+    def replay(values):
+        x.copy_(torch.tensor(values))
+        graph.replay()
+        return [2 * v for v in values if v > 0]
+
+    return kept, replay
+
+
+def test_another_capture_reads_it_or_says_that_it_cannot(positives):
+    """Never the memory of its own capture: right for its shape, GuardMismatch for others, right again afterwards."""
+    kept, replay = positives
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other):
+        total = kept.sum() + 1
+    for values in (FEW, MANY, OTHERS, [1.0, 1.0, 1.0, 1.0], FEW):
+        want = replay(values)
+        assert kept.tolist() == want
+        if len(want) == 2:
+            other.replay()
+            assert total.item() == sum(want) + 1
+        else:
+            with pytest.raises(gfxgraph.GuardMismatch, match=r"moved_tensor") as caught:
+                other.replay()
+            assert "test_moving.py:20" in str(caught.value) and f"({len(want)},)" in str(caught.value)
+
+
+def test_captures_made_at_other_shapes_have_a_home_each(positives):
+    """A capture made while the tensor had another shape is right for that shape, and the first one for its own."""
+    kept, replay = positives
+    totals = {}
+    for values in (FEW, MANY):
+        n = len(replay(values))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            totals[n] = graph, kept.sum()
+    for values in (MANY, FEW, MANY, OTHERS):
+        want = replay(values)
+        graph, total = totals[len(want)]
+        graph.replay()
+        assert total.item() == sum(want)
+        with pytest.raises(gfxgraph.GuardMismatch):
+            totals[5 - len(want)][0].replay()
+
+
+def test_a_view_taken_between_captures_is_known(positives):
+    """So is a part of the tensor, by its memory."""
+    kept, replay = positives
+    part = kept[1:]
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other):
+        double = part * 2
+    want = replay(OTHERS)
+    other.replay()
+    assert double.tolist() == [2 * want[1]]
+    replay(MANY)
+    with pytest.raises(gfxgraph.GuardMismatch, match="moved_tensor"):
+        other.replay()
+
+
+def test_a_part_of_a_tensor_that_stays_is_not_written(platform):
+    """A view at a place that changes has no home: another capture that reads it refuses, and nothing is copied."""
+    rows = torch.arange(6.0, device="cuda").reshape(3, 2)
+    which = torch.zeros((), dtype=torch.long, device="cuda")
+    first, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        row = rows[which.item()]
+    with torch.cuda.graph(other):
+        double = row * 2
+    which.fill_(2)
+    first.replay()
+    assert row.tolist() == [4.0, 5.0] and rows.flatten().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    with pytest.raises(gfxgraph.GuardMismatch, match="moved_tensor"):
+        other.replay()
+    which.fill_(0)
+    first.replay()
+    other.replay()
+    assert double.tolist() == [0.0, 2.0]
+
+
+def test_moved_while_a_capture_replays_it(positives):
+    """A graph replayed inside another capture: what stands after it looks again."""
+    kept, replay = positives
+    first = torch.cuda.CUDAGraph()
+    x = torch.tensor(FEW, device="cuda")
+    with torch.cuda.graph(first):
+        mine = x[x > 0] * 3
+    outer = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(outer):
+        before = mine.sum()
+        first.replay()
+        after = mine.sum()
+    x.copy_(torch.tensor(OTHERS))
+    outer.replay()
+    assert before.item() == 15.0 and after.item() == 36.0
+    x.copy_(torch.tensor(MANY))
+    with pytest.raises(gfxgraph.GuardMismatch, match="moved_tensor"):
+        outer.replay()
+
+
+def test_backward_after_the_capture(platform):
+    """Outside of captures autograd goes on with the memory of the capture: right while the shape is that, else refused."""
+    x = torch.tensor(FEW, device="cuda")
+    w = torch.tensor(2.0, device="cuda", requires_grad=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = (x[x > 0] * w * w).sum()
+    for values, is_refused in ((OTHERS, False), (MANY, True), (FEW, True)):
+        x.copy_(torch.tensor(values))
+        graph.replay()
+        assert loss.item() == 4 * sum(v for v in values if v > 0)
+        if is_refused:
+            with pytest.raises(gfxgraph.GuardMismatch):
+                loss.backward(retain_graph=True)
+        else:
+            loss.backward(retain_graph=True)
+            assert w.grad.item() == 4 * sum(v for v in values if v > 0)
+
+
+def test_replays_know_the_autocast_of_the_capture(platform):
+    """What is made again is made under the capture's autocast, not under the replay's."""
+    rows = torch.randn(4, 8, device="cuda")
+    x = torch.tensor(FEW, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        full = rows[x > 0] @ rows.t()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            half = rows[x > 0] @ rows.t()
+    for values in (FEW, MANY):
+        x.copy_(torch.tensor(values))
+        with torch.autocast("cuda", dtype=torch.float16):
+            graph.replay()
+        picked = rows[x > 0]
+        assert torch.equal(full, picked @ rows.t()) and half.dtype is torch.bfloat16
+        assert torch.equal(half, picked.bfloat16() @ rows.bfloat16().t())

@@ -75,7 +75,7 @@ def _stored(
         if HAS_UP:
             tl.store(parts + at + M * N, up, mask=inside)
         if HAS_NORM:
-            tl.store(part_squares + split * M + m, squares, mask=(m < M) & is_first)
+            tl.store(part_squares + split * M + m, squares, mask=m < tl.where(is_first, M, 0))
 
 
 @triton.jit

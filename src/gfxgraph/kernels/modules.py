@@ -158,16 +158,14 @@ class _Work:
     is_measured: bool
     kept: trial.Kept
     rotated: int
-    decided: dict[Any, str] = field(default_factory=dict)
-    """By kind, facts and sizes: why it is left; "" where it is ours."""
+    decided: dict[Any, trial.Verdict] = field(default_factory=dict)
+    """By kind, facts and sizes."""
 
     def look_at(self, name: str, module: nn.Module, is_head: bool) -> None:
         for kind, facts, way, given in self._kinds(module, is_head):
-            key = (kind, facts, tuple((tuple(p.shape), p.dtype) for p in module.parameters()))
-            if key not in self.decided:
-                self.decided[key] = self._why_not(kind, key, module, way, given)
-            if self.decided[key]:
-                self.done.left[name] = self.decided[key]
+            reason = self._why_not(kind, facts, module, way, given)
+            if reason:
+                self.done.left[name] = reason
             else:
                 self.done.left.pop(name, None)
                 self.done.swapped[name] = kind
@@ -191,7 +189,7 @@ class _Work:
 
     # -- trials ----------------------------------------------------------------------------------------
 
-    def _why_not(self, kind: str, key: Any, module: nn.Module, way: Way, given: Given) -> str:
+    def _why_not(self, kind: str, facts: Facts, module: nn.Module, way: Way, given: Given) -> str:
         like = next(module.parameters())
         reason = launching.why_not("apply", like)
         if reason:
@@ -213,8 +211,12 @@ class _Work:
             return "it gives other numbers"
         if not self.is_measured:
             return ""
-        about = {"kind": kind, "facts": repr(key[1]), "sizes": repr(key[2]), "rows": self.rows}
-        verdict = trial.compare(about, ours, theirs, like.device, self.kept)
+        sizes = [(tuple(p.shape), str(p.dtype)) for p in module.parameters()]
+        about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes), "rows": self.rows}
+        key = tuple(about.values())
+        if key not in self.decided:
+            self.decided[key] = trial.compare(about, ours, theirs, like.device, self.kept)
+        verdict = self.decided[key]
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
         return "" if verdict.is_ours else "it is not faster on this device"
 

@@ -127,8 +127,8 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
     block_n = 32 if is_pair or not has_matrix else 64
     while block_n > 16 and -(-n // block_n) < wanted:
         block_n //= 2
-    # fp32 tiles of a machine without matrix instructions are held in registers: half as deep.
-    block_k = min(max(power_of_two(k), 16), 64 if has_matrix else 32)
+    # Tiles without matrix instructions are held in registers: half as deep, two weights of fp32 a quarter.
+    block_k = min(max(power_of_two(k), 16), 64 if has_matrix else 32 if is_half or not is_pair else 16)
     splits = _splits(n * -(-m // block_m), k, block_n, block_k * 4, wanted)
     return Linear(False, block_m, block_n, block_k, splits, 4)
 

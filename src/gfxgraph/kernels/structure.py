@@ -6,7 +6,7 @@ its weight, a layer that scales its residual or turns heads in another way shows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class Attention:
     width: int
     scale: float
     softcap: float
-    index: int
+    index: int = field(compare=False, repr=False)
     q_norm: Norm | None
     k_norm: Norm | None
 

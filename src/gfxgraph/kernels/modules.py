@@ -8,6 +8,7 @@ then run beside the model's own, and left alone where it lies outside of the tol
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,17 +38,23 @@ class Applied:
         skipped: by reason, calls that the module's own forward answered.
     """
 
-    model: Any
+    _model: weakref.ref[Any]
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, trial.Verdict] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
-    _classes: list[tuple[nn.Module, type, type]] = field(default_factory=list)
+    _classes: list[tuple[weakref.ref[nn.Module], type, type]] = field(default_factory=list)
+
+    @property
+    def model(self) -> Any:
+        """The model; None where it is gone, which this does not prevent."""
+        return self._model()
 
     def undo(self) -> None:
         """Put every module's own class back. Doing it again changes nothing."""
         while self._classes:
-            module, made, before = self._classes.pop()
+            held, made, before = self._classes.pop()
+            module = held()
             if type(module) is made:
                 module.__class__ = before
 
@@ -82,14 +89,14 @@ class Applied:
         """
         with torch.no_grad():
             ours, near = self._greedy(input_ids, max_new_tokens)
-            classes = [(module, type(module)) for module, _, _ in self._classes]
-            for module, _, before in self._classes:
-                module.__class__ = before
+            swapped = [(held(), made, before) for held, made, before in self._classes]
             try:
+                for module, _, before in swapped:
+                    module.__class__ = before  # type: ignore[assignment]
                 theirs, wanted = self._greedy(input_ids, max_new_tokens)
             finally:
-                for module, made in classes:
-                    module.__class__ = made
+                for module, made, _ in swapped:
+                    module.__class__ = made  # type: ignore[assignment]
         differs = (ours != theirs).int()
         same = torch.where(differs.any(1), differs.argmax(1), ours.shape[1])
         distance = (near.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp_min(1e-30)
@@ -133,7 +140,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
         raise ValueError(f"rows is 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model has our kernels already: undo() what apply() returned first")
-    done = Applied(model)
+    done = Applied(weakref.ref(model))
     work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model))
     with torch.no_grad():
         heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
@@ -258,7 +265,7 @@ class _Work:
         names = {"forward": forward, "_gfxgraph_kernel": kind, "__module__": before.__module__}
         made = type(before.__name__, (before,), {**names, "__doc__": before.__doc__, "__slots__": ()})
         module.__class__ = made
-        self.done._classes.append((module, made, before))
+        self.done._classes.append((weakref.ref(module), made, before))
 
 
 class _ProbeCache:

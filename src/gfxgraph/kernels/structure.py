@@ -124,7 +124,7 @@ def activation_of(function: Any) -> str:
 def mlp_of(module: nn.Module) -> Mlp | None:
     """A gated MLP, by its parts."""
     parts = dict(module.named_children())
-    linears = [parts.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
+    linears: list[Any] = [parts.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(is_plain(each) and each.bias is None for each in linears):
         return None
     if set(parts) - {"gate_proj", "up_proj", "down_proj", "act_fn"}:
@@ -136,9 +136,9 @@ def mlp_of(module: nn.Module) -> Mlp | None:
 def attention_of(module: nn.Module) -> Attention | None:
     """An attention, by its parts and attributes."""
     parts = dict(module.named_children())
-    linears = [parts.get(name) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
-    if not all(is_plain(each) for each in linears):
+    if not all(is_plain(parts.get(name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")):
         return None
+    q, k, v = (parts[name] for name in ("q_proj", "k_proj", "v_proj"))
     if set(parts) - {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}:
         return None
     norms = [norm_of(parts[name]) if name in parts else None for name in ("q_norm", "k_norm")]
@@ -148,12 +148,11 @@ def attention_of(module: nn.Module) -> Attention | None:
     index = getattr(module, "layer_idx", None)
     if not isinstance(width, int) or not isinstance(scale, float) or not isinstance(index, int):
         return None
-    q, k, v, _ = linears
-    if q.out_features % width or k.out_features % width or k.out_features != v.out_features:  # type: ignore[union-attr]
+    if q.out_features % width or k.out_features % width or k.out_features != v.out_features:
         return None
-    if len({parts[name].bias is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
+    if len({each.bias is None for each in (q, k, v)}) > 1:
         return None
-    heads, shared = q.out_features // width, k.out_features // width  # type: ignore[union-attr]
+    heads, shared = q.out_features // width, k.out_features // width
     if any(
         norm is not None and parts[name].weight.shape != (width,) for name, norm in zip(("q_norm", "k_norm"), norms)
     ):

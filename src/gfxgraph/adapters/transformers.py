@@ -91,7 +91,7 @@ def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
     return ADAPTER.uninstall
 
 
-def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
+def accelerate(model: Any, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
     """Have ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
@@ -101,6 +101,8 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
             step is compiled in a thread while generation goes on, and used from a later call on if it gave
             the same bits. "any", Inductor's own kernels, as in transformers' own compile: faster, and in
             half precision sooner or later another token. By default what it was before, at first False.
+        fast: True, `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the same
+            numbers, so that sooner or later another token. By default what it was before, at first False.
 
     Returns:
         The model itself. Calling it again changes nothing.
@@ -125,6 +127,8 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
             found = _accelerated[model] = Accelerated(model)
         if compile is not None:
             found.compile = compile
+        if fast is not None:
+            found.use_kernels(fast)
     return model
 
 
@@ -146,6 +150,7 @@ def restore(model: Any = None) -> None:
         for each in list(_accelerated) if model is None else [model]:
             found = _accelerated.pop(each, None)
             if found is not None:
+                found.use_kernels(False)
                 found.free()
         _step_aside()
 
@@ -168,7 +173,7 @@ def report(model: Any) -> dict[str, Any]:
         device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
         ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
         captured, the ``nodes`` of each forward, whether it ``is_compiled``, and ``why_eager``, the reasons
-        why parts of it do not run as graphs.
+        why parts of it do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
     """
     found = _accelerated.get(model)
     return Accelerated(model).report() if found is None else found.report()

@@ -110,12 +110,19 @@ _SAME = {
 }  # fmt: skip
 
 
+_WEAKEST = frozenset({"cuda-named-in-recipe"})  # says only that a line names CUDA: any other rule says more
+
+
 def _distinct(findings: list[Finding]) -> list[Finding]:
     """Without what a more specific rule says of the same line."""
     at: dict[int, set[str]] = {}
     for f in findings:
         at.setdefault(f.line, set()).add(f.code)
-    return [f for f in findings if not at[f.line] & _SAME.get(f.code, frozenset())]
+    return [
+        f
+        for f in findings
+        if not at[f.line] & _SAME.get(f.code, frozenset()) and not (f.code in _WEAKEST and at[f.line] > {f.code})
+    ]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:

@@ -57,9 +57,11 @@ def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) ->
 
 
 def once_a_line(hits: Iterable[Hit]) -> Iterator[Hit]:
-    """Only the first hit of each line, in the order of the file."""
+    """Only the worst hit of each line, the first of several, in the order of the file."""
     seen: set[int] = set()
-    for h in sorted(hits, key=lambda h: (h.line, h.column)):
+    for h in sorted(
+        hits, key=lambda h: (h.line, -(Severity.CRITICAL if h.severity is None else h.severity), h.column)
+    ):
         if h.line not in seen:
             seen.add(h.line)
             yield h

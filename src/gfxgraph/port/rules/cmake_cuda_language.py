@@ -71,7 +71,7 @@ _NAMED = re.compile(
     r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
 )
 _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
-         "endfunction", "endmacro", "install", "include", "mark_as_advanced", "unset")  # fmt: skip
+         "endfunction", "endmacro", "install", "mark_as_advanced", "unset")  # fmt: skip
 
 
 def _rest(f: TextFile) -> Iterator[Hit]:

@@ -65,6 +65,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if not guarded and scope is not None and _AMD_TOOL.search(f.source(scope)):
             guarded = "an AMD tool is tried in the same function"
         if not guarded and f.call_name(call).endswith(("which", "find_executable")):
+            if not _AMD_TOOL.search(f.text):  # a choice between NVIDIA and none
+                yield hit(call, severity=Severity.LOW, group="asked", tool=found)
             continue  # asking whether a tool is there is the guard
         yield hit(call, guarded_by=guarded, tool=found)
     if _AMD_TOOL.search(f.text):

@@ -37,11 +37,11 @@ RULE = Rule(
     path="requirements.txt",
     bad="nvidia-cublas-cu12==12.4.5.8\n",
     good="numpy>=1.26\n",
-    needs=("nvidia-", "nvidia_", "cuda-"),
+    needs=("nvidia-", "nvidia_", "cuda-", "cudatoolkit", "cudnn"),
 )
 _NAME = re.compile(
     r"nvidia-.+-cu1\d|nvidia-(cublas|cudnn|nccl|cuda-.*|nvtx|nvjitlink|cusparselt|cutlass.*|cufft|curand|cusolver|cusparse|nvshmem.*)|"
-    r"cuda-(python|bindings|core|toolkit)"
+    r"cuda-(python|bindings|core|toolkit)|cudatoolkit(-dev)?|pytorch-cuda|cudnn|cuda-(nvcc|cudart|version|libraries|runtime|compiler)(-.+)?"
 )
 
 

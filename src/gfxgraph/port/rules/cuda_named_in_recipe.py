@@ -1,17 +1,6 @@
 """A recipe of a build or an install that names CUDA's toolchain."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    once_a_line,
-    re,
-)  # fmt: skip
+from gfxgraph.port.rule_api import Context, Hit, Iterator, Rule, Severity, Text, TextFile, entry_hit, once_a_line, re
 
 RULE = Rule(
     id="GFX416",

@@ -1,7 +1,5 @@
 """The visible devices are chosen by CUDA's variable alone."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     Context,
     Fix,

@@ -1,22 +1,21 @@
 """Lane or warp number computed with 31, 32 or 5."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
-    WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
     EXCHANGE,
+    WAVE64,
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     exchanges,
     is_thread_index,
     once_a_line,
+    re,
 )
 
 RULE = Rule(

@@ -1,16 +1,22 @@
 """ONNX Runtime asked for CUDA's execution provider by name."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.rules._common import hit, is_test_file, line_hit, once_a_line
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    PyFile,
+    Rule,
+    Severity,
+    Text,
+    ast,
+    hit,
+    is_test_file,
+    line_hit,
+    once_a_line,
+    re,
+)
 
 RULE = Rule(
     id="GFX516",

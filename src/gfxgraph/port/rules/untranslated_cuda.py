@@ -1,19 +1,22 @@
 """CUDA headers or calls in a target without a hipify step."""
 
-from __future__ import annotations
-
 import posixpath
-from collections.abc import Iterator
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
     include_hits,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(

@@ -1,28 +1,26 @@
 """Warp size fixed at 32."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix import lanes
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    defaults,
-    int_of,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     cpp_hit,
+    defaults,
     hit,
+    int_of,
+    lanes,
     line_hit,
+    re,
 )
 
 RULE = Rule(

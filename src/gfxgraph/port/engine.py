@@ -264,7 +264,12 @@ def _cpp_reach(
     if rule.scope is Scope.ONLY_AMD:
         if context.vendor != "amd" and not cpp_guards.only_amd(arm, macros):
             return None, ""
-    return cpp_guards.reaching(arm, archs, macros)
+    if arm is None:
+        return archs, ""
+    key = (arm.index, *(a.name for a in archs))
+    if key not in file.reached:  # names of one arm come by the thousand
+        file.reached[key] = cpp_guards.reaching(arm, archs, macros)
+    return file.reached[key]
 
 
 def _run_cpp(

@@ -68,6 +68,7 @@ from gfxgraph.port.rules._common import (
     line_hit,
     lines_of,
     macro_tests,
+    may_exchange,
     mentions_amd,
     once_a_line,
     optional_import,
@@ -83,6 +84,7 @@ __all__ = [
     "hit", "ident_hits", "import_guard", "import_hits", "imports_of", "in_function_named", "include_hits",
     "inductor_settings", "inside", "int_of", "is_cuda_group", "is_full_mask_32", "is_test_file", "is_thread_index",
     "is_true", "keyword", "lanes", "lds_below", "line_hit", "lines_matching", "lines_of", "macro_tests",
+    "may_exchange",
     "mentions_amd", "named", "once_a_line", "optional_import", "re", "replace", "select", "text_of", "torch_import",
     "torch_is_bound", "truth",
 ]  # fmt: skip

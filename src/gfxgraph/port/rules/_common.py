@@ -362,9 +362,18 @@ EXCHANGE = re.compile(
 )
 
 
+_EXCHANGE_WORDS = ("shfl", "SHFL", "ballot", "__any", "__all", "arp", "match_", "__reduce_", "mma", "ldmatrix",
+                   "tiled_partition", "coalesced_threads", "thread_block_tile", "volatile", "activemask")  # fmt: skip
+
+
+def may_exchange(text: str) -> bool:
+    """Whether ``EXCHANGE`` can be found, by fixed texts: twenty times as fast where it cannot."""
+    return any(word in text for word in _EXCHANGE_WORDS) and bool(EXCHANGE.search(text))
+
+
 def functions_with(file: CppFile, pattern: re.Pattern[str]) -> Iterator[tuple[Node, str]]:
     """Innermost function definitions with a body in which a pattern is found, and their text without comments."""
-    if pattern.search(file.code):
+    if may_exchange(file.code) if pattern is EXCHANGE else pattern.search(file.code):
         yield from ((node, text) for node, text in file.functions if pattern.search(text))
 
 

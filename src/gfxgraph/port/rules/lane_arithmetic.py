@@ -1,7 +1,6 @@
 """Lane or warp number computed with 31, 32 or 5."""
 
 from gfxgraph.port.rule_api import (
-    EXCHANGE,
     WAVE64,
     Context,
     CppFile,
@@ -14,6 +13,7 @@ from gfxgraph.port.rule_api import (
     cpp_hit,
     exchanges,
     is_thread_index,
+    may_exchange,
     once_a_line,
     re,
 )
@@ -45,7 +45,7 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if EXCHANGE.search(f.text):
+    if may_exchange(f.text):
         yield from once_a_line(_all(f))
 
 

@@ -28,9 +28,12 @@ RULE = Rule(
     good="__device__ unsigned f(int bit) { return 1u << bit; }\n",
     needs=("<<",),
 )
+_MAY = re.compile(r"1[uU]?\s*\)?\s*<<")
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    if not (("lane" in f.code.lower() or "threadIdx" in f.code) and _MAY.search(f.code)):
+        return  # without parsing
     for n in f.nodes("binary_expression"):
         if f.source(n.child_by_field_name("operator")) != "<<":
             continue

@@ -59,9 +59,14 @@ _API = (
 )
 
 
+_MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|make_cu)|_nv_")
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
     yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
+    if not _MAY.search(f.code):
+        return  # before every identifier is listed
     known = ctx.project.macros.known
     hits = [
         line_hit(line, column, name=name, guarded_by=guarded, group="names")

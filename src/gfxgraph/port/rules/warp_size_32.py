@@ -52,6 +52,8 @@ _NAME = re.compile(
 )
 
 
+# What the nodes below can only say where a name and a 32 stand in one statement.
+_MAY = re.compile(r"(?i)(?:warp|lane|wave|thread_block_tile|tiled_partition)[^;]{0,300}?\b32")
 _RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
 
 
@@ -59,6 +61,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, takes, body, line in f.defines():
         if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
             yield line_hit(line, expr=f"#define {name} {body}")
+    if not _MAY.search(f.code):
+        return  # without parsing
     for n in f.nodes("init_declarator"):
         name = f.source(n.child_by_field_name("declarator"))
         value = f.source(n.child_by_field_name("value")).strip("{} ()")

@@ -501,6 +501,26 @@ class Planned:
         refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self._refused)
         return replace_in(found, refused=refused)
 
+    def padding(self) -> list[dict[str, Any]]:
+        """Calls and elements by bucket so far, as plain data. It changes nothing, so any thread may ask."""
+        found = self._sizes.plan()
+        seen = Counter(found.seen)
+        last = self._last
+        if last is not None and set(last[0]) == set(found.dims):
+            seen[tuple(last[0][name] for name in found.dims)] += max(0, last[1].n_replays() - last[2])
+        refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self._refused)
+        return [
+            {
+                "function": self._name,
+                "bucket": ", ".join(f"{name}={n}" for name, n in zip(found.dims, row.bucket)),
+                "calls": row.n_calls,
+                "elements": row.n_asked,
+                "elements_run": row.n_run,
+            }
+            for row in replace_in(found, seen=seen, refused=refused).by_bucket()
+            if row.n_calls
+        ]
+
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
         files.write(Path(path), self.plan().to_json())

@@ -316,7 +316,10 @@ class Accelerated:
         if ids.ndim != 2 or not ids.shape[1]:
             return "the prompt is not made of tokens"
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-        if mask is None or mask.shape != ids.shape:
+        # None stands for a mask of ones (transformers drops such a one from 5.18 on), or for a model that takes none.
+        if mask is None and "attention_mask" not in inspect.signature(self.model.forward).parameters:
+            return "the model takes no attention mask"
+        if mask is not None and mask.shape != ids.shape:
             return "the attention mask is not one number a token"
         if positions is not None and positions.ndim != 2:
             return "positions have more than one number a token"

@@ -40,7 +40,7 @@ class TransformersAdapter(Adapter):
     name = "transformers"
     module = "transformers"
     distribution = "transformers"
-    supported = ">=5.17,<5.18"
+    supported = ">=5.17"
     parts = ("transformers.generation.utils",)
 
     takes_all = False

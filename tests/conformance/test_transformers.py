@@ -18,7 +18,7 @@ from gfxgraph.adapters import base
 pytest.importorskip("transformers", reason="transformers is not installed")
 gfx = pytest.importorskip("gfxgraph.adapters.transformers")
 if not gfx.ADAPTER.available():
-    pytest.skip(f"the adapter supports transformers {gfx.ADAPTER.supported}", allow_module_level=True)
+    pytest.skip("transformers is not installed", allow_module_level=True)
 
 from transformers import (  # noqa: E402
     DynamicCache,
@@ -35,6 +35,9 @@ from transformers import (  # noqa: E402
     StoppingCriteriaList,
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
+
+from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
+from gfxgraph.adapters import _transformers_trial as trial  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {
@@ -489,20 +492,47 @@ def test_install_and_restore(llama):
     assert [vars(GenerationMixin)[name] for name in names] == before
 
 
-def test_refuses_what_it_was_not_tested_with(llama, monkeypatch):
-    """Another version, no transformers, something that does not generate: said in the catalogue's words."""
+def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
+    """Names that are not there, no transformers, something that does not generate: said in the catalogue's words."""
     with pytest.raises(gfxgraph.ActivationError, match="generate") as wrong:
         gfx.accelerate(torch.nn.Linear(2, 2))
     assert wrong.value.code == "engine_object"
-    monkeypatch.setattr(base, "installed_version", lambda distribution, module: "4.57.1")
-    with pytest.raises(gfxgraph.ActivationError, match="4.57.1") as wrong:
-        gfx.accelerate(llama)
-    assert wrong.value.code == "engine_version" and gfx.ADAPTER.supported in str(wrong.value)
+    with monkeypatch.context() as without:
+        without.delattr(GenerationMixin, "_assisted_decoding")
+        with pytest.raises(gfxgraph.ActivationError, match="_assisted_decoding") as wrong:
+            gfx.accelerate(llama)
+        assert wrong.value.code == "engine_layout" and gfx.ADAPTER.tested in str(wrong.value)
 
-    monkeypatch.setattr(base, "installed_version", lambda distribution, module: "")
+    monkeypatch.setattr(base, "installed_version", lambda module: "")
     with pytest.raises(gfxgraph.ActivationError, match="transformers") as wrong:
         gfx.accelerate(llama)
     assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
+
+
+def test_an_unknown_version_is_tried_on_tiny_models(llama, monkeypatch):
+    """One that decodes alike is used; one that does not, or lacks a name, runs as it is, with the reason counted."""
+    inputs = prompt(2, 6)
+    stock, _ = both(llama, inputs, n=0, max_new_tokens=6, do_sample=False)
+
+    def tokens():
+        monkeypatch.setattr(trial, "_answers", {})
+        gfx.restore()
+        gfx.accelerate(llama)
+        assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
+        return gfx.report(llama)["calls"], " ".join(gfx.report(llama)["left_alone"])
+
+    monkeypatch.setattr(base, "installed_version", lambda module: "99.0")
+    assert tokens() == (1, "")
+    before = torch.get_rng_state()
+    tokens()
+    assert torch.equal(before, torch.get_rng_state())
+    step = decode.Decoder.choose
+    with monkeypatch.context() as other:
+        other.setattr(decode.Decoder, "choose", lambda self, choice, scores: step(self, choice, -scores))
+        assert tokens()[0] == 0 and "transformers 99.0" in tokens()[1] and "generates other tokens" in tokens()[1]
+    monkeypatch.setattr(decode, "FixedCache", None)
+    assert tokens()[0] == 0 and "TypeError" in tokens()[1]
+    assert sum("transformers 99.0" in reason for reason in fallbacks()) == 2
 
 
 def test_what_compile_leaves_to_torch():

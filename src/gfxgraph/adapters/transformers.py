@@ -23,7 +23,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters._transformers_model import Accelerated
+from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
@@ -39,9 +41,21 @@ class TransformersAdapter(Adapter):
 
     name = "transformers"
     module = "transformers"
-    distribution = "transformers"
-    supported = ">=5.17,<5.18"
-    parts = ("transformers.generation.utils",)
+    needs = {
+        "transformers.generation.utils": (
+            Need(
+                "GenerationMixin._sample",
+                takes="input_ids logits_processor stopping_criteria generation_config synced_gpus streamer",
+            ),
+            Need("GenerationMixin._optimize_model_for_decode"),
+            Need(
+                "GenerationMixin.prepare_inputs_for_generation",
+                takes="input_ids next_sequence_length is_first_iteration",
+            ),
+            *(Need(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
+        )
+    }
+    tested = TESTED
 
     takes_all = False
     compile: bool | str = False
@@ -55,7 +69,7 @@ class TransformersAdapter(Adapter):
         """Have every model's ``generate`` decode through graphs.
 
         Raises:
-            ActivationError: `engine_missing`, `engine_version`, `engine_layout`.
+            ActivationError: `engine_missing`, `engine_layout`.
         """
         super().install()
         self.takes_all = True
@@ -108,7 +122,7 @@ def accelerate(model: Any, *, compile: bool | str | None = None, fast: bool | No
         The model itself. Calling it again changes nothing.
 
     Raises:
-        ActivationError: `engine_missing`, `engine_version`, `engine_layout`, `engine_object`.
+        ActivationError: `engine_missing`, `engine_layout`, `engine_object`.
         ValueError: ``compile`` is something else.
     """
     if compile not in (None, False, True, "any"):

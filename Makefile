@@ -56,9 +56,10 @@ check: $(VENV)/.ready-dev
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
 # The native tests' libraries are built first, so that no test's time limit counts a compiler's time.
+# Each process begins with a stretch of whole files (worksteal), whose fixtures are then made once.
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.native_builds
-	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
+	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
 
 test-gpu:
 	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu $(ARGS)

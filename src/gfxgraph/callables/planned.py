@@ -29,7 +29,6 @@ from gfxgraph.callables.fast_path.fast import never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
-from gfxgraph.callables.padding.dependence import Independence
 from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
 from gfxgraph.callables.plans import Sizes, refusal
@@ -42,6 +41,7 @@ from gfxgraph.types import ReplayMode
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.entry import Entry
+    from gfxgraph.callables.padding.dependence import Independence
     from gfxgraph.callables.trace.frontend import Frontend
     from gfxgraph.callables.trace.world import World
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 SAMPLED_IN_ADAPTIVE = 512
 """One call in so many asks whether it is time to look at a decision again."""
-MAX_TRACES = 16
-"""Worlds of one callable; beyond, calls in yet another one run eagerly."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 JUDGING_PIECES = "compared with a run in pieces"
@@ -212,9 +210,8 @@ class Planned:
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
                 return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
-            if self._front.n_traces >= MAX_TRACES:
-                return Refusal(f"it was traced {MAX_TRACES} times already")
-            return None
+            why = self._front.why_no_more()
+            return Refusal(why) if why else None
         if world.why_pieces:
             return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)

@@ -150,7 +150,7 @@ def new_folder(path: Path, mode: int = 0o777) -> None:
 def write(path: Path, data: str | bytes, *, is_lasting: bool = False) -> None:
     """Write a file of ours, or one that the user named: whole or not at all, and never through a link.
 
-    A device or a pipe, which cannot be replaced, is written to.
+    A device or a pipe, which cannot be replaced, is written to; a pipe that nobody reads is not waited for.
 
     Raises:
         OSError: it cannot be written.
@@ -158,7 +158,10 @@ def write(path: Path, data: str | bytes, *, is_lasting: bool = False) -> None:
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     target = path.absolute()
     if target.exists() and not (target.is_file() or target.is_dir()):
-        with os.fdopen(os.open(target, os.O_WRONLY | _CLOSES), "wb") as out:
+        handle = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSES)
+        with os.fdopen(handle, "wb") as out:
+            if hasattr(os, "set_blocking"):
+                os.set_blocking(handle, True)
             out.write(content)
         return
     write_inside(str(target.parent), target.name, content, is_lasting=is_lasting)

@@ -21,7 +21,7 @@ help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
 	@echo "make test-fast             the unit tests that start no other process: half a minute on two cores"
-	@echo "make check                 ruff and its format, strict mypy, import rules, slow expressions"
+	@echo "make check                 ruff and its format, strict mypy, import rules, ratchet, slow expressions"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
@@ -53,6 +53,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import rules" && PYTHONPATH=src $(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
+	@echo "check: ratchet" && $(BIN)/python tools/ratchet.py
 	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 

@@ -330,6 +330,7 @@ def import_all(module: str) -> None:
         "adapters.transformers",
     ):
         importlib.import_module(f"gfxgraph.{name}")
+    importlib.import_module("torch._dynamo")  # enable() does without; a graphed callable loads it
     importlib.import_module(module)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,20 +54,34 @@ class Fake:
         self.library.fake_refuse(symbol.encode(), status)
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Callable[..., Fake]:
-    """``fake(backend, old=False)``: a fresh runtime, so that no test sees another's state."""
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``built(backend, old)``: the runtime's library, compiled once a session."""
     gcc = shutil.which("gcc") or shutil.which("cc")
     if gcc is None:
         pytest.skip("needs a C compiler")
+    folder = tmp_path_factory.mktemp("fake-runtime")
 
-    def build(backend: str, *, old: bool = False) -> Fake:
-        path = tmp_path / f"lib_{backend}_{'old' if old else 'new'}.so"
+    @functools.cache
+    def build(backend: str, old: bool) -> Path:
+        path = folder / f"lib_{backend}_{'old' if old else 'new'}.so"
         flags = [f"-D{backend.upper()}", *(["-DOLD"] if old else [])]
         subprocess.run(
             [gcc, "-shared", "-fPIC", "-O0", "-w", *flags, "-o", str(path), str(HERE / "fake_runtime.c")],
             check=True,
         )
-        return Fake(path, backend)
+        return path
 
     return build
+
+
+@pytest.fixture
+def fake(tmp_path: Path, built: Callable[..., Path]) -> Callable[..., Fake]:
+    """``fake(backend, old=False)``: a fresh runtime, a file of its own, so that no test sees another's state."""
+
+    def loaded(backend: str, *, old: bool = False) -> Fake:
+        library = built(backend, old)
+        folder = tempfile.mkdtemp(dir=tmp_path)  # a second one must not overwrite what is mapped
+        return Fake(Path(shutil.copy(library, folder)), backend)
+
+    return loaded

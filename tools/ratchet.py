@@ -1,0 +1,120 @@
+"""Hold what may only get better under ``src/``: complexity, length of functions, annotations that say nothing.
+
+    python tools/ratchet.py            fails where a number is above the one in ratchet.json, and shows the worst
+    python tools/ratchet.py --write    writes today's numbers there; a rise is then a line that a reviewer sees
+
+Complexity is McCabe's, as ruff counts it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "gfxgraph"
+NUMBERS = Path(__file__).with_suffix(".json")
+COMPLEX = 10
+LONG = 60
+"""Lines of one function, its docstring and those within it included."""
+SHOWN = 5
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """One place, with how much of it there is."""
+
+    n: int
+    where: str
+
+
+def measured() -> dict[str, list[Found]]:
+    """By name of the measure: its places, the worst first."""
+    found: dict[str, list[Found]] = {"complex functions": list(_complex()), "long functions": [], "Any": []}
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        where = path.relative_to(ROOT)
+        found["long functions"] += [Found(n, f"{where}:{line} {name}") for n, line, name in long_functions(tree)]
+        n_any = sum(1 for _ in vague_annotations(tree))
+        if n_any:
+            found["Any"].append(Found(n_any, str(where)))
+    return {name: sorted(places, reverse=True) for name, places in found.items()}
+
+
+def _complex() -> Iterator[Found]:
+    setting = f"lint.mccabe.max-complexity={COMPLEX}"
+    line = ["check", "--isolated", "--select", "C901", "--config", setting, "--output-format", "json", str(SOURCE)]
+    done = subprocess.run([sys.executable, "-m", "ruff", *line], capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"ratchet: ruff did not run: {done.stderr.strip()}")
+    for each in json.loads(done.stdout):
+        name, n = re.findall(r"`(\w+)` is too complex \((\d+) >", each["message"])[0]
+        where = Path(each["filename"]).relative_to(ROOT)
+        yield Found(int(n), f"{where}:{each['location']['row']} {name}")
+
+
+def long_functions(tree: ast.AST, limit: int = LONG) -> Iterator[tuple[int, int, str]]:
+    """Lines, first line and name of each function above the limit."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            n = (node.end_lineno or node.lineno) - node.lineno + 1
+            if n > limit:
+                yield n, node.lineno, node.name
+
+
+def vague_annotations(tree: ast.AST) -> Iterator[ast.expr]:
+    """Annotations of arguments, results and variables in which ``Any`` stands."""
+    for node in ast.walk(tree):
+        said: ast.expr | None = None
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            said = node.returns
+        elif isinstance(node, (ast.arg, ast.AnnAssign)):
+            said = node.annotation
+        if said is not None and any(isinstance(part, ast.Name) and part.id == "Any" for part in ast.walk(said)):
+            yield said
+
+
+def numbers(found: dict[str, list[Found]]) -> dict[str, int]:
+    """What is committed: how many there are, and the worst where one function can be bad alone."""
+    return {
+        f"functions more complex than {COMPLEX}": len(found["complex functions"]),
+        "complexity of the most complex function": max((f.n for f in found["complex functions"]), default=0),
+        f"functions of more than {LONG} lines": len(found["long functions"]),
+        "lines of the longest function": max((f.n for f in found["long functions"]), default=0),
+        "annotations with Any": sum(f.n for f in found["Any"]),
+    }
+
+
+def judged(now: dict[str, int], held: dict[str, int]) -> tuple[list[str], list[str]]:
+    """What rose, and what fell, in words."""
+    rose = [f"{name}: {n}, and {held.get(name, 0)} are held" for name, n in now.items() if n > held.get(name, 0)]
+    fell = [f"{name}: {n}, down from {held[name]}" for name, n in now.items() if n < held.get(name, 0)]
+    return rose, fell
+
+
+def main() -> int:
+    found = measured()
+    now = numbers(found)
+    if "--write" in sys.argv[1:]:
+        NUMBERS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+        return 0
+    rose, fell = judged(now, json.loads(NUMBERS.read_text(encoding="utf-8")))
+    for line in rose:
+        sys.stderr.write(f"ratchet: {line}\n")
+    if rose:
+        for name, places in found.items():
+            worst = ", ".join(f"{each.where} ({each.n})" for each in places[:SHOWN])
+            sys.stderr.write(f"  {name}, the worst: {worst}\n")
+    elif fell:
+        print(f"ratchet: better: {'; '.join(fell)}. To hold it: python tools/ratchet.py --write")
+    return 1 if rose else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,7 +15,7 @@ from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, World
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
-from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
@@ -299,7 +299,8 @@ def _record(
     archs = tuple(a.name for a in reached if a in affected)
     evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
-    if not guarded and rule.phase == 0 and _OTHER.search(result.path):
+    other = rule.phase == 0 or kind_of(result.path) in ("docker", "requirements", "shell")
+    if not guarded and other and _OTHER.search(result.path):
         guarded = "a list for another platform, by its name"
     if not guarded and vendor == "named":
         guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"

@@ -27,7 +27,9 @@ _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(
 
 _MAX_SPAN = 40
 _IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
-_OTHER = re.compile(r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel)(?:[_.-][^/]*)?$")
+_OTHER = re.compile(
+    r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel|dml|directml|ipex|openvino|vulkan|metal|sycl|musa)(?:[_.-][^/]*)?$"
+)
 _CI = re.compile(
     r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
@@ -107,6 +109,7 @@ _SAME = {
     "syncwarp": {"sync-mask-32"},
     "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
     "sm-arch-flags": {"nvcc-flags"},
+    "nvidia-tool-subprocess": {"nvcc-flags", "sm-arch-flags"},
 }  # fmt: skip
 
 

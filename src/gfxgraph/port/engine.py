@@ -15,7 +15,7 @@ from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, World
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
-from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
@@ -27,7 +27,9 @@ _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(
 
 _MAX_SPAN = 40
 _IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
-_OTHER = re.compile(r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel)(?:[_.-][^/]*)?$")
+_OTHER = re.compile(
+    r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel|dml|directml|ipex|openvino|vulkan|metal|sycl|musa)(?:[_.-][^/]*)?$"
+)
 _CI = re.compile(
     r"(?:.*/)?\.(?:github|circleci|azure[\w-]*|gitlab|ci|buildkite|jenkins)/|\.gitlab-ci\.yml|azure-pipelines|docker-compose\.(?:test|ci)"
 )
@@ -107,6 +109,7 @@ _SAME = {
     "syncwarp": {"sync-mask-32"},
     "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
     "sm-arch-flags": {"nvcc-flags"},
+    "nvidia-tool-subprocess": {"nvcc-flags", "sm-arch-flags"},
 }  # fmt: skip
 
 
@@ -299,7 +302,8 @@ def _record(
     archs = tuple(a.name for a in reached if a in affected)
     evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
     guarded = hit.guarded_by or ("" if reached else reason or "guarded")
-    if not guarded and rule.phase == 0 and _OTHER.search(result.path):
+    other = rule.phase == 0 or kind_of(result.path) in ("docker", "requirements", "shell")
+    if not guarded and other and _OTHER.search(result.path):
         guarded = "a list for another platform, by its name"
     if not guarded and vendor == "named":
         guarded = "this recipe is named for CUDA: it is NVIDIA's; an AMD one stands beside it or is still to write"

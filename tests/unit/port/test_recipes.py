@@ -105,3 +105,14 @@ def test_named_toolchain(run: Run, path: str, text: str) -> None:
 def test_what_holds_on_amd_too(run: Run, path: str, text: str) -> None:
     """A device name, a message and a choice between both vendors are no findings."""
     assert run({path: text}).findings == []
+
+
+def test_a_refusal_of_amd_is_a_finding(run: Run) -> None:
+    """What only CUDA's build gets past is named; the rest stays guarded. A demand for any GPU is none."""
+    text = 'import torch\n\nif torch.version.cuda is None:\n    raise RuntimeError("CUDA only")\n'
+    report = run({"a.py": text + "BIG = torch.cuda.get_device_capability() >= (9, 0)\n"})
+    assert set(codes(report)) == {"cuda-demanded"} and [f.code for f in report.guarded] == ["capability-gate"]
+    healthy = (
+        'import torch\n\nif torch.version.hip and not torch.cuda.is_available():\n    raise RuntimeError("no GPU")\n'
+    )
+    assert run({"a.py": healthy.replace("torch.version.hip and ", "")}).findings == []

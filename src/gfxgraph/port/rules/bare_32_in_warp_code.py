@@ -84,6 +84,7 @@ def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: boo
     for number, line in enumerate(f.code.split("\n"), 1):
         if "32" not in line or line.lstrip().startswith("#"):
             continue
+        line = re.sub(r'"(?:\\.|[^"\\])*"', lambda m: " " * len(m.group()), line)  # what is said or written out
         match = _SLOTS.search(line) if is_device else None
         if match is None and (in_warp_code or chunked):
             if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):

@@ -52,7 +52,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if last in ("assert_close", "allclose", "assert_allclose"):
             atol, rtol = (_number(keyword(call, n)) for n in ("atol", "rtol"))
             if atol is not None and atol <= 1e-6 and (rtol is None or rtol <= 1e-6):
-                yield hit(call, expr=f.source(call)[:100])
+                yield hit(call, expr=f.source(call)[:100], group="tests")
 
 
 def _number(node: ast.AST | None) -> float | None:

@@ -43,7 +43,8 @@ RULE = Rule(
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node, mode in compile_modes(f):
         if mode.startswith("max-autotune"):
-            yield hit(node, severity=Severity.LOW if mode.endswith("no-cudagraphs") else None, mode=mode)
+            graphs = not mode.endswith("no-cudagraphs")
+            yield hit(node, severity=None if graphs else Severity.LOW, group="" if graphs else "modes", mode=mode)
 
 
 def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:

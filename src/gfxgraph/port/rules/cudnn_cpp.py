@@ -40,7 +40,7 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from include_hits(f, r"cudnn\w*\.h$")
+    yield from include_hits(f, r"cudnn(?:_(?:ops|cnn|adv|graph|version|backend|frontend|v\d)\w*)?\.h$")
     yield from once_a_line(
-        line_hit(line, column, name=name) for name, line, column in f.idents_like(r"cudnn[A-Z]\w*")
+        line_hit(line, column, name=name, group="calls") for name, line, column in f.idents_like(r"cudnn[A-Z]\w*")
     )

@@ -53,7 +53,7 @@ def check_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
             cuda = entry.keyword == "FROM" or cuda
     if cuda:
         for entry in f.entries:
-            if entry.keyword != "FROM" and not (entry.keyword == "ARG" and _IMAGE.search(entry.text)):
+            if entry.keyword not in ("FROM", "LABEL") and not (entry.keyword == "ARG" and _IMAGE.search(entry.text)):
                 for number in range(entry.line, max(entry.line, entry.last_line) + 1):
                     line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
                     if (found := _REST.search(line)) and not re.search(r"(?i)rocm|\bhip|\bamd\b", line):

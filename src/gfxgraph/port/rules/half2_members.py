@@ -1,6 +1,6 @@
 """A member of __half2 is used as a half."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
+from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re, replace
 
 RULE = Rule(
     id="GFX213",
@@ -50,4 +50,4 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         up = n.parent
         if up is not None and up.type == "assignment_expression" and up.child_by_field_name("left") == n:
             continue
-        yield cpp_hit(f, n, expr=text)
+        yield replace(cpp_hit(f, n, expr=text), group="members")

@@ -51,4 +51,4 @@ def _all(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, name in macro_tests(f, r"\w*(HAS|HAVE|USE|WITH|ENABLE)_?(CUPTI|NVML|NVTX|NCCL)\w*", ctx.project.macros):
         yield line_hit(arm.line + f.offset, name=arm.text[:80] or name, guard_free=True)
     for name, line, column in f.idents_like(r"(nvml|cupti|nvtx)[A-Z]\w*|CUPTI_[A-Z]\w+|NVML_[A-Z]\w+"):
-        yield line_hit(line, column, name=name)
+        yield line_hit(line, column, name=name, group="names")

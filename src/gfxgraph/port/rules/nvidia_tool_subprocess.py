@@ -75,6 +75,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         up = f.parent(node)
         if isinstance(up, ast.Dict) and node in up.keys:
             continue  # {"nvcc": flags} names a compiler to torch's build, on ROCm too
+        if match and match.group() in ("nsys", "ncu", "ptxas") and not isinstance(up, ast.List):
+            continue  # a key or an option of the project's own
         if (
             match
             and not isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr | ast.Subscript)

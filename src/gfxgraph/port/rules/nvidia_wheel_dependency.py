@@ -48,7 +48,7 @@ _NAME = re.compile(
 
 def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
     found = [
-        line_hit(n.line, name=n.name, severity=Severity.LOW if f.is_lock else None)
+        line_hit(n.line, name=n.name, group="wheels", severity=Severity.LOW if f.is_lock else None)
         for n in f.needs
         if _NAME.fullmatch(n.name) and not is_cuda_group(n.group)
     ]

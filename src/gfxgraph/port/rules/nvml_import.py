@@ -69,7 +69,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
             guarded = f"line {tried.lineno}: try" if tried is not None and handled else ""
             where = named or used
             made = hit(where, severity=Severity.LOW, guarded_by=guarded, name=name)
-            yield replace(made, group="calls" if isinstance(used, ast.Call) else "")
+            yield replace(made, group="calls")
     for node in f.nodes(ast.If, ast.IfExp):
         text = f.source(node.test)
         if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):
@@ -77,7 +77,9 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 r"(?i)amd_?smi|pyrsmi|rocm",
                 "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else "",
             ):
-                yield hit(node.test, severity=Severity.LOW, name=text[:80])  # what AMD gets then is the else
+                yield hit(
+                    node.test, severity=Severity.LOW, group="calls", name=text[:80]
+                )  # what AMD gets then is the else
 
 
 def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:

@@ -74,7 +74,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
             if match and not isinstance(f.parent(node), ast.Compare):
                 yield hit(node, text=node.value[:60])
             elif _KERNEL.search(node.value) and "\n" not in node.value:
-                yield hit(node, severity=Severity.LOW, text=node.value[:60])
+                yield hit(node, severity=Severity.LOW, group="sources", text=node.value[:60])
     for write, key, value in env_writes(f):
         if key == "TORCH_CUDA_ARCH_LIST" and text_of(value) != "":
             yield hit(write, text=key)

@@ -53,7 +53,7 @@ def check_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
         return  # advice to readers, not metadata
     for need in f.core():
         if need.name in NAMES and "rocm" not in need.spec and need.group == "":
-            yield line_hit(need.line, severity=_severity(need.spec), name=need.name, spec=need.spec)
+            yield line_hit(need.line, severity=_severity(need.spec), name=need.name, spec=need.spec, group="torch")
 
 
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:

@@ -14,6 +14,7 @@ from gfxgraph.port.rule_api import (
     Text,
     ast,
     hit,
+    re,
     text_of,
 )
 
@@ -41,9 +42,16 @@ RULE = Rule(
 )
 
 
+_ABOUT = re.compile(
+    r"(?i)gfx|arch|cuda|rocm|\bhip|gpu|navi|[rc]dna|\bmi\d|nvidia|\bamd|device|vendor|\bsm_?\d|platform_name"
+)
+
+
 def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node in f.nodes(ast.BoolOp):
         if not isinstance(node.op, ast.Or) or not text_of(node.values[0]):
+            continue
+        if not _ABOUT.search(f.source(node)):
             continue
         if any(isinstance(v, ast.Compare) and isinstance(v.ops[0], ast.In) for v in node.values[1:]):
             yield hit(node, expr=f.source(node)[:120])

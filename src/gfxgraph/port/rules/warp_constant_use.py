@@ -45,7 +45,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     names = ctx.project.warp_constants & set(f.idents)
     for name in sorted(names):
         yield from once_a_line(
-            line_hit(line, column, name=name)
+            line_hit(line, column, name=name, group="uses")
             for line, column in f.idents[name]
-            if not re.search(rf"(#\s*define\s+{name}\b|\b{name}\s*=\s*\{{?\s*32)", f.line_text(line))
+            if f.line_text(line)[:column].rstrip()[-1:] not in (".", ">")  # a device's property
+            and not re.search(rf"(#\s*define\s+{name}\b|\b{name}\s*=\s*\{{?\s*32)", f.line_text(line))
         )

@@ -32,7 +32,12 @@ def main() -> int:
     rows = []
     for row in objects.rows(targets, dtypes):
         rows.append(row)
-        is_bad = row["vgpr_spills"] or row["scratch_nbytes"] or row["lds_nbytes"] > objects.lds_limit(row["target"])
+        is_bad = (
+            row["vgpr_spills"]
+            or row["sgpr_spills"]
+            or row["scratch_nbytes"]
+            or row["lds_nbytes"] > objects.lds_limit(row["target"])
+        )
         if is_bad:
             print(f"spills or too much LDS: {row}", file=sys.stderr)
     table = {

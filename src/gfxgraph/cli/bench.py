@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import NoReturn
 
 import click
 
@@ -14,7 +15,7 @@ STATUS_COULD_NOT = 2
 
 
 @click.command("bench")
-@click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
+@click.argument("target", required=False, metavar="[MODULE:FUNCTION | kernels]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
 @click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="Only these, and eager. [default: all]")
 @click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only these built-in workloads.")
@@ -22,6 +23,8 @@ STATUS_COULD_NOT = 2
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every sample.")
 @click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
 @click.option("--simulate", is_flag=True, help="Without a GPU: whether it runs, not how fast.")
+@click.option("--compile-only", is_flag=True, help="For kernels: what they compile to for AMD GPUs; needs none.")
+@click.option("--arch", "archs", multiple=True, metavar="GFX", help="With --compile-only: only these. [default: all]")
 def command(
     target: str | None,
     expressions: tuple[str, ...],
@@ -31,23 +34,34 @@ def command(
     as_json: bool,
     allow_cuda: bool,
     simulate: bool,
+    compile_only: bool,
+    archs: tuple[str, ...],
 ) -> None:
     """Measure eager, graph and compiled side by side.
 
     \b
     gfxgraph bench
     gfxgraph bench model:step --arg "torch.randn(1, 512, device='cuda')" --way graph
+    gfxgraph bench kernels
+    gfxgraph bench kernels --compile-only --arch gfx1030
+
+    "kernels" measures each operation of gfxgraph.kernels at the sizes of a decode step, beside eager, torch.compile
+    and, where it is installed, Liger-Kernel.
 
     A speed-up that the spread of the samples hides is not printed as one.
 
     Exit status: 0 if something was measured, 2 if not.
     """
+    if compile_only:
+        _compile_only(archs, as_json)
     # lazily: it needs torch
     import gfxgraph
     from gfxgraph.reporting import bench, check
 
     # lazily: likewise
     gfxgraph.enable(allow_cuda=allow_cuda or None, simulate=DEFAULT_PROFILE if simulate else None, validate=False)
+    if target == "kernels":
+        _kernels(rounds, as_json, simulate)
     chosen = ways or WAYS
     if simulate:
         chosen = tuple(way for way in chosen if way in ("eager", "graph", "graphed"))
@@ -76,3 +90,41 @@ def command(
             click.echo("simulated: these times say nothing about a GPU")
         click.echo(bench.table(results))
     sys.exit(0 if any(way.ms for result in results for way in result.ways) else STATUS_COULD_NOT)
+
+
+def _kernels(rounds: int, as_json: bool, simulate: bool) -> NoReturn:
+    # lazily: it needs torch
+    import torch
+
+    from gfxgraph.reporting import bench, kernels
+
+    if simulate:
+        click.echo("gfxgraph bench: the simulator runs no kernels; --compile-only needs no GPU", err=True)
+        sys.exit(STATUS_COULD_NOT)
+    device = torch.device("cuda", torch.cuda.current_device())
+    copy = kernels.copy_gb_s(device)
+    rows = [kernels.measure(case, rounds, device, torch.float16, copy).as_dict() for case in kernels.cases()]
+    if as_json:
+        click.echo(json.dumps({"provenance": bench.provenance(), "copy_gb_s": copy, "results": rows}, indent=1))
+    else:
+        click.echo(f"a copy moves {copy:.0f} GB/s\n{kernels.table(rows)}")
+    sys.exit(0 if any(row["speedup"] for row in rows) else STATUS_COULD_NOT)
+
+
+def _compile_only(archs: tuple[str, ...], as_json: bool) -> NoReturn:
+    # lazily: it needs torch, and Triton
+    from gfxgraph.kernels import launching, objects
+
+    if not launching.has_triton():
+        click.echo("gfxgraph bench: Triton is not installed, and it compiles the kernels", err=True)
+        sys.exit(STATUS_COULD_NOT)
+    if unknown := [name for name in archs if name not in objects.TARGETS]:
+        raise click.UsageError(f"no target {unknown[0]}; there are {', '.join(objects.TARGETS)}")
+    targets = {name: objects.TARGETS[name] for name in archs or objects.TARGETS}
+    try:
+        rows = list(objects.rows(targets, {"fp16": objects.DTYPES["fp16"]}))
+    except RuntimeError as error:
+        click.echo(f"gfxgraph bench: this Triton does not compile for one of {', '.join(targets)}: {error}", err=True)
+        sys.exit(STATUS_COULD_NOT)
+    click.echo(json.dumps(rows, indent=1) if as_json else objects.table(rows))
+    sys.exit(0)

@@ -38,6 +38,7 @@ def model_of(name, **sizes):
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch):
     monkeypatch.setenv("GFXGRAPH_STATE_DIR", "off")
+    monkeypatch.setattr("gfxgraph.process.process.current", lambda: None)  # whoever enabled gfxgraph before
 
 
 @pytest.fixture

@@ -85,6 +85,13 @@ class AutoModelForCausalLM:
 name = "a small one"
 inputs = {"input_ids": torch.ones(1, 3, dtype=torch.long, device="cuda")}
 """,
+    "docs/kernels.md": """
+import torch, transformers
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=2, max_position_embeddings=256, eos_token_id=None, pad_token_id=0)).eval()
+input_ids = torch.ones(1, 3, dtype=torch.long)
+""",
     "docs/engines.md": """
 import numpy, onnx, torch, migraphx, gfxgraph
 from onnx import helper

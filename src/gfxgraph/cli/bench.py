@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -15,7 +16,7 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 
 
 @click.command("bench", cls=_contract.Command)
-@click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
+@click.argument("target", required=False, metavar="[MODULE:FUNCTION | kernels]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
 @click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="Only these, and eager. [default: all]")
 @click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only these built-in workloads.")
@@ -23,6 +24,8 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 @click.option(
     "--report", "page_file", metavar="FILE.html", help="Write the figures with plots as one HTML page, too."
 )
+@click.option("--compile-only", is_flag=True, help="For kernels: what they compile to for AMD GPUs; needs none.")
+@click.option("--arch", "archs", multiple=True, metavar="GFX", help="With --compile-only: only these. [default: all]")
 @_contract.as_json
 @_contract.allow_cuda
 @_contract.simulate
@@ -33,6 +36,8 @@ def command(
     wanted: tuple[str, ...],
     rounds: int,
     page_file: str | None,
+    compile_only: bool,
+    archs: tuple[str, ...],
     as_json: bool,
     allow_cuda: bool,
     simulate: str,
@@ -42,17 +47,27 @@ def command(
     \b
     gfxgraph bench
     gfxgraph bench model:step --arg "torch.randn(1, 512, device='cuda')" --way graph
+    gfxgraph bench kernels
+    gfxgraph bench kernels --compile-only --arch gfx1030
+
+    "kernels" measures each operation of gfxgraph.kernels at the sizes of a decode step, beside eager, torch.compile
+    and, where it is installed, Liger-Kernel.
 
     A speed-up that the spread of the samples hides is not printed as one.
 
     Exit status: 0 if something was measured, 2 if not.
     """
+    _contract.can_be_written(page_file)
+    if compile_only:
+        _compile_only(archs, as_json)
     # lazily: it needs torch
     import gfxgraph
     from gfxgraph.reporting import bench, check, page
 
     # lazily: likewise
     gfxgraph.enable(allow_cuda=allow_cuda or None, simulate=simulate or None, validate=False)
+    if target == "kernels":
+        _kernels(rounds, as_json, bool(simulate))
     chosen = ways or WAYS
     if simulate:
         chosen = tuple(way for way in chosen if way in ("eager", "graph", "graphed"))
@@ -77,3 +92,37 @@ def command(
             click.echo("simulated: these times say nothing about a GPU")
         click.echo(bench.table(results))
     sys.exit(_contract.OK if any(way.ms for result in results for way in result.ways) else _contract.COULD_NOT)
+
+def _kernels(rounds: int, as_json: bool, simulate: bool) -> NoReturn:
+    # lazily: it needs torch
+    import torch
+
+    from gfxgraph.reporting import bench, kernels
+
+    if simulate:
+        raise click.UsageError("the simulator runs no kernels; --compile-only needs no GPU")
+    device = torch.device("cuda", torch.cuda.current_device())
+    copy = kernels.copy_gb_s(device)
+    rows = [kernels.measure(case, rounds, device, torch.float16, copy).as_dict() for case in kernels.cases()]
+    if as_json:
+        click.echo(json.dumps({"provenance": bench.provenance(), "copy_gb_s": copy, "results": rows}, indent=1))
+    else:
+        click.echo(f"a copy moves {copy:.0f} GB/s\n{kernels.table(rows)}")
+    sys.exit(_contract.OK if any(row["speedup"] for row in rows) else _contract.COULD_NOT)
+
+
+def _compile_only(archs: tuple[str, ...], as_json: bool) -> NoReturn:
+    # lazily: it needs torch, and Triton
+    from gfxgraph.kernels import launching, objects
+
+    if not launching.has_triton():
+        raise click.UsageError("Triton is not installed, and it compiles the kernels")
+    if unknown := [name for name in archs if name not in objects.TARGETS]:
+        _contract.refuse_name("target", unknown[0], objects.TARGETS, ", ".join(objects.TARGETS))
+    targets = {name: objects.TARGETS[name] for name in archs or objects.TARGETS}
+    try:
+        rows = list(objects.rows(targets, {"fp16": objects.DTYPES["fp16"]}))
+    except RuntimeError as error:
+        raise click.UsageError(f"this Triton does not compile for one of {', '.join(targets)}: {error}") from error
+    click.echo(json.dumps(rows, indent=1) if as_json else objects.table(rows))
+    sys.exit(_contract.OK)

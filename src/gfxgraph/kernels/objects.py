@@ -225,6 +225,34 @@ def source_digest() -> str:
     """Of all that the table depends on beside Triton: a table of other sources is known by it."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.name.endswith("_kernels.py") or path.name in ("shapes.py", "objects.py"):
+        if path.name.endswith("_kernels.py") or path.name == "shapes.py":
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Rows for people: the largest numbers of each kernel for each target."""
+    lines = [f"{'target':<9} {'kernel':<20} {'wavefront':>9} {'VGPRs':>6} {'SGPRs':>6} {'LDS':>7} {'spills':>7}"]
+    for target in dict.fromkeys(row["target"] for row in found):
+        for kernel in dict.fromkeys(row["kernel"] for row in found if row["target"] == target):
+            mine = [row for row in found if row["target"] == target and row["kernel"] == kernel]
+            vgprs, sgprs, lds = (max(row[key] for row in mine) for key in ("vgprs", "sgprs", "lds_nbytes"))
+            spills = sum(row["vgpr_spills"] + row["sgpr_spills"] for row in mine)
+            lines.append(
+                f"{target:<9} {kernel:<20} {mine[0]['wavefront']:>9} {vgprs:>6} {sgprs:>6} {lds:>7} {spills:>7}"
+            )
+    return "\n".join(lines)
+
+
+def markdown(found: list[dict[str, Any]]) -> str:
+    """A table of kernels by targets: the most vector registers and LDS in KiB of any case; 0: not launched."""
+    targets = list(dict.fromkeys(row["target"] for row in found))
+    lines = [f"| VGPRs, LDS | {' | '.join(targets)} |", "| --- |" + " --- |" * len(targets)]
+    for kernel in dict.fromkeys(row["kernel"] for row in found):
+        cells = []
+        for target in targets:
+            mine = [row for row in found if row["kernel"] == kernel and row["target"] == target]
+            vgprs, lds = (max((row[key] for row in mine), default=0) for key in ("vgprs", "lds_nbytes"))
+            cells.append(f"{vgprs}, {lds / 1024:.2g}".removesuffix(", 0"))
+        lines.append(f"| `{kernel}` | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -165,13 +165,13 @@ def attention(
     # WMMA tiles of 16 queries, most of them empty, take more registers than RDNA has: it spilled on gfx1100.
     is_dot = is_half and target.has_matrix and not target.is_rdna and group >= 4 and width >= 16
     wanted = 4 if target.name == INTERPRETER else 2 * target.n_units
-    block = 32 if is_dot else max(4, min(64, 4096 // (group * width)))
+    # A mask of each element takes two scalar registers of a wave64: more elements a lane, and those spill.
+    held = 4096 if target.wavefront == 32 else 2048
+    block = 32 if is_dot else max(4, min(64, held // (group * width)))
     splits = 1
     while splits < MOST_SPLITS and batch * shared * splits < wanted and splits * 2 * max(block, 64) <= length:
         splits *= 2
-    return Attention(
-        max(group, 16) if is_dot else group, width, block, splits, 4 if target.wavefront == 32 else 2, is_dot
-    )
+    return Attention(max(group, 16) if is_dot else group, width, block, splits, 4, is_dot)
 
 
 def choice_block(target: Target) -> tuple[int, int]:

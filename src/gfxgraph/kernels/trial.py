@@ -111,13 +111,13 @@ def compare(
 
 def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> Verdict:
     """Time both in turns: as graphs on a GPU, by the clock elsewhere."""
-    timers = [_timer(way, device) for way in (ours, theirs)]
+    timers = [timer(way, device) for way in (ours, theirs)]
     turns = [[timer() for timer in timers] for _ in range(N_TURNS)]
     mine, other = (statistics.median(column) for column in zip(*turns))
     return Verdict(mine, other)
 
 
-def _timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
+def timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
     """A function that returns microseconds of one call."""
     if device.type != "cuda":
 

@@ -38,6 +38,7 @@ def model_of(name, **sizes):
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch):
     monkeypatch.setenv("GFXGRAPH_STATE_DIR", "off")
+    monkeypatch.setattr("gfxgraph.process.process.current", lambda: None)  # whoever enabled gfxgraph before
 
 
 @pytest.fixture
@@ -63,10 +64,9 @@ def test_known_by_structure(composed, name):
     assert found["logits_difference"] < 1e-4
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
-def test_steps_in_the_interpreter(triton_interpreter, name):
-    """The same with the kernels themselves."""
-    model = model_of(name, num_hidden_layers=1)
+def test_steps_in_the_interpreter(triton_interpreter):
+    """The same with the kernels themselves, for Llama."""
+    model = model_of("Llama", num_hidden_layers=1)
     before = kernels.fallbacks()
     with kernels.apply(model, choose="all") as done:
         found = done.compare(torch.tensor([[5, 9]]), 2)

@@ -1,0 +1,356 @@
+"""``gfxgraph bench kernels``: each operation of `gfxgraph.kernels` beside eager, torch.compile and Liger-Kernel.
+
+Every way is captured, since a decode step is a graph, and replayed in turns. A graph goes over as many copies of its
+data as the device's caches cannot hold: a decode step reads each weight once. What a way moved is compared with what
+a copy moves on the same device in the same run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gfxgraph import kernels
+from gfxgraph.kernels import eager, trial
+from gfxgraph.reporting.bench import Way, compare
+
+PEERS = ("eager", "compiled", "liger")
+OURS = "gfxgraph"
+ROWS, WIDTHS = (1, 4, 8, 32), (1024, 2048, 4096, 8192)
+CACHE_NBYTES = 256 << 20
+"""More than any device's last cache: MI300X and RDNA2 have 256 and 128 MB of Infinity Cache, an H100 50."""
+MOST_COPIES = 64
+Made = dict[str, Callable[[int], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operation at one size.
+
+    Attributes:
+        nbytes: read and written by one call, at least.
+        make: from dtype, device and number of copies, a function of a copy's index for each way.
+    """
+
+    name: str
+    nbytes: int
+    make: Callable[[torch.dtype, torch.device, int], Made]
+
+
+@dataclass(slots=True)
+class Result:
+    """What was measured of a case."""
+
+    case: Case
+    ways: list[Way]
+    copy_gb_s: float
+    n_copies: int
+    error: dict[str, float] = field(default_factory=dict)
+    """By way, the largest distance from eager's result, relative to its largest number."""
+
+    def as_dict(self) -> dict[str, Any]:
+        peers = {way.name: way for way in self.ways if way.name in PEERS and way.ms}
+        ours = next((way for way in self.ways if way.name == OURS and way.ms), None)
+        best = min(peers.values(), key=lambda way: statistics.median(way.ms), default=None)
+        found = compare(best.ms, ours.ms) if best is not None and ours is not None else None
+        share = None
+        if ours is not None and self.copy_gb_s:
+            share = self.case.nbytes / (statistics.median(ours.ms) * 1e-3) / 1e9 / self.copy_gb_s
+        return {
+            "case": self.case.name,
+            "nbytes": self.case.nbytes,
+            "copies": self.n_copies,
+            "ways": [{"way": w.name, "ms": w.ms, "median_ms": w.median, "error": w.error} for w in self.ways],
+            "best_peer": None if best is None else best.name,
+            "speedup": None if found is None else found.ratio,
+            "interval": None if found is None else list(found.interval),
+            "of_copy": share,
+            "difference": self.error,
+        }
+
+
+# -- cases -----------------------------------------------------------------------------------------------
+
+
+def _sets(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device, n: int) -> list[list[Tensor]]:
+    generator = torch.Generator(device).manual_seed(0)
+    return [[torch.randn(s, generator=generator, device=device, dtype=torch.float32).to(dtype) for s in shapes]
+            for _ in range(n)]  # fmt: skip
+
+
+def _ways(sets: list[list[Tensor]], theirs: Callable[..., Any], ours: Callable[..., Any], liger: Any = None) -> Made:
+    compiled = torch.compile(theirs, dynamic=False)
+    made: Made = {
+        "eager": lambda i: theirs(*sets[i]),
+        "compiled": lambda i: compiled(*sets[i]),
+        OURS: lambda i: ours(*sets[i]),
+    }
+    if liger is not None:
+        made["liger"] = lambda i: liger(*sets[i])
+    return made
+
+
+def _liger(name: str) -> Any:
+    """A function of Liger-Kernel; None where it is not installed."""
+    if importlib.util.find_spec("liger_kernel") is None:
+        return None
+    # lazily: a peer, where it is installed
+    from liger_kernel.transformers import functional
+
+    return getattr(functional, name, None)
+
+
+def _rms(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor, w: Tensor) -> Tensor:
+            return F.rms_norm(x, (n,), w, 1e-6)
+
+        theirs_liger = _liger("liger_rms_norm")
+        liger = None if theirs_liger is None else lambda x, w: theirs_liger(x, w, 1e-6)
+        return _ways(_sets([(m, n), (n,)], dtype, device, copies), theirs, kernels.rms_norm, liger)
+
+    return Case(f"rms norm, {m} x {n}", (2 * m * n + n) * 2, make)
+
+
+def _layer(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            return F.layer_norm(x, (n,), w, b, 1e-5)
+
+        theirs_liger = _liger("liger_layer_norm")
+        liger = None if theirs_liger is None else lambda x, w, b: theirs_liger(x, w, b, 1e-5)
+        return _ways(_sets([(m, n), (n,), (n,)], dtype, device, copies), theirs, kernels.layer_norm, liger)
+
+    return Case(f"layer norm, {m} x {n}", (2 * m * n + 2 * n) * 2, make)
+
+
+def _add_rms(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor, r: Tensor, w: Tensor) -> Any:
+            total = x + r
+            return F.rms_norm(total, (n,), w, 1e-6), total
+
+        theirs_liger = _liger("liger_fused_add_rms_norm")
+        liger = None if theirs_liger is None else lambda x, r, w: theirs_liger(x, r, w, 1e-6)
+        sets = _sets([(m, n), (m, n), (n,)], dtype, device, copies)
+        return _ways(sets, theirs, lambda x, r, w: kernels.rms_norm(x, w, residual=r), liger)
+
+    return Case(f"residual and rms norm, {m} x {n}", (4 * m * n + n) * 2, make)
+
+
+def _gate(m: int, n: int, kind: str) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(g: Tensor, u: Tensor) -> Tensor:
+            return (F.silu(g) if kind == "swiglu" else F.gelu(g, approximate="tanh")) * u
+
+        sets = _sets([(m, n), (m, n)], dtype, device, copies)
+        return _ways(sets, theirs, getattr(kernels, kind), _liger(f"liger_{kind}"))
+
+    return Case(f"{kind}, {m} x {n}", 3 * m * n * 2, make)
+
+
+def _softmax(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        liger = _liger("liger_softmax")
+        return _ways(_sets([(m, n)], dtype, device, copies), lambda x: x.softmax(-1), kernels.softmax, liger)
+
+    return Case(f"softmax, {m} x {n}", 2 * m * n * 2, make)
+
+
+def _linear(m: int, k: int, n: int) -> Case:
+    """The tiled linear of the seed page, with the residual behind it."""
+
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        sets = _sets([(m, k), (n, k), (m, n)], dtype, device, copies)
+        return _ways(sets, lambda x, w, r: r + F.linear(x, w), lambda x, w, r: kernels.linear(x, w, residual=r))
+
+    return Case(f"linear and residual, {m} x {k} to {n}", (m * k + n * k + 2 * m * n) * 2, make)
+
+
+def _norm_gate(m: int, k: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor, g: Tensor, w: Tensor, u: Tensor) -> Tensor:
+            x = F.rms_norm(x, (k,), g, 1e-6)
+            return F.silu(F.linear(x, w)) * F.linear(x, u)
+
+        def ours(x: Tensor, g: Tensor, w: Tensor, u: Tensor) -> Tensor:
+            return kernels.linear(x, w, activation="silu", up=u, norm_weight=g, norm_eps=1e-6)
+
+        return _ways(_sets([(m, k), (k,), (n, k), (n, k)], dtype, device, copies), theirs, ours)
+
+    return Case(f"norm and gate, {m} x {k} to {n}", (m * k + 2 * n * k + m * n) * 2, make)
+
+
+def _three(m: int, k: int, n: int, shared: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor, g: Tensor, *weights: Tensor) -> Any:
+            x = F.rms_norm(x, (k,), g, 1e-6)
+            return [F.linear(x, w) for w in weights]
+
+        def ours(x: Tensor, g: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Any:
+            return kernels.linear_three(x, (a, b, c), norm_weight=g, norm_eps=1e-6)
+
+        shapes = [(m, k), (k,), (n, k), (shared, k), (shared, k)]
+        return _ways(_sets(shapes, dtype, device, copies), theirs, ours)
+
+    return Case(f"norm, q, k and v, {m} x {k}", (m * k + (n + 2 * shared) * (k + m)) * 2, make)
+
+
+def _rotary(m: int, heads: int, shared: int, width: int, length: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        slots = torch.tensor([100], device=device)
+        cache = (m, shared, length, width)
+        shapes = [(m, 1, heads, width), *[(m, 1, shared, width)] * 2, *[(1, 1, width)] * 2, cache, cache]
+
+        def theirs(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            keys.index_copy_(2, slots, eager.rotate(k, cos, sin).transpose(1, 2))
+            values.index_copy_(2, slots, v.transpose(1, 2))
+            return eager.rotate(q, cos, sin).transpose(1, 2)
+
+        return _ways(
+            _sets(shapes, dtype, device, copies), theirs, lambda *given: kernels.rotary_to_cache(*given, slots)
+        )
+
+    return Case(f"rotary and cache, {m} x {heads} heads on {shared}", m * (2 * heads + 4 * shared) * width * 2, make)
+
+
+def _attention(m: int, heads: int, shared: int, width: int, length: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+        def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            return kernels.decode_attention(q, k, v, mask=mask)
+
+        cache = (m, shared, length, width)
+        shapes = [(m, heads, 1, width), cache, cache, (m, 1, 1, length)]
+        return _ways(_sets(shapes, dtype, device, copies), theirs, ours)
+
+    nbytes = m * (2 * shared * length + 2 * heads) * width * 2
+    return Case(f"attention, {m} x {heads} heads on {shared}, {length} keys of {width}", nbytes, make)
+
+
+def _greedy(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        return _ways(_sets([(m, n)], dtype, device, copies), lambda x: x.argmax(-1), kernels.greedy)
+
+    return Case(f"greedy, {m} x {n}", m * n * 2, make)
+
+
+def _sample(m: int, n: int) -> Case:
+    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
+        def theirs(x: Tensor) -> Tensor:
+            return torch.multinomial(torch.softmax(x.float() / 0.8, -1), 1)[:, 0]
+
+        return _ways(_sets([(m, n)], dtype, device, copies), theirs, lambda x: kernels.sample(x, 0.8))
+
+    return Case(f"sample, {m} x {n}", m * n * 10, make)
+
+
+def cases(rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS) -> Iterator[Case]:
+    """Every operation at decode sizes."""
+    for m in rows:
+        for n in widths:
+            yield from (_rms(m, n), _add_rms(m, n), _layer(m, n), _gate(m, n, "swiglu"), _gate(m, n, "geglu"))
+            yield from (_softmax(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
+            yield from (_rotary(m, n // 64, n // 256, 64, 256), _attention(m, n // 64, n // 256, 64, 1024))
+        yield from (_greedy(m, 128256), _sample(m, 128256))
+
+
+# -- measuring -------------------------------------------------------------------------------------------
+
+
+def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
+    """What a copy reads and writes in a second, in GB."""
+    source = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    took = min(trial.timer(lambda: target.copy_(source), device)() for _ in range(3))
+    return 2 * nbytes / took / 1e3
+
+
+def measure(case: Case, rounds: int, device: torch.device, dtype: torch.dtype, copy: float) -> Result:
+    """Run one case in every way, in turns. A way that fails is in the result with its reason."""
+    n_copies = max(1, min(MOST_COPIES, CACHE_NBYTES // max(case.nbytes, 1))) if device.type == "cuda" else 1
+    result = Result(case, [], copy, n_copies)
+    timers: list[tuple[Way, Callable[[], float]]] = []
+    wanted: Any = None
+    for name, call in case.make(dtype, device, n_copies).items():
+        way = Way(name)
+        result.ways.append(way)
+        try:
+            with torch.no_grad():
+                made = _first(call(0))
+                wanted = made if wanted is None else wanted
+                if made.dtype.is_floating_point:
+                    distance = (made.double() - wanted.double()).abs().max() / wanted.double().abs().max()
+                    result.error[name] = float(distance)
+                timers.append((way, trial.timer(lambda call=call: [call(i) for i in range(n_copies)], device)))  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001  (a compiler that does not know this GPU, a capture that cannot be)
+            way.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    with torch.no_grad():
+        for _ in range(rounds):
+            for way, timer in timers:
+                way.ms.append(timer() / n_copies / 1e3)
+    return result
+
+
+def _first(made: Any) -> Tensor:
+    found: Tensor = made[0] if isinstance(made, (tuple, list)) else made
+    return found
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """For people."""
+    width = max((len(row["case"]) for row in results), default=4)
+    lines = [f"{'case':<{width}}  {'best peer':<9} {'us':>9}  {'ours us':>9}  {'speed-up':>8}  of copy"]
+    for row in results:
+        medians = {way["way"]: way["median_ms"] for way in row["ways"]}
+        best, ours = medians.get(row["best_peer"]), medians.get(OURS)
+        share = f"{100 * row['of_copy']:.0f}%" if row["of_copy"] is not None else "-"
+        gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
+        lines.append(
+            f"{row['case']:<{width}}  {row['best_peer'] or '-':<9} {_us(best):>9}  {_us(ours):>9}  {gain:>8}  {share}"
+        )
+        lines += [f"    {way['way']}: {way['error']}" for way in row["ways"] if way["error"]]
+    return "\n".join(lines)
+
+
+def _us(ms: float | None) -> str:
+    return "-" if ms is None else f"{1e3 * ms:.2f}"
+
+
+def roofline(results: Sequence[dict[str, Any]], copy: float) -> str:
+    """An SVG: each case's bytes moved in a second over its bytes, below the line of a copy."""
+    points = [(row["nbytes"], row["of_copy"], row["case"]) for row in results if row["of_copy"]]
+    if not points:
+        return ""
+    low, high = math.log10(min(p[0] for p in points)), math.log10(max(p[0] for p in points))
+    drawn = []
+    for nbytes, share, name in points:
+        x = 60 + 660 * (math.log10(nbytes) - low) / max(high - low, 1e-9)
+        y = 340 - 280 * min(share, 1.15) / 1.15
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{name}: {100 * share:.0f}%</title></circle>')
+    top, goal = 340 - 280 / 1.15, 340 - 280 * 0.85 / 1.15
+    return "\n".join(
+        [
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 380" font-family="sans-serif" font-size="12">',
+            f'<line x1="60" x2="720" y1="{top:.1f}" y2="{top:.1f}" stroke="#888"/>',
+            f'<text x="60" y="{top - 6:.1f}">a copy: {copy:.0f} GB/s</text>',
+            f'<line x1="60" x2="720" y1="{goal:.1f}" y2="{goal:.1f}" stroke="#888" stroke-dasharray="4"/>',
+            f'<text x="60" y="{goal + 14:.1f}">85%</text>',
+            '<g fill="#c00">',
+            *drawn,
+            "</g>",
+            f'<text x="60" y="365">{10**low / 1e3:.0f} kB</text>',
+            f'<text x="720" y="365" text-anchor="end">bytes moved by a call: {10**high / 1e6:.0f} MB</text>',
+            "</svg>",
+        ]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -97,6 +98,13 @@ def test_every_export_is_there(platform):
     assert sorted(set(dir(compat)) & set(EXPORTS)) == sorted(EXPORTS)
     with pytest.raises(AttributeError, match="no_such"):
         compat.no_such  # noqa: B018
+
+
+def test_type_checkers_see_every_export():
+    """The stub names each, from the room that ``__init__`` loads it from."""
+    stub = Path(compat.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    named = {name: room for room, name in re.findall(r"from gfxgraph\.compat\.(\w+) import \w+ as (\w+)", stub)}
+    assert {**named, "BridgedCUDAGraph": "graphs"} == compat._HOME
 
 
 @pytest.mark.parametrize("name", [name for name, takes in EXPORTS.items() if takes is not CLASS])
@@ -439,7 +447,9 @@ def test_the_operation_and_the_backend_of_1_1_0(platform):
     chosen.sum().backward()
     assert torch.equal(a.grad, torch.ones(3, device="cuda"))
     importlib.import_module("hipgraph_bridge.compile_backend")
-    assert "hipgraph_bridge" in torch._dynamo.list_backends(exclude_tags=())
+    compiled = torch.compile(lambda x: (x * 2).relu(), backend="hipgraph_bridge")
+    with torch.no_grad():
+        assert torch.equal(compiled(a), a * 2)
 
 
 def test_the_package_of_1_1_0_needs_no_native_library(platform, monkeypatch, tmp_path):

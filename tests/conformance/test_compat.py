@@ -438,6 +438,27 @@ def test_the_lock_around_captures(platform):
     assert capture_safety.torch_graph_capture_block_reason() == ""
 
 
+@pytest.mark.parametrize(
+    ("program", "is_usable", "says"),
+    [
+        ("pass", True, "the GPU computes"),
+        ("raise SystemExit(3)", False, "exit status 3"),
+        ("import os; os.kill(os.getpid(), 9)", False, "signal 9"),
+        ("1 / 0", False, "ZeroDivisionError"),
+    ],
+)
+def test_the_look_at_the_gpu_outlives_what_it_finds(monkeypatch, program, is_usable, says):
+    """In a process of its own, so that a GPU that kills its process is an answer; asked once."""
+    from hipgraph_bridge import capture_safety
+
+    capture_safety.torch_cuda_execution_probe.cache_clear()
+    monkeypatch.setattr(capture_safety.process, "current", lambda: None)
+    monkeypatch.setattr(capture_safety, "_PROBE", program)
+    assert capture_safety.torch_cuda_execution_usable() is is_usable
+    assert says in capture_safety.torch_cuda_execution_error()
+    capture_safety.torch_cuda_execution_probe.cache_clear()
+
+
 def test_the_operation_and_the_backend_of_1_1_0(platform):
     """``torch.ops.gfxgraph.conditional_select``, and a compiled model by the older name."""
     importlib.import_module("hipgraph_bridge.ops")

@@ -70,7 +70,7 @@ def result(case: ET.Element) -> dict[str, str]:
             lines = [line for line in (found.get("message") or found.text or "").splitlines() if line.strip()]
             why = INTERNAL.get(name, "")
             kind = {"failure": "failed", "error": "failed", "skipped": "skipped"}[outcome]
-            said = lines[0].strip()[:200] if lines else ""
+            said = lines[0].strip().replace(f"{ROOT}/", "")[:200] if lines else ""
             return {"test": name, "outcome": "internal" if why else kind, "said": said, "reason": why}
     return {"test": name, "outcome": "passed", "said": "", "reason": ""}
 

@@ -20,6 +20,14 @@
 
 using namespace gfx;
 
+// Programs that are compiled already own structs of 1.1.0's sizes and read these fields where they were.
+static_assert(sizeof(hgb_conditional_t) <= 56 && offsetof(hgb_conditional_t, num_branches) == 8);
+static_assert(sizeof(hgb_pipeline_t) <= 96 && offsetof(hgb_pipeline_t, stream) == 16);
+static_assert(sizeof(hgb_shape_pool_t) <= 96 && offsetof(hgb_shape_pool_t, bucket_sizes) == 0 &&
+              offsetof(hgb_shape_pool_t, num_buckets) == 8);
+static_assert(sizeof(hgb_composed_graph_t) <= 96 && offsetof(hgb_composed_graph_t, num_children) == 24);
+static_assert(sizeof(hgb_profile_sample_t) == 56 && sizeof(hgb_profile_counters_t) == 24);
+
 namespace {
 
 // Of HIP's statuses, those that abi.h has no name for.

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from gfxgraph import config
 from gfxgraph.capture import turns
+from gfxgraph.process import process
 
 __all__ = [
     "acquire_capture_lock", "capture_lock", "release_capture_lock", "replay_lock", "torch_cuda_execution_error",
@@ -57,18 +57,11 @@ def _begin() -> turns.Turn:
 @functools.lru_cache(maxsize=1)
 def torch_cuda_execution_probe() -> tuple[bool, str]:
     """Whether the GPU computes, asked in a process of its own, and what was found; asked once."""
-    # The simulator is this process's: a child would have to be told.
-    settings = config.load()
-    added = {"GFXGRAPH_SIMULATE": settings.simulate} if settings.simulate else {}
-    command = [sys.executable, "-c", _PROBE]
+    state = process.current()
+    if state is not None and state.settings.simulate:
+        return True, "the simulated GPU computes"
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_LIMIT_S,
-            env={**config.environment_without(()), **added},
-        )
+        done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_LIMIT_S)
     except subprocess.TimeoutExpired:
         return False, f"the GPU did not answer within {_PROBE_LIMIT_S} s"
     if done.returncode == 0:

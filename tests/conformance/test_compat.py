@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -97,6 +98,13 @@ def test_every_export_is_there(platform):
     assert sorted(set(dir(compat)) & set(EXPORTS)) == sorted(EXPORTS)
     with pytest.raises(AttributeError, match="no_such"):
         compat.no_such  # noqa: B018
+
+
+def test_type_checkers_see_every_export():
+    """The stub names each, from the room that ``__init__`` loads it from."""
+    stub = Path(compat.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    named = {name: room for room, name in re.findall(r"from gfxgraph\.compat\.(\w+) import \w+ as (\w+)", stub)}
+    assert {**named, "BridgedCUDAGraph": "graphs"} == compat._HOME
 
 
 @pytest.mark.parametrize("name", [name for name, takes in EXPORTS.items() if takes is not CLASS])
@@ -430,6 +438,27 @@ def test_the_lock_around_captures(platform):
     assert capture_safety.torch_graph_capture_block_reason() == ""
 
 
+@pytest.mark.parametrize(
+    ("program", "is_usable", "says"),
+    [
+        ("pass", True, "the GPU computes"),
+        ("raise SystemExit(3)", False, "exit status 3"),
+        ("import os; os.kill(os.getpid(), 9)", False, "signal 9"),
+        ("1 / 0", False, "ZeroDivisionError"),
+    ],
+)
+def test_the_look_at_the_gpu_outlives_what_it_finds(monkeypatch, program, is_usable, says):
+    """In a process of its own, so that a GPU that kills its process is an answer; asked once."""
+    from hipgraph_bridge import capture_safety
+
+    capture_safety.torch_cuda_execution_probe.cache_clear()
+    monkeypatch.setattr(capture_safety.process, "current", lambda: None)
+    monkeypatch.setattr(capture_safety, "_PROBE", program)
+    assert capture_safety.torch_cuda_execution_usable() is is_usable
+    assert says in capture_safety.torch_cuda_execution_error()
+    capture_safety.torch_cuda_execution_probe.cache_clear()
+
+
 def test_the_operation_and_the_backend_of_1_1_0(platform):
     """``torch.ops.gfxgraph.conditional_select``, and a compiled model by the older name."""
     importlib.import_module("hipgraph_bridge.ops")
@@ -439,7 +468,9 @@ def test_the_operation_and_the_backend_of_1_1_0(platform):
     chosen.sum().backward()
     assert torch.equal(a.grad, torch.ones(3, device="cuda"))
     importlib.import_module("hipgraph_bridge.compile_backend")
-    assert "hipgraph_bridge" in torch._dynamo.list_backends(exclude_tags=())
+    compiled = torch.compile(lambda x: (x * 2).relu(), backend="hipgraph_bridge")
+    with torch.no_grad():
+        assert torch.equal(compiled(a), a * 2)
 
 
 def test_the_package_of_1_1_0_needs_no_native_library(platform, monkeypatch, tmp_path):

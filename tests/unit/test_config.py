@@ -130,3 +130,24 @@ def test_sglangs_switch_asks_and_is_overruled():
     for other in ({"GFXGRAPH": "0"}, {"SGLANG_DISABLE_GFXGRAPH": "1"}):
         settings = config.load({"SGLANG_RDNA2_KERNELS": "1", **other})
         assert not settings.is_on and settings.is_refused
+
+
+def test_hgb_debug_asks_for_the_log_alone():
+    """HGB_DEBUG=1 logs at debug, switches nothing on, and gives way to HGB_LOG_LEVEL."""
+    settings = config.load({"HGB_DEBUG": "1"})
+    assert settings.log_level is config.LogLevel.DEBUG and not settings.is_on
+    assert config.load({"HGB_DEBUG": "1", "HGB_LOG_LEVEL": "error"}).log_level is config.LogLevel.ERROR
+    assert config.load({"HGB_DEBUG": "0"}).log_level is config.LogLevel.WARN
+    assert [each.variable for each in config.load({"HGB_DEBUG": "perhaps"}).problems] == ["HGB_DEBUG"]
+
+
+def test_a_default_is_set_once(monkeypatch):
+    """And what somebody set stays."""
+    monkeypatch.setenv("GFXGRAPH_NOBODYS", "for the way back")
+    monkeypatch.delenv("GFXGRAPH_NOBODYS")
+    monkeypatch.setenv("GFXGRAPH_SOMEBODYS", "mine")
+    assert config.set_default("GFXGRAPH_NOBODYS", "ours") and not config.set_default("GFXGRAPH_SOMEBODYS", "ours")
+    assert config.variables(["GFXGRAPH_NOBODYS", "GFXGRAPH_SOMEBODYS"]) == {
+        "GFXGRAPH_NOBODYS": "ours",
+        "GFXGRAPH_SOMEBODYS": "mine",
+    }

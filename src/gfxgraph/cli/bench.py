@@ -47,6 +47,7 @@ def command(
 
     Exit status: 0 if something was measured, 2 if not.
     """
+    _contract.can_be_written(page_file)
     # lazily: it needs torch
     import gfxgraph
     from gfxgraph.reporting import bench, check, page

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from gfxgraph.cli import _chinese
 from gfxgraph.cli.main import Commands, summary
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB_"))}
@@ -62,3 +63,11 @@ def test_version():
     done = gfxgraph("--version")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gfxgraph 2")
+
+
+def test_help_in_chinese_names_every_command():
+    """``GFXGRAPH_LANG=zh gfxgraph --help``: what each command does, in Chinese; none is left out."""
+    done = gfxgraph("--help", GFXGRAPH_LANG="zh")
+    assert done.returncode == 0 and "退出状态" in done.stdout
+    assert set(_chinese.SUMMARIES) == set(Commands("gfxgraph").list_commands(None))  # type: ignore[arg-type]
+    assert all(text in done.stdout for text in _chinese.SUMMARIES.values())

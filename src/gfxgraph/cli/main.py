@@ -34,12 +34,9 @@ class Commands(click.Group):
         return command
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if not in_chinese():
-            super().format_help_text(ctx, formatter)
-            return
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(_chinese.GROUP)
+        if in_chinese():
+            self.help = _chinese.GROUP
+        super().format_help_text(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, summary(name)) for name in self.list_commands(ctx)]

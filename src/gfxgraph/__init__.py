@@ -23,6 +23,7 @@ _EXPORTS: dict[str, str] = {
     "stats": "gfxgraph.process.health:stats",
     "reset_stats": "gfxgraph.process.health:reset_stats",
     "metrics_text": "gfxgraph.process.metrics:metrics_text",
+    "publish_metrics": "gfxgraph.reporting.opentelemetry:publish_metrics",
     "health_check": "gfxgraph.process.health:health_check",
     "BridgedCUDAGraph": "gfxgraph.startup.names:BridgedCUDAGraph",
     "graphed": "gfxgraph.callables.api:graphed",

@@ -111,6 +111,8 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
+    opentelemetry: bool = False
+    """Give the counters to OpenTelemetry, where a program set that up."""
     coverage: str = ""
     """"sampled" or "exact": count what runs in graphs and what does not; "" to install nothing."""
     report: str = ""
@@ -194,6 +196,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
     "GFXGRAPH_METRICS": "a folder for counters as text for Prometheus",
+    "GFXGRAPH_OPENTELEMETRY": "0 | 1",
     "GFXGRAPH_COVERAGE": "0 | sampled (1) | exact",
     "GFXGRAPH_REPORT": "a folder for what gfxgraph report shows",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
@@ -367,6 +370,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.text("GFXGRAPH_METRICS"),
+        opentelemetry=reader.flag("GFXGRAPH_OPENTELEMETRY", False),
         coverage=reader.choice("GFXGRAPH_COVERAGE", _COVERAGE, ""),
         report=reader.text("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),

@@ -16,6 +16,7 @@ from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.padding.judge import Refusal
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.process import bridge
+from gfxgraph.process.progress import Progress
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Entry
@@ -77,6 +78,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
         return instance
 
     n_done, predicted = 0, 0
+    progress = Progress(f"gfxgraph: {graphed._name}, capturing")
     current = torch.cuda.current_stream(arena.device_index)
     try:
         ready = [(entry, content) for entry, size, content in todo if _is_warm(graphed, call, entry, size, content)]
@@ -90,8 +92,11 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
             graphed._n_captures += 1
             arena.use(entry)
             n_done += 1
+            if progress.is_live:
+                progress.update(n_done, len(ready), "buckets")
     except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
         arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
+    progress.close()
     for entry, _, _ in todo:
         if not entry.is_captured:
             entry.let_go_of_inputs()

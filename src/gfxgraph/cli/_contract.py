@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import json
-import sys
+import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 
+from gfxgraph.process.progress import Progress
+
 if TYPE_CHECKING:  # --help needs neither, and importing them takes half its time
     from gfxgraph.errors import GfxGraphError
 
@@ -25,9 +26,6 @@ OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
-QUIET_S = 2.0
-"""What takes longer says that it goes on."""
-_STEP_S = 10.0
 _TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})
 
 
@@ -50,6 +48,17 @@ def refuse(code: str, **fields: Any) -> NoReturn:
     from gfxgraph.errors import CommandError
 
     raise Refused(CommandError(code, **fields))
+
+
+def can_be_written(path: str | Path | None) -> None:
+    """Refuse a file that cannot be written before the work whose result goes there."""
+    if path is None:
+        return
+    where = Path(path)
+    if not str(path) or where.is_dir():
+        refuse("file_unusable", path=path or '""', problem="it is a folder" if str(path) else "it has no name")
+    if not where.absolute().parent.is_dir():
+        refuse("file_unusable", path=path, problem="its folder does not exist")
 
 
 def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
@@ -95,6 +104,18 @@ def with_profiles(args: Sequence[str]) -> list[str]:
 def profiles() -> list[str]:
     """The names that ``--simulate`` takes."""
     return sorted([DEFAULT_PROFILE, *(path.stem for path in PROFILES.glob("*.toml"))])
+
+
+class Number(click.FloatRange):
+    """A number in a range; ``nan`` and ``inf``, which compare with any limit as they like, are none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return found
 
 
 def _check_profile(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
@@ -222,36 +243,6 @@ def own_arguments(arguments: list[str]) -> Iterator[str]:
         yield word
         if takes_program and word in _TAKES_VALUE:
             next(words, None)
-
-
-class Progress:
-    """Says on stderr how far a long command is: a line that changes on a terminal, elsewhere one now and then."""
-
-    def __init__(self, what: str, *, quiet_s: float | None = None, step_s: float = _STEP_S) -> None:
-        quiet_s = QUIET_S if quiet_s is None else quiet_s
-        self.what = what
-        self.is_live = sys.stderr.isatty()
-        self._began = time.monotonic()
-        self._next = self._began + quiet_s
-        self._step_s = 0.5 if self.is_live else step_s
-        self._is_shown = False
-
-    def update(self, done: int, total: int) -> None:
-        """Tell that ``done`` of ``total`` parts are done."""
-        self.say(f"{done:,} of {total:,} files ({100 * done // max(1, total)}%)")
-
-    def say(self, how_far: str = "") -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._step_s
-        line = f"{self.what}: {how_far or f'{now - self._began:.0f} s so far'}"
-        click.echo(f"\r{line}\x1b[K" if self.is_live else line, err=True, nl=not self.is_live)
-        self._is_shown = True
-
-    def close(self) -> None:
-        if self.is_live and self._is_shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @contextmanager

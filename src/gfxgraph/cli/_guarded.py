@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gfxgraph.cli import _contract
 from gfxgraph.config import language_of
 from gfxgraph.core.faults import HANG_LIMIT_S, NodeInfo
 
@@ -22,7 +23,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--guard-limit",
-            type=click.FloatRange(min=0.1),
+            type=_contract.Number(min=0.1),
             default=HANG_LIMIT_S,
             show_default=True,
             metavar="SECONDS",

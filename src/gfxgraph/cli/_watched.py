@@ -15,8 +15,10 @@ from typing import Any
 import click
 
 from gfxgraph import files
+from gfxgraph.cli import _contract
 
 STATUS_BELOW = 1
+STATUS_COULD_NOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--min-coverage",
-            type=click.FloatRange(0.0, 1.0),
+            type=_contract.Number(0.0, 1.0),
             metavar="SHARE",
             help="End with status 1 where a smaller share of launches is in graphs, as 0.9; implies --coverage.",
         ),
@@ -93,7 +95,9 @@ def _say(folder: Path, asked: Wanted, status: int) -> int:
     found = leave.read(folder)
     if not found:
         click.echo("gfxgraph coverage: no process used torch with gfxgraph on; nothing was seen", err=True)
-        return status or (STATUS_BELOW if asked.least is not None else 0)
+        if asked.page is not None:
+            click.echo(f"gfxgraph report: {asked.page} was not written", err=True)
+        return status or (STATUS_BELOW if asked.least is not None else STATUS_COULD_NOT if asked.page else 0)
     seen = [Coverage.from_dict(table["coverage"]) for table in found if table.get("coverage")]
     total = sum(seen[1:], seen[0]) if seen else Coverage()
     if asked.coverage:

@@ -73,13 +73,14 @@ def command(
         status, found = runs.first()
         if found is not None and "at" in found:
             found = runs.after_fault(found)
-    ended = STATUS_FOUND if found is not None else 0 if status == 0 else _contract.COULD_NOT
+        is_seen = runs.n_captures() > 0
+    ended = STATUS_FOUND if found is not None else _contract.OK if status == 0 and is_seen else _contract.COULD_NOT
     if as_json:
         click.echo(json.dumps({"found": found, "program_status": status, "exit_status": ended}, ensure_ascii=False))
     elif found is not None:
         _tell(found)
     elif status == 0:
-        click.echo(_say("right"))
+        click.echo(_say("right" if is_seen else "no capture"), err=not is_seen)
     else:
         click.echo(_say("ended").format(status=status), err=True)
     sys.exit(ended)
@@ -111,6 +112,11 @@ class _Runs:
         self.program = program
         self.environment = environment
         self._n = 0
+
+    def n_captures(self) -> int:
+        """Graphs that the first run captured, as far as it came to its end."""
+        left = self.folder / "result-1.captures"
+        return int(left.read_text(encoding="utf-8")) if left.exists() else 0
 
     def first(self) -> tuple[int, dict[str, Any] | None]:
         return self._run("-")
@@ -151,6 +157,10 @@ _SAID = {
     "capture": ("this operation cannot be captured", "此操作无法捕获"),
     "fault": ("this operation faults in the replay", "此操作在重放时出错"),
     "right": ("every capture and every replay was right", "所有捕获和重放均正确"),
+    "no capture": (
+        "the script captured no graph, so there was nothing to compare",
+        "脚本没有捕获任何图，因此没有可比较的内容",
+    ),
     "ended": (
         "the script ended with status {status}; nothing was found up to there",
         "脚本以状态 {status} 结束；此前没有发现问题",

@@ -54,6 +54,7 @@ def command(
 
     Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
+    _contract.can_be_written(sarif if sarif != "-" else None)
     if target is not None:
         _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, sarif, as_json)
     if expressions or sarif:

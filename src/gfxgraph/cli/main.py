@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from gfxgraph.cli import _contract
+from gfxgraph.cli import _chinese, _contract
 
 FOLDER = Path(__file__).parent
 
@@ -33,6 +33,11 @@ class Commands(click.Group):
         command: click.Command = module.command
         return command
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if in_chinese():
+            self.help = _chinese.GROUP
+        super().format_help_text(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, summary(name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
@@ -40,13 +45,23 @@ class Commands(click.Group):
 
 
 def summary(name: str) -> str:
-    """Return the first line of the docstring of the file that holds command ``name``."""
+    """Return what the command does in a line: in English the first of its file's docstring."""
+    if in_chinese() and name in _chinese.SUMMARIES:
+        return _chinese.SUMMARIES[name]
     source = (FOLDER / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)
     text = ast.literal_eval(f'"""{body[1]}"""') if len(body) == 3 else ""
     line = str(text).strip().split("\n")[0].removeprefix(f"gfxgraph {name}: ")
     return line[:1].upper() + line[1:]
+
+
+def in_chinese() -> bool:
+    """Whether messages are to be in Chinese."""
+    # lazily: commands other than --help ask when they have something to say
+    from gfxgraph import config
+
+    return config.language_of() == "zh"
 
 
 def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -33,6 +33,7 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
 
     Exit status: 0 if the page was written, 2 if nothing was found.
     """
+    _contract.can_be_written(out)
     # lazily: help does without
     from gfxgraph.reporting import leave, page
 

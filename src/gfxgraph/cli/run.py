@@ -105,7 +105,7 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
 )
 @click.option(
     "--watch",
-    type=click.FloatRange(min=0),
+    type=_contract.Number(min=0),
     metavar="[=SECONDS]",
     help=f"Report captures and replays that take longer ({HANG_LIMIT_S:g} s where not said), with stacks; 0: never.",
 )
@@ -147,6 +147,7 @@ def command(
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
     if allow_cuda and simulate:
         raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
+    _contract.can_be_written(report_file)
     asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
     if watch is not None:
         asked["GFXGRAPH_WATCH"] = f"{watch:g}"
@@ -194,8 +195,7 @@ def wanted(
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
     if stats:
         is_file = stats != stats_file.TO_STDERR
-        if is_file and not Path(stats).absolute().parent.is_dir():
-            _contract.refuse("file_unusable", path=stats, problem="its folder does not exist")
+        _contract.can_be_written(stats if is_file else None)
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
     return result
 

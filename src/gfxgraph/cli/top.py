@@ -18,7 +18,7 @@ CLEAR = "\x1b[2J\x1b[H"
 @click.command("top")
 @click.argument("pid", type=int)
 @click.option(
-    "--every", default=5.0, show_default=True, type=click.FloatRange(min=0.5), metavar="SECONDS", help="Pause."
+    "--every", default=5.0, show_default=True, type=_contract.Number(min=0.5), metavar="SECONDS", help="Pause."
 )
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON, once.")

@@ -8,5 +8,6 @@ Stays out: graphs being captured; torch at import time.
     context.py    a driver context in each thread
     health.py     stats(), health_check()
     metrics.py    the same for Prometheus
+    progress.py   how far something is, on stderr
     imports.py    being called when a module has been imported
 """

@@ -73,13 +73,16 @@ def metrics_text(stats: Mapping[str, Any] | None = None, labels: Mapping[str, st
         stats: what ``gfxgraph.stats()`` gave; asked for here where left out.
         labels: put on every sample.
     """
-    if stats is None:
-        stats = current()
-    made = families(stats, labels)
+    return render(current_families(stats, labels))
+
+
+def current_families(stats: Mapping[str, Any] | None = None, labels: Mapping[str, str] | None = None) -> list[Family]:
+    """This process's counters, and coverage where that is counted; arguments as for ``metrics_text``."""
+    made = families(current() if stats is None else stats, labels)
     state = process.current()
     for name, kind, text, samples in state.coverage() if state is not None and state.coverage is not None else ():
         made.append(Family(name, kind, text, tuple(({**(labels or {}), **own}, value) for own, value in samples)))
-    return render(made)
+    return made
 
 
 def render(metrics: Iterable[Family]) -> str:

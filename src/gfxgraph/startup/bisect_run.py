@@ -41,6 +41,7 @@ from gfxgraph.guard.bisect import (
 from gfxgraph.guard.localize import is_fault
 from gfxgraph.guard.nodes import SegmentNode
 from gfxgraph.process import process
+from gfxgraph.process.health import stats
 from gfxgraph.startup import activation
 
 STATUS_FOUND = 1
@@ -219,7 +220,10 @@ def main(arguments: Sequence[str]) -> None:
     validate.replay_validated = Replays(watch, progress, {} if again == "-" else json.loads(again))
     sys.argv = list(program)
     sys.path.insert(0, str(Path(program[0]).resolve().parent))
-    runpy.run_path(program[0], run_name="__main__")
+    try:
+        runpy.run_path(program[0], run_name="__main__")
+    finally:  # also where the script ends by sys.exit()
+        files.write(Path(result).with_suffix(".captures"), str(stats()["capture_count"]))
 
 
 if __name__ == "__main__":

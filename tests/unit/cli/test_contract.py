@@ -111,6 +111,10 @@ run --simulate --min-coverage 2 good.py
 run --simulate --min-coverage most good.py
 run --simulate --coverage=some good.py
 run --simulate --watch=-1 good.py
+run --simulate --watch=nan good.py
+run --simulate --min-coverage nan good.py
+run --simulate --guard-limit inf good.py
+top 1 --every nan
 demo --tokens 0
 demo --tokens many
 demo extra
@@ -196,6 +200,12 @@ port audit {d} --sarif {d}/nope/x.sarif
 port audit {d} --sarif {d}
 port agent {d} --gate {d}/nope.json
 explain nope/nope
+run --simulate --report {d}/nope/x.html {d}/good.py
+run --simulate --report {d}/folder {d}/good.py
+bench --simulate --report {d}/nope/x.html
+check {d}/model.py:step --sarif {d}/nope/x.sarif
+report {d}/left -o {d}/folder
+report {d}/left -o {d}/nope/x.html
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
@@ -316,7 +326,7 @@ def call(folder, capfd, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("GFXGRAPH", "HGB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(_contract, "QUIET_S", 1e9)  # on a slow machine everything takes two seconds
+    monkeypatch.setattr("gfxgraph.process.progress.QUIET_S", 1e9)  # on a slow machine everything takes two seconds
 
     def run(line, *more, **env):
         for name, value in env.items():

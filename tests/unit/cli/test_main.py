@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from gfxgraph.cli import _chinese
 from gfxgraph.cli.main import Commands, summary
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB_"))}
@@ -82,3 +83,11 @@ def test_status_and_env_tell_what_is_here(tmp_path):
     assert "HSA_OVERRIDE_GFX_VERSION 10.3.0" in by_name["env"].stdout
     told = json.loads(gfxgraph("status", "--json").stdout)
     assert list(told) == ["device", "torch", "accelerators", "engines", "variables"]
+
+
+def test_help_in_chinese_names_every_command():
+    """``GFXGRAPH_LANG=zh gfxgraph --help``: what each command does, in Chinese; none is left out."""
+    done = gfxgraph("--help", GFXGRAPH_LANG="zh")
+    assert done.returncode == 0 and "退出状态" in done.stdout
+    assert set(_chinese.SUMMARIES) == set(Commands("gfxgraph").list_commands(None))  # type: ignore[arg-type]
+    assert all(text in done.stdout for text in _chinese.SUMMARIES.values())

@@ -79,6 +79,13 @@ def test_the_report_has_what_was_gone_by_the_end(tmp_path):
     assert (row["bucket"], row["calls"], row["elements"], row["elements_run"]) == ("batch=4", 4, 13, 16)
 
 
+def test_a_page_that_was_not_written_is_no_success(tmp_path):
+    """Where nothing was seen there is no page: status 2, and the file's name."""
+    (tmp_path / "program.py").write_text("x = 1\n")
+    done = gfxgraph("run", "--simulate=cuda", "--report", "out.html", "program.py", cwd=tmp_path)
+    assert done.returncode == 2 and "out.html was not written" in done.stderr
+
+
 def test_check_prints_findings_apart_from_the_functions_output(tmp_path):
     """JSON on stdout alone; what the function prints goes to stderr; SARIF to its file; status 1."""
     (tmp_path / "model.py").write_text(FUNCTION)

@@ -43,4 +43,4 @@ def codes(report: Audit) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine everything takes the two seconds after which commands tell how far they are."""
-    monkeypatch.setattr("gfxgraph.cli._contract.QUIET_S", 1e9)
+    monkeypatch.setattr("gfxgraph.process.progress.QUIET_S", 1e9)

@@ -2,12 +2,10 @@
 
     python tools/test_matrix.py [--folder build/matrix] [--write docs/versions.md] [NAME ...]
 
-A NAME is ``torch``, ``transformers``, ``onnxruntime``, ``vllm``, ``sglang``,
-or one of these with
-a version, as ``torch==2.9.1``;
-without any, all are run, one after the other. Each version is installed into a folder of its own, which stands first
-on the path; the rest comes from the Python that runs this. Wheels of torch are gigabytes: what is in the folder
-already is used. Results of single versions are kept there, so that the page can be written after several runs.
+A NAME is ``torch``, ``transformers``, ``onnxruntime``, ``vllm`` or ``sglang``, also with a version, as
+``torch==2.9.1``; without any, all are run, one after the other. Each version is installed into a folder of its own,
+which stands first on the path; the rest comes from the Python that runs this. Wheels of torch are gigabytes: what is
+in the folder already is used. Results of single versions are kept there; the page shows all of them.
 """
 
 from __future__ import annotations
@@ -113,9 +111,9 @@ def _page(folder: Path) -> str:
     lines = [
         "# Versions that were run",
         "",
-        "Written by `make test-matrix`; not edited by hand. In the simulator, without a GPU: a short selection of tests",
-        "for each version, in which results and tokens are compared with eager ones. Versions that are not listed are",
-        "not refused: see [engines.md](engines.md).",
+        "Written by `make test-matrix`, not by hand. In the simulator, without a GPU: a short selection of tests for",
+        "each version, in which results and tokens are compared with eager ones. Other versions are not refused:",
+        "see [engines.md](engines.md).",
         "",
         "| What | Version | torch | Python | Passed | Failed | Skipped | Date |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -80,8 +80,10 @@ def _run(folder: Path, what: str, version: str, tests: list[str]) -> None:
     print(f"test_matrix: {what} {version}, torch {seen or 'that cannot be imported'}", flush=True)
     begun = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *tests]
-    subprocess.run(command, env=environment, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    if not probed.returncode:
+        subprocess.run(command, env=environment, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     about = {"what": what, "version": version, "torch": seen, "python": platform.python_version()}
+    about |= {"why_not": _first_line(probed.stderr) if probed.returncode else ""}
     about |= {"date": time.strftime("%Y-%m-%d"), "seconds": round(time.monotonic() - begun), **_counted(report)}
     (folder / f"{what}-{version}.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
@@ -97,12 +99,18 @@ def _install(place: Path, what: str, version: str) -> None:
 def _counted(report: Path) -> dict[str, object]:
     """Numbers of tests by outcome, and the names of those that failed; nothing ran where there is no report."""
     if not report.exists():
-        return {"passed": 0, "skipped": 0, "failed": ["no test ran"]}
+        return {"passed": 0, "skipped": 0, "failed": []}
     cases = list(ElementTree.parse(report).iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
     names = sorted({f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}" for case in bad})
     return {"passed": len(cases) - len(bad) - len(skipped), "skipped": len(skipped), "failed": names}
+
+
+def _first_line(errors: str) -> str:
+    """The first line of the exception at the end of a traceback, without its class."""
+    raised = [line for line in errors.splitlines() if line[:1].isalpha() and ": " in line]
+    return raised[-1].partition(": ")[2] if raised else "no test ran"
 
 
 def _page(folder: Path) -> str:
@@ -121,6 +129,8 @@ def _page(folder: Path) -> str:
     for one in found:
         cells = (one["what"], one["version"], one["torch"], one["python"], one["passed"], len(one["failed"]))
         lines.append(f"| {' | '.join(map(str, cells))} | {one['skipped']} | {one['date']} |")
+    lines += [""] if any(one["why_not"] for one in found) else []
+    lines += [f"Not run: {one['what']} {one['version']} ({one['why_not']})." for one in found if one["why_not"]]
     failed = [(one, name) for one in found for name in one["failed"]]
     if failed:
         lines += ["", "What failed:", ""]

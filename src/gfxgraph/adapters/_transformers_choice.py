@@ -50,7 +50,7 @@ class Choice:
     """What a captured choice holds for, whatever the length."""
     thresholds: tuple[int, ...]
     """Lengths from which on processors act otherwise."""
-    ignored: Tensor | None
+    ignored: Tensor | None = None
     """[batch] int64: leading tokens of each row that the repetition penalty ignores; None: it ignores none."""
 
     def key(self, length: int) -> tuple[Any, ...]:

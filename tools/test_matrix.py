@@ -69,12 +69,9 @@ def _run(folder: Path, what: str, version: str, tests: list[str]) -> None:
         if not (place / what).exists():
             _install(place, what, version)
         environment["PYTHONPATH"] = os.pathsep.join([str(place), environment["PYTHONPATH"]])
-    seen = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.__version__)"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    probe = "import torch, gfxgraph; print(torch.__version__); gfxgraph.enable(simulate='cuda')"
+    probed = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True)
+    seen = probed.stdout.strip()
     report = folder / f"{what}-{version}.xml"
     report.unlink(missing_ok=True)
     print(f"test_matrix: {what} {version}, torch {seen or 'that cannot be imported'}", flush=True)

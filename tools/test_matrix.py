@@ -133,7 +133,8 @@ def _page(folder: Path) -> str:
         lines += ["", "What failed:", ""]
         lines += [f"- {one['what']} {one['version']}: `{name}`" for one, name in failed]
     lines += ["", "The tests of each:", ""]
-    lines += [f"- {what}: {', '.join(f'`{test}`' for test in tests)}" for what, (_, tests) in WHAT.items()]
+    for what, (_, tests) in WHAT.items():
+        lines += [f"- {what}:", *(f"  - `{test}`" for test in tests)]
     return "\n".join(lines) + "\n"
 
 

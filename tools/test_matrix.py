@@ -105,9 +105,10 @@ def _counted(report: Path) -> dict[str, object]:
 
 
 def _first_line(errors: str) -> str:
-    """The first line of the exception at the end of a traceback, without its class."""
+    """What the exception at the end of a traceback says, in a line."""
     raised = [line for line in errors.splitlines() if line[:1].isalpha() and ": " in line]
-    return raised[-1].partition(": ")[2] if raised else "no test ran"
+    what = [line.partition("what: ")[2] for line in errors.splitlines() if "what: " in line]
+    return (what or [raised[-1].partition(": ")[2] if raised else "no test ran"])[-1]
 
 
 def _page(folder: Path) -> str:

@@ -11,8 +11,10 @@ launched them, and what they compute, plays no part.
     later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
     later run, other shapes ──> a graph for these too; the one launched longest ago goes
 
-Invariant: a graph is launched only if every argument lies where it lay when the graph was captured, with the same
-lengths, strides and type.
+Invariants:
+  - a graph is launched only if every argument lies where it lay when the graph was captured, with the same
+    lengths, strides and type;
+  - a launch waits for the one before it, on whichever stream that was: they share memory.
 
 Source: src/py/migraphx_py.cpp and src/program.cpp of ROCm/AMDMIGraphX f729a52f (2.16). MIGraphX exists on
 ROCm only and none was at hand: the tests run a stand-in with that interface whose programs launch real work.
@@ -110,6 +112,8 @@ class GraphedProgram:
         self._graphs: dict[tuple[Any, ...], _Captured] = {}
         self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
+        self._last: tuple[int, Any] | None = None
+        """The stream that a graph was last launched on, and an event recorded after it."""
         self._choices: Any = None
         self._n_failed = 0
         self._is_looked_at = self._is_restless = False
@@ -193,6 +197,13 @@ class GraphedProgram:
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
     def _launch(self, params: Params, captured: _Captured, plain: Callable[[], list[Any]]) -> list[Any]:
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        stream = torch.cuda.current_stream()
+        if self._last is not None and self._last[0] != stream.cuda_stream:
+            # All its graphs share memory: the program's own scratch, and where moving arguments are copied to.
+            stream.wait_event(self._last[1])
         self._copy(params, back=False)
         try:
             captured.graph.replay()
@@ -202,6 +213,7 @@ class GraphedProgram:
             self._give_up(f"its graph could not be launched ({str(error).splitlines()[0]})")
             return plain()
         self._copy(params, back=True)
+        self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
         return list(captured.results)
 
     def _as_ever(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:

@@ -69,6 +69,10 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
         yield "send it SIGUSR1 while it runs to have one written at once; GFXGRAPH_PRELOAD_REPORT names the file"
     else:
         yield "no report: the program made no graph call that a preloaded library can see"
+        yield (
+            "what it cannot see: calls of a library that was opened with RTLD_DEEPBIND, or in a namespace of its own "
+            "(dlmopen), which find the runtime first; LD_DEBUG=bindings names who is bound to libamdhip64"
+        )
 
 
 def reports(report: Path) -> list[native.Report]:

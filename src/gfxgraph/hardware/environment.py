@@ -15,7 +15,7 @@ from gfxgraph.errors import ConfigError
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.machine import Machine
-from gfxgraph.hardware.software import Torch, find_rocm, find_torch
+from gfxgraph.hardware.software import Torch, find_rocm, find_torch, runtime_version
 from gfxgraph.hardware.topology import gpus
 from gfxgraph.hardware.versions import Version
 
@@ -69,13 +69,16 @@ def detect(machine: Machine | None = None, torch: Torch | None = None) -> Enviro
 def _detect(machine: Machine, torch: Torch) -> Environment:
     installed = find_rocm(machine)
     hip = versions.parse(torch.hip)
+    if torch.kind != "cuda" and not hip:
+        library_path = config.variables(["LD_LIBRARY_PATH"]).get("LD_LIBRARY_PATH", "")
+        hip = versions.parse(runtime_version(machine, library_path))
     # A ROCm wheel of torch brings its own runtime, so its word goes before /opt/rocm's.
     if torch.rocm:
         rocm = versions.parse(torch.rocm)
-    elif hip:
+    elif torch.hip or not (installed and installed[0].version):
         rocm = versions.rocm_of_hip(hip)
     else:
-        rocm = versions.parse(installed[0].version) if installed else ()
+        rocm = versions.parse(installed[0].version)
     cards = gpus(machine)
     if torch.kind == "rocm" or (torch.kind != "cuda" and (cards or rocm)):
         platform = "hip"

@@ -125,6 +125,21 @@ def find_rocm(machine: Machine) -> list[Rocm]:
     return sorted(found.values(), key=lambda rocm: machine.path(rocm.path).resolve() != current)
 
 
+def runtime_version(machine: Machine, library_path: str = "") -> str:
+    """HIP's version as the runtime's own file name says it (``libamdhip64.so.7.2.70204``); "" where none does.
+
+    Args:
+        library_path: folders to look in before ROCm's, as in LD_LIBRARY_PATH.
+    """
+    trees = [f"{one.path}/{lib}" for one in find_rocm(machine) for lib in ("lib", "lib64", "lib/x86_64-linux-gnu")]
+    for folder in [*(one for one in library_path.split(":") if one.startswith("/")), *trees]:
+        names = {file.resolve().name for file in machine.glob(f"{folder}/libamdhip64.so*")}
+        found = [match[1] for name in names if (match := re.fullmatch(r"libamdhip64\.so\.(\d+(?:\.\d+)+).*", name))]
+        if found:
+            return found[0]
+    return ""
+
+
 def migraphx_available(machine: Machine | None = None, rocm: Sequence[Rocm] | None = None) -> bool:
     """Whether AMD's MIGraphX is installed: its Python module, or its library in a ROCm tree. Imports nothing."""
     if distribution_versions(["migraphx", "torch-migraphx"]):

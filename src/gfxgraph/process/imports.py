@@ -62,5 +62,10 @@ class ImportWatcher:
 
 def watch(module: str, then: Callable[[], None]) -> None:
     """Have ``then`` called right after ``module`` is imported; at most one call is arranged for a module."""
-    if not any(isinstance(finder, ImportWatcher) and finder.module == module for finder in sys.meta_path):
+    if not is_watched(module):
         sys.meta_path.insert(0, ImportWatcher(module, then))
+
+
+def is_watched(module: str) -> bool:
+    """True until the import that ``watch`` waits for is over."""
+    return any(isinstance(finder, ImportWatcher) and finder.module == module for finder in sys.meta_path)

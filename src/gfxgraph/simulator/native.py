@@ -71,6 +71,8 @@ class NativeDevice:
         return ctypes.c_void_p.from_address(registry + _CUDA_DEVICE_TYPE * ctypes.sizeof(ctypes.c_void_p))
 
     def _install_guard(self) -> None:
+        if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # torch 2.9 has no guard that remembers streams
+            raise SimulatorError("simulator_unsupported", feature="a guard that this torch lacks", where="torch._C")
         if self._guard_before is None:
             table = (ctypes.c_void_p * 64)(*[_address_of(_answer_zero)] * 64)
             guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))

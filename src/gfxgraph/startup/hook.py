@@ -34,6 +34,24 @@ def install_if_asked() -> None:
     watch("torch", activate)
 
 
+def torch_backend() -> None:
+    """What ``import torch`` calls as its last step (entry point ``torch.backends``), for any program.
+
+    Does nothing where the environment does not ask, or where our import hook activates right after. Switched off,
+    with everybody else's, by torch's own ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``.
+    """
+    if not (os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")):  # noqa: TID251
+        return
+    # lazily: without a word for gfxgraph, `import torch` must not pay for it
+    from gfxgraph import config
+    from gfxgraph.process import imports
+
+    if config.load().is_on and not imports.is_watched("torch"):
+        # As `gfxgraph run` does: looking for a GPU initializes the driver, which no forked worker survives.
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # noqa: TID251
+        activate()
+
+
 def activate() -> None:
     """Switch the bridge on as the environment says, or end the process saying why it cannot be.
 

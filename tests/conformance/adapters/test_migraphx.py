@@ -188,6 +188,25 @@ def test_run_async_keeps_the_streams_order(here):
     assert stats()["capture_count"] == 1
 
 
+def test_a_launch_waits_for_the_last_on_another_stream(here, monkeypatch):
+    """The program's graphs share memory: on two streams in turn each launch follows the one before it."""
+    graphed, params = here.graphed(), here.params(1)
+    streams, waits = [torch.cuda.Stream(), torch.cuda.Stream()], []
+    wait = torch.cuda.Stream.wait_event
+    for turn in range(6):
+        stream = streams[turn // 2 % 2]
+        if turn == 1:
+            monkeypatch.setattr(
+                torch.cuda.Stream, "wait_event", lambda self, event: waits.append(turn) or wait(self, event)
+            )
+        here.fill(params["x"], turn)
+        torch.cuda.synchronize()
+        results = graphed.run_async(params, stream.cuda_stream, "ihipStream_t")
+        stream.synchronize()
+        here.check(results, params)
+    assert waits == [2, 4] and graphed.n_captures == 1
+
+
 def test_validated_first_replays(here):
     """Where the first replays are validated they are compared with eager runs, and then no more."""
     gfxgraph.enable(validate=True, allow_cuda=torch.cuda.is_available() or None, simulate=here_platform())
@@ -295,14 +314,10 @@ def test_shapes_and_types_tell_runs_apart(here, moves):
         here.n_evals += 1
         return [x.sum(0, keepdim=True).expand_as(x).contiguous()]
 
-    program = here.compiled(sums)
-    check, memory = program._eval, torch.zeros(16, device="cuda")
-
-    def any_shape(params, stream):  # as a program with dynamic dimensions takes them
-        program._parameters = {name: params[name].get_shape() for name in program._parameters}
-        return check(params, stream)
-
-    program._eval = any_shape
+    free = shape(type="float", dyn_dims=[shape.dynamic_dimension(1, 16)] * 2)
+    program = here.migraphx.program(sums, {"x": free}, [free])
+    program.compile(here.migraphx.get_target("gpu"), offload_copy=False)
+    memory = torch.zeros(16, device="cuda")
     graphed, kept = here.graphed(program), []
     lens = [[2, 8], [2, 8], [4, 4], [8, 2], [2, 8], [1, 16], [16, 1], [2, 2], [4, 4], [2, 8]]
     for turn, each in enumerate(lens * 2):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gfxgraph.hardware import checks, software
+from gfxgraph.hardware import checks, environment, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_target, override_of
 from gfxgraph.hardware.checks import Finding, Site, State, base, host, settings
@@ -143,6 +143,26 @@ def test_rocm_trees_side_by_side(tmp_path):
         ("/opt/rocm", "6.4.1"),
         ("/opt/rocm-7.2.0", "7.2.0"),
     ]
+
+
+@pytest.mark.parametrize(
+    "folder, path, name, rocm",
+    [
+        ("/opt/runtime/lib", "/nowhere:/opt/runtime/lib", "libamdhip64.so.6.4.60403", (6, 4)),
+        ("/opt/rocm-7.2/lib", "", "libamdhip64.so.7.2.70204-3852a3e", (7, 2)),
+        ("/opt/runtime/lib", "/opt/runtime/lib", "libamdhip64.so.7.15.0", (10, 0)),
+        ("/opt/runtime/lib", "/opt/runtime/lib", "libamdhip64.so.7", ()),
+    ],
+)
+def test_the_version_of_a_runtime_without_torch(tmp_path, monkeypatch, folder, path, name, rocm):
+    """Where neither torch nor a ROCm tree says it, the runtime's own file does, also outside /opt/rocm."""
+    write(tmp_path, f"{folder}/{name}")
+    if "." in name.partition(".so.")[2]:
+        (tmp_path / folder[1:] / "libamdhip64.so.9").symlink_to(name)
+    monkeypatch.setenv("LD_LIBRARY_PATH", path)
+    found = environment._detect(machine(tmp_path), software.Torch("2.13.0+cpu"))
+    assert found.rocm == rocm
+    assert found.hip[:2] == ((7, 15) if rocm == (10, 0) else rocm)
 
 
 @pytest.mark.parametrize(

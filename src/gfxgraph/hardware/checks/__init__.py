@@ -1,14 +1,14 @@
 """Health checks for doctor. Each is a function of a ``Site``; ``ALL`` is the order of the screen.
 
-A check reads files only. It never opens a device, starts a program or imports torch, and it is
-run with a time limit all the same: a read from sysfs can hang on a wedged GPU.
+A check reads files only (compilers.py, which asks Triton, says why it does not). It never opens a device or imports
+torch, and it is run with a time limit all the same: a read from sysfs can hang on a wedged GPU.
 """
 
 from __future__ import annotations
 
-from gfxgraph.hardware.checks import host, settings, software
+from gfxgraph.hardware.checks import compilers, host, settings, software
 from gfxgraph.hardware.checks.base import Check, Finding, Site, State, hung, run, within
 
-ALL: tuple[Check, ...] = (*host.CHECKS, *software.CHECKS, *settings.CHECKS)
+ALL: tuple[Check, ...] = (*host.CHECKS, *software.CHECKS, *compilers.CHECKS, *settings.CHECKS)
 
 __all__ = ["ALL", "Check", "Finding", "Site", "State", "hung", "run", "within"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[F
     """
     found: list[Finding] = []
     for check in checks:
-        found += _limited(check, site, limit_s)
+        own = getattr(sys.modules[check.__module__], "LIMIT_S", limit_s)
+        found += _limited(check, site, max(own, limit_s))
     return found
 
 

@@ -21,8 +21,13 @@ _DTYPES = {
 
 
 class shape:
+    class dynamic_dimension:
+        def __init__(self, min=0, max=0, optimals=()):
+            self.min, self.max, self.optimals = min, max, set(optimals)
+
     def __init__(self, **kwargs):
         self._type = kwargs.get("type", "float")
+        self._dims = list(kwargs.get("dyn_dims", []))
         self._lens = list(kwargs.get("lens", [1]))
 
     def type(self):
@@ -35,6 +40,8 @@ class shape:
         return torch.empty((), dtype=_DTYPES[self._type], device="meta").element_size()
 
     def lens(self):
+        if self._dims:
+            raise RuntimeError("SHAPE: lens() called on a dynamic shape")
         return list(self._lens)
 
     def strides(self):
@@ -47,10 +54,13 @@ class shape:
         return self.elements() * self.type_size()
 
     def dynamic(self):
-        return False
+        return bool(self._dims)
+
+    def dyn_dims(self):
+        return list(self._dims)
 
     def __eq__(self, other):
-        return (self._type, self._lens) == (other._type, other._lens)
+        return (self._type, self._lens, self._dims) == (other._type, other._lens, other._dims)
 
     def __repr__(self):
         return f"{self._type}_type, {{{', '.join(map(str, self._lens))}}}"
@@ -162,7 +172,7 @@ class program:
         for name, wanted in self._parameters.items():
             if name not in params:
                 raise RuntimeError(f"Parameter not found: {name}")
-            if params[name].get_shape() != wanted:
+            if not wanted.dynamic() and params[name].get_shape() != wanted:  # src/program.cpp checks no more either
                 raise RuntimeError(f"Incorrect shape {{{params[name].get_shape()}}} for parameter: {name}")
         with torch.cuda.stream(stream), _disable_current_modes():
             tensors = {name: one._tensor() for name, one in params.items()}

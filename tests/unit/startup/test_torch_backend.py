@@ -1,0 +1,72 @@
+"""What ``import torch`` does with gfxgraph installed beside it: nothing, unless the environment asks.
+
+As an installed wheel would be: a folder with the package and the metadata that name the entry points.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import sys, torch
+bridged = "gfxgraph" in torch.cuda.CUDAGraph.__module__
+print(bridged, sorted(name for name in sys.modules if name.startswith("gfxgraph")))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Runs a program that never imports gfxgraph, in an environment that has it; returns what it printed."""
+    folder = tmp_path / "site"
+    about = folder / "gfxgraph-0.0.dist-info"
+    about.mkdir(parents=True)
+    (folder / "gfxgraph").symlink_to(ROOT / "src" / "gfxgraph")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gfxgraph\nVersion: 0.0\n")
+    points = project["entry-points"]["torch.backends"]
+    (about / "entry_points.txt").write_text("[torch.backends]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
+
+    def run(**asked):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
+        environment = kept | {"PYTHONPATH": str(folder)} | asked
+        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_nothing_happens_unless_asked(installed):
+    """The bridge is off, and of gfxgraph no more was imported than asks the environment."""
+    expected = "False ['gfxgraph', 'gfxgraph.startup', 'gfxgraph.startup.hook']\n"
+    assert installed() == (0, expected, "")
+    code, said, _ = installed(GFXGRAPH="0", GFXGRAPH_SIMULATE="cuda")
+    assert (code, said.split()[0]) == (0, "False")
+
+
+def test_asked_for_it_is_on(installed):
+    """GFXGRAPH=1 is enough, in the simulator as anywhere."""
+    code, said, errors = installed(GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
+    assert (code, said.split()[0]) == (0, "True"), errors
+
+
+def test_where_it_cannot_be_the_process_ends(installed):
+    """As below ``gfxgraph run``: a program that asked must not run without, and look as if it had been."""
+    if torch.version.cuda or torch.version.hip:
+        pytest.skip("this torch is not a CPU build")
+    code, _, errors = installed(GFXGRAPH="1")
+    assert code == 2 and "not_rocm_cpu_torch" in errors
+
+
+def test_torchs_own_switch_is_heard(installed):
+    """TORCH_DEVICE_BACKEND_AUTOLOAD=0 leaves it out with everybody else's."""
+    asked = {"GFXGRAPH": "1", "GFXGRAPH_SIMULATE": "cuda", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    assert installed(**asked)[:2] == (0, "False []\n")

@@ -44,7 +44,7 @@ from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.planned import Route, TooLarge
 from gfxgraph.callables.plans import Sizes
 from gfxgraph.callables.reads import Promised, Reads
-from gfxgraph.callables.signature import NotATree, flatten, tensor_key, zeros_in
+from gfxgraph.callables.signature import NotATree, flatten, foreign_mode, tensor_key, zeros_in
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -129,6 +129,9 @@ class Graphed(Capturing):
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
+            mode = foreign_mode()
+            if mode:
+                raise RunEagerly(f"{mode}, a mode of torch's, is to see each operation")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             assert self._front is not None
@@ -415,7 +418,7 @@ class Graphed(Capturing):
     def _instance(self, entry: Entry, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
         assert entry.first is not None
-        if self._options.mode is not ReplayMode.HOT:
+        if self._options.mode is not ReplayMode.HOT or entry.first.outputs.is_shared:
             return entry.first, True
         chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
         if chosen is None and len(entry.ring) < RING and not entry.ring_failed:

@@ -86,6 +86,8 @@ def look(graph: Any) -> Found:
 def _why_eager(graph: Any) -> str:
     """A call in the graph that may do another thing each time: Dynamo hands it on without looking inside."""
     for node in graph.graph.nodes:
+        if _with_random_numbers(graph, node):
+            return "it checkpoints a part that draws random numbers"
         function = _unseen(node)
         if function is not None and reads_state(function):
             return f"{function.__qualname__}, which Dynamo does not look into, reads more than its arguments"
@@ -96,6 +98,27 @@ def _why_eager(graph: Any) -> str:
     return ""
 
 
+def with_random_states(graph: Any) -> None:
+    """Have checkpointed parts draw the same numbers again in the backward, which Dynamo leaves to a compiler."""
+    found = [node for node in graph.graph.nodes if _with_random_numbers(graph, node)]
+    for node in found:
+        node.target = torch.utils.checkpoint.checkpoint
+    if found:
+        graph.recompile()
+
+
+def _with_random_numbers(graph: Any, node: Any) -> bool:
+    if node.target not in (torch.ops.higher_order.tag_activation_checkpoint, torch.utils.checkpoint.checkpoint):
+        return False
+    part = getattr(graph, node.args[0].target)
+    inner = [each for module in part.modules() if hasattr(module, "graph") for each in module.graph.nodes]
+    return any(_DRAWS.search(str(getattr(each.target, "__name__", each.target))) for each in inner)
+
+
+_DRAWS = re.compile(
+    r"dropout|rand|bernoulli|multinomial|normal_?$|uniform|exponential|cauchy|geometric|poisson|rrelu|gumbel"
+    r"|scaled_dot_product"
+)
 _BY_STORAGE = ("as_strided", torch.as_strided)
 
 

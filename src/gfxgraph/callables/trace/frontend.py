@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.found import BROKEN, Found, look, said
+from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
 from gfxgraph.callables.trace.world import Granted, World
 
 _CONFIG = {
@@ -370,6 +370,7 @@ class Frontend:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
+        with_random_states(graph)
         if _local.found is not None:
             _local.found.append(found)
         piece = self._make_piece(found)

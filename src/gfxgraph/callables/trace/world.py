@@ -330,11 +330,13 @@ _tokens = itertools.count(1)
 def _granted(
     classes: set[type], functions: set[types.FunctionType], code: frozenset[Any]
 ) -> Iterator[tuple[Any, str, Any]]:
-    """What Dynamo takes for granted: functions of classes that it went through, data of classes that code names, and
-    the defaults and the code of every function."""
+    """What Dynamo takes for granted: functions of classes that it went through, data of classes that code names,
+    classes in closures, and the defaults and the code of every function."""
     named = {name for each in code for name in each.co_names}
     called = set(functions)
-    for kind in classes:
+    cells = [cell for each in functions for cell in each.__closure__ or () if _holds_class(cell)]
+    yield from ((cell, "cell_contents", cell.cell_contents) for cell in cells)
+    for kind in {*classes, *(cell.cell_contents for cell in cells)}:
         if kind.__module__.partition(".")[0] in _SETTLED and not issubclass(kind, nn.Module):
             continue
         if _is_programs(kind):
@@ -352,6 +354,13 @@ def _granted(
             continue  # nobody gives a library's function other defaults
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
+
+
+def _holds_class(cell: types.CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, type)
+    except ValueError:  # empty
+        return False
 
 
 def _is_programs(kind: type) -> bool:

@@ -394,6 +394,20 @@ shielded: list[Any] = []
 """Functions that are breaks in code that others compile, and are traced into here."""
 
 
+def shield(method: Any) -> None:
+    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+
+    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    In a trace of ours it is part of what is traced.
+    """
+    shielded.append(method)
+    method._torchdynamo_disable = True
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(method.__code__, skip)
+
+
 @contextlib.contextmanager
 def _unshielded() -> Iterator[None]:
     for each in shielded:

@@ -370,3 +370,12 @@ def test_what_the_function_does_at_another_size_alone_is_not_done_to_find_out(pl
         x = rows(bucket)
         assert torch.equal(g(x), x * 2) and step.total.tolist() == [1.0] * 4, g.explain()
         assert step.said == ([8] if bucket == 8 else []), g.explain()
+
+
+def test_a_function_that_reads_no_row_but_their_number(platform):
+    """A result made of the size alone is never a bucket's, and the reason says so."""
+    g = gfxgraph.graphed(lambda x: torch.ones(x.shape[0], device="cuda"), dynamic={"x": {0: "n"}}, buckets=[4, 8])
+    with torch.no_grad():
+        for n in (3, 5, 2, 7, 4, 3):
+            assert g(torch.ones(n, 4, device="cuda")).shape == (n,)
+    assert "it reads no row of n, only how many there are" in g.explain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
 from gfxgraph.callables.training.training import TrainingStep
@@ -508,3 +509,57 @@ def test_an_argument_that_is_a_result_is_the_callers_own(platform):
             assert not needs or torch.allclose(x.grad, 3 + w.detach().sum(1).expand(3, 4), atol=1e-5)
             w.grad = None
     assert g.stats()["captures"] == 2
+
+
+def test_a_step_that_returns_a_number_of_the_device_is_eager(platform):
+    """A loss read by ``item()`` is this step's, not that of the step which was captured."""
+    model = torch.nn.Linear(4, 4).cuda()
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(4) / 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @gfxgraph.TrainingStep
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    x = torch.ones(2, 4, device="cuda")
+    losses = [step(x) for _ in range(8)]
+    assert all(a > b for a, b in zip(losses, losses[1:])), losses
+    assert step.why_eager == "it returns a number that it reads from the device; return the tensor"
+
+
+def test_gradients_that_are_differentiated_again(platform):
+    """``create_graph=True`` gives gradients with a history; a replay alone would give numbers without one."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).cuda()
+    g, found = gfxgraph.graphed(model), {}
+    for name, f in (("eager", model), ("graphed", g)):
+        for _ in range(4):
+            model.zero_grad()
+            x = torch.arange(8.0, device="cuda").view(2, 4).div(8).requires_grad_()
+            y = f(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (gradient.pow(2).sum() + y.sum()).backward()
+            found[name] = [x.grad, *[p.grad.clone() for p in model.parameters()]]
+    for a, b in zip(found["eager"], found["graphed"]):
+        torch.testing.assert_close(a, b)
+    found = g.stats()
+    assert found["replays"] > 0 and found["eager"]["its gradients are differentiated again"] == 2
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_inside_draws_the_same_numbers_twice(platform, use_reentrant):
+    """What is computed again for the backward is what the forward computed, dropped elements among it."""
+
+    def part(x):
+        return torch.nn.functional.dropout(x, 0.5) * x
+
+    g = gfxgraph.graphed(lambda x: checkpoint(part, x, use_reentrant=use_reentrant))
+    for _ in range(4):
+        x = torch.arange(1.0, 17.0, device="cuda").view(4, 4).requires_grad_()
+        y = g(x)
+        y.sum().backward()
+        assert torch.equal(x.grad * x.detach(), 2 * y.detach())

@@ -17,7 +17,6 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 import weakref
 from collections import Counter
@@ -29,6 +28,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from gfxgraph.callables import engine
+from gfxgraph.callables.advice import advice, folded
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.call import Call, InPieces, RunEagerly, understand
@@ -44,7 +44,7 @@ from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.planned import Route, TooLarge
 from gfxgraph.callables.plans import Sizes
 from gfxgraph.callables.reads import Promised, Reads
-from gfxgraph.callables.signature import NotATree, flatten, tensor_key, zeros_in
+from gfxgraph.callables.signature import NotATree, flatten, foreign_mode, tensor_key, zeros_in
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -57,8 +57,6 @@ MakePiece = Callable[..., Any]
 """Given what Dynamo found and a name: a callable for the FX graph (trace/pieces.py)."""
 NEEDS_GRADIENTS = "its result needs gradients"
 MAX_ROUTES = 4096
-MANY_CONSTANTS = 6
-"""So many values of one constant argument, and ``explain()`` says that it belongs in a tensor."""
 MAX_REBOUND = 4
 """How often a tensor from outside may be another one before it is an input like an argument."""
 MAX_ENTRIES = 1024
@@ -129,6 +127,9 @@ class Graphed(Capturing):
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
+            mode = foreign_mode()
+            if mode:
+                raise RunEagerly(f"{mode}, a mode of torch's, is to see each operation")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             assert self._front is not None
@@ -415,7 +416,7 @@ class Graphed(Capturing):
     def _instance(self, entry: Entry, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
         assert entry.first is not None
-        if self._options.mode is not ReplayMode.HOT:
+        if self._options.mode is not ReplayMode.HOT or entry.first.outputs.is_shared:
             return entry.first, True
         chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
         if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
@@ -548,29 +549,11 @@ class Graphed(Capturing):
             else:
                 how = "not captured yet, for it has not been called again since its warm-up"
             lines.append(f"  {entry.label}: {how}")
-        lines = _folded(lines) + [f"  {advice}" for advice in self._advice()]
+        calls = [key[0] for key in self._worlds] or [key[0] for key in self._routes]
+        lines = folded(lines) + [f"  {each}" for each in advice(self._fn, calls)]
         for region in self._regions():
             lines += [f"  {line}" for line in region.explain().splitlines()]
         return "\n".join([*lines, *self.why().splitlines()[1:]])
-
-    def _advice(self) -> list[str]:
-        """Arguments that are another constant at each call, by name."""
-        calls = [key[0] for key in self._worlds] or [key[0] for key in self._routes]
-        positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
-        try:
-            names = list(inspect.signature(getattr(self._fn, "forward", self._fn)).parameters)
-        except (TypeError, ValueError):
-            names = []
-        found = []
-        for i in range(min((len(each) for each in positional), default=0)):
-            seen = {each[i] for each in positional if _is_number(each[i])}
-            if len(seen) >= MANY_CONSTANTS:
-                name = names[i] if i < len(names) else f"number {i + 1}"
-                found.append(
-                    f"argument {name} was {len(seen)} different numbers, each a graph of its own: "
-                    "pass it as a tensor on the device"
-                )
-        return found
 
     def reset(self) -> None:
         """Drop every capture; the next calls begin anew."""
@@ -608,27 +591,4 @@ class Graphed(Capturing):
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
 
 
-def _is_number(structure: Any) -> bool:
-    return isinstance(structure, tuple) and len(structure) == 2 and structure[0] in (int, float)
-
-
-def _folded(lines: list[str]) -> list[str]:
-    """The lines, equal ones once, with how often."""
-    return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
-
-
-def _shield_from_dynamo(method: Any) -> None:
-    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
-
-    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
-    In a trace of ours it is part of what is traced.
-    """
-    frontend.shielded.append(method)
-    method._torchdynamo_disable = True
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-        frames.set_code_exec_strategy(method.__code__, skip)
-
-
-_shield_from_dynamo(Graphed.__call__)
+frontend.shield(Graphed.__call__)

@@ -74,6 +74,9 @@ class Outputs:
         made = [r.made for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
         """Results share memory with each other, and the caller's are to do so as well."""
+        first: dict[int, int] = {}
+        self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
+        """For each result the first that is the same tensor."""
         self._offsets: dict[int, int] = {}
         # Copied out before anything else runs in the pool: later captures may have the memory.
         for found in self.results:
@@ -160,7 +163,7 @@ class Outputs:
                 copy_all(targets, sources)
             if self.is_shared and own:
                 given = self._sharing(given, sizes)
-        return self.rebuild(given)
+        return self.rebuild([given[i] for i in self._twins])
 
     def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
         """The results again, those that share memory in the graph over one copy of it."""

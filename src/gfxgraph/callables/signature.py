@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _python_dispatch as _dispatch
 from torch.utils import _pytree
+from torch.utils._device import DeviceContext
 
 from gfxgraph.core.constants import NotConstant, constant_key
 
@@ -95,6 +97,8 @@ def _key(value: Any) -> Any:
 def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
     """Context, parts, and how to put parts together again, for trees other than tuple, list and dict."""
     kind = type(value)
+    if kind is torch.Size:
+        return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return None, list(value), lambda parts: kind(*parts)
     node = _pytree.SUPPORTED_NODES.get(kind)
@@ -142,7 +146,29 @@ def mode_key() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         matmul_precision(),
+        function_modes(),
     )
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The modes through which torch's functions go: a default device is one."""
+    n = _n_function_modes()
+    return tuple(_mode_key(torch._C._get_function_stack_at(i)) for i in range(n)) if n else ()
+
+
+_n_function_modes = torch._C._len_torch_function_stack
+
+
+def _mode_key(mode: Any) -> Any:
+    return mode.device if isinstance(mode, DeviceContext) else mode
+
+
+def foreign_mode() -> str:
+    """A mode that looks at each operation: a replay would show it none. "" where there is none."""
+    modes = [torch._C._get_function_stack_at(i) for i in range(_n_function_modes())]
+    modes += [_dispatch._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+    names = [type(mode) for mode in modes if not isinstance(mode, DeviceContext)]
+    return next((kind.__qualname__ for kind in names if kind.__module__.partition(".")[0] != "gfxgraph"), "")
 
 
 def matmul_precision() -> str:

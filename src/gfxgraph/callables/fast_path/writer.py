@@ -22,6 +22,7 @@ from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joine
 from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import Result
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
+from gfxgraph.callables.signature import function_modes
 from gfxgraph.capture.graph import launch_of
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import ReplayError
@@ -127,6 +128,7 @@ class Writer:
             self.names["inference"] = torch.is_inference_mode_enabled
             is_on = torch.is_inference_mode_enabled()
             self.line(f"if not settings() or inference() is not {is_on}: return MISS")
+        self._modes()
         self.line("stream = raw_stream(device)")
         # The default stream, 0, is never captured.
         self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
@@ -153,6 +155,16 @@ class Writer:
             for i in range(self.n_taken):
                 self.line(f"    if t{i}.untyped_storage().data_ptr() in homes: return MISS")
             self.line("    clear[0] = places")
+
+    def _modes(self) -> None:
+        """No mode looks at operations, and torch's functions go through the same ones: a default device is one."""
+        n = torch._C._len_torch_function_stack()
+        self.names["n_seeing"] = torch._C._len_torch_dispatch_stack
+        self.names["n_function"] = torch._C._len_torch_function_stack
+        self.line(f"if n_seeing() or n_function() != {n}: return MISS")
+        if n:
+            self.names |= {"function_modes": function_modes, "modes": function_modes()}
+            self.line("if function_modes() != modes: return MISS")
 
     # -- arguments ------------------------------------------------------------------------------------
 

@@ -124,6 +124,9 @@ class Judge:
         """
         found = verdicts.first
         padded = [name for name, n in actual.items() if bucket[name] != n]
+        unread = next((name for name in padded if name not in found.dims), None)
+        if unread is not None:
+            return Refusal(f"it reads no row of {unread}, only how many there are; pass their number as a tensor")
         needs = max((found[name].padding for name in padded), default=Padding.ANY)
         pads = [
             self._pad_of(name) if set(padded) & set(dims.get(i, {}).values()) else None

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import types
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+
+from gfxgraph.callables.trace.watch import reads_state
 
 BROKEN = "Python runs between its graphs"
 
@@ -22,6 +27,8 @@ class Found:
     """Of every function that was traced on the way."""
     stores: list[tuple[str, str, Any]] = field(default_factory=list)
     """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
+    why_eager: str = ""
+    """Why not even a capture of the graph would do what the graph does."""
 
 
 def is_outside(source: str) -> bool:
@@ -51,6 +58,7 @@ def look(graph: Any) -> Found:
             argument = node.meta.get("grapharg")
             sources.append(_name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
+    found.why_eager = _why_eager(graph)
     reason = output.compile_subgraph_reason
     if reason is None or reason.graph_break:
         found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
@@ -73,6 +81,57 @@ def look(graph: Any) -> Found:
     if effects.tensor_hooks or effects.save_for_backward:
         found.why_not_whole = "it registers hooks on tensors"
     return found
+
+
+def _why_eager(graph: Any) -> str:
+    """A call in the graph that may do another thing each time: Dynamo hands it on without looking inside."""
+    for node in graph.graph.nodes:
+        if _with_random_numbers(graph, node):
+            return "it checkpoints a part that draws random numbers"
+        function = _unseen(node)
+        if function is not None and reads_state(function):
+            return f"{function.__qualname__}, which Dynamo does not look into, reads more than its arguments"
+        if "flat_apply" in getattr(node.target, "__name__", ""):
+            return "it calls a function marked for nonstrict_trace, which Dynamo does not look into"
+        if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
+            return "it reads an argument's memory by as_strided, from where that begins"
+    return ""
+
+
+def with_random_states(graph: Any) -> None:
+    """Have checkpointed parts draw the same numbers again in the backward, which Dynamo leaves to a compiler."""
+    found = [node for node in graph.graph.nodes if _with_random_numbers(graph, node)]
+    for node in found:
+        node.target = torch.utils.checkpoint.checkpoint
+    if found:
+        graph.recompile()
+
+
+def _with_random_numbers(graph: Any, node: Any) -> bool:
+    if node.target not in (torch.ops.higher_order.tag_activation_checkpoint, torch.utils.checkpoint.checkpoint):
+        return False
+    part = getattr(graph, node.args[0].target)
+    inner = [each for module in part.modules() if hasattr(module, "graph") for each in module.graph.nodes]
+    return any(_DRAWS.search(str(getattr(each.target, "__name__", each.target))) for each in inner)
+
+
+_DRAWS = re.compile(
+    r"dropout|rand|bernoulli|multinomial|normal_?$|uniform|exponential|cauchy|geometric|poisson|rrelu|gumbel"
+    r"|scaled_dot_product"
+)
+_BY_STORAGE = ("as_strided", torch.as_strided)
+
+
+def _unseen(node: Any) -> Any:
+    """The Python function that a node calls whole, if it is one of the program's."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        packet = target if isinstance(target, torch._ops.OpOverloadPacket) else target._overloadpacket
+        known = torch._library.custom_ops.OPDEFS.get(packet._qualified_op_name)
+        return None if known is None else known._init_fn
+    if node.op == "call_function" and isinstance(target, types.FunctionType):
+        return None if target.__module__.partition(".")[0] == "torch" else target
+    return None
 
 
 def _name_of(source: Any) -> str:

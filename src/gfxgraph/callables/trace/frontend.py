@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.found import BROKEN, Found, look, said
-from gfxgraph.callables.trace.world import Granted, World, keeps_results
+from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
+from gfxgraph.callables.trace.world import Granted, World
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -42,6 +42,7 @@ _CONFIG = {
     "inline_torch_dispatch_torch_compile": False,  # modes of ours may watch; those of others make the call eager
     "skip_no_tensor_aliasing_guards_on_parameters": False,
     "allow_empty_graphs": True,  # a function that does nothing has guards, too, for when it does something
+    "use_numpy_random_stream": True,  # numbers of NumPy's, not of torch's, come from a break
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
@@ -158,8 +159,7 @@ class Frontend:
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         self._inside.note(guarded.guard_manager, scope, frozenset(code))
-        if self._inside.kept:
-            self.keeps = self.keeps or keeps_results(self._inside.kept)
+        self.keeps = self.keeps or self._inside.why_eager
 
     # -- the ways of a call ---------------------------------------------------------------------------
 
@@ -348,6 +348,7 @@ class Frontend:
         given = self._given(args, kwargs)
         world = World(guards, names, given, sources, [code for each in found for code in each.code])
         world.found = whole
+        world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
             reasons += [each.why_not_whole for each in found if each.why_not_whole]
@@ -369,6 +370,7 @@ class Frontend:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
+        with_random_states(graph)
         if _local.found is not None:
             _local.found.append(found)
         piece = self._make_piece(found)
@@ -390,6 +392,20 @@ def _backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
 
 shielded: list[Any] = []
 """Functions that are breaks in code that others compile, and are traced into here."""
+
+
+def shield(method: Any) -> None:
+    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+
+    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
+    In a trace of ours it is part of what is traced.
+    """
+    shielded.append(method)
+    method._torchdynamo_disable = True
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(method.__code__, skip)
 
 
 @contextlib.contextmanager

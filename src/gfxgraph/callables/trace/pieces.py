@@ -43,6 +43,8 @@ class Piece:
             alignment=1,
             name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",
         )
+        if found.why_eager:
+            self.region.stay_eager(found.why_eager)
         self._with_gradients: dict[Any, Gradients] = {}
         self._max_graphs = max_graphs
         self._has_run = False

@@ -14,6 +14,7 @@ import functools
 import gc
 import inspect
 import operator
+import random
 import re
 import sys
 import types
@@ -65,13 +66,15 @@ class Watch:
         self.words: list[int] = []
         """Addresses of words in what is held."""
         self.held: list[Any] = []
+        self.mappings: list[dict[Any, Any]] = []
+        """Dicts that were read, but for those of objects."""
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class may be set, and their classes."""
         self.inside = ""
         self.unwatched = ""
         """What no watch is known for, the first of it."""
-        self.kept = ""
-        """A function whose results ``functools.lru_cache`` keeps, though they depend on more than its arguments."""
+        self.why_eager = ""
+        """What Dynamo reads without a guard, and nothing here can watch."""
         self.classes: set[type] = set()
         """Of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
@@ -201,8 +204,15 @@ class Watch:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
-        if isinstance(value, functools._lru_cache_wrapper) and _reads_state(value.__wrapped__):
-            self.kept = self.kept or value.__qualname__
+        if isinstance(value, functools._lru_cache_wrapper) and reads_state(value.__wrapped__):
+            # Dynamo traces what is below, and would see changes that the program does not.
+            kept = f"{value.__qualname__} keeps results by functools.lru_cache that depend on what may change"
+            self.why_eager = self.why_eager or kept
+        if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
+            view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
+            self.why_eager = self.why_eager or view
+        if isinstance(value, random.Random):
+            self.why_eager = self.why_eager or "it draws from a random.Random object"
         if isinstance(value, types.MethodType):
             self.classes.add(type(value.__self__))
             if isinstance(value.__func__, types.FunctionType):
@@ -216,6 +226,7 @@ class Watch:
         self.classes.add(type(value))
         if isinstance(value, dict):
             self.watch(value, None)
+            self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
             own = self._told(value)  # the user's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):
@@ -240,8 +251,8 @@ class Watch:
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
 
     def of_class(self, owner: type, name: str) -> None:
-        """Watch what instances of a class find under a name: in the dicts of all its bases."""
-        for base in owner.__mro__:
+        """Watch what a class and its instances find under a name: in all its bases, and in its own class's."""
+        for base in (*owner.__mro__, *type.mro(type(owner))):
             if base.__module__ != "builtins":
                 self.watch(_dict_of(base), (name,))
 
@@ -469,7 +480,7 @@ def _literal_item(source: str) -> Any:
     return _literal(found.group(1)) if found else None
 
 
-def _reads_state(function: Any) -> bool:
+def reads_state(function: Any) -> bool:
     """Whether a program's own function may read more than its arguments and other functions."""
     code = getattr(function, "__code__", None)
     if code is None or PACKAGES.search(code.co_filename):

@@ -24,8 +24,12 @@ Source: measured (Dynamo's tree: 158 us on CPython 3.12 and torch 2.11, 454 us o
 
 from __future__ import annotations
 
+import abc
+import dis
+import functools
 import inspect
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,41 +46,77 @@ MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 
 
-def keeps_results(name: str) -> str:
-    """Why calls that go through this function are eager."""
-    return f"{name} keeps results by functools.lru_cache that depend on what may change"
-
-
 class Granted:
     """What Dynamo takes for granted in the frames of Dynamo's code, at any depth: it guards none of it."""
 
     def __init__(self) -> None:
         self._owned: list[tuple[Any, str, Any]] = []
+        """Functions and data of classes, defaults and code of functions: owner, name, value."""
         self._kinds: list[tuple[Any, type]] = []
+        """Objects whose class may be set, and their classes."""
+        self._keys: list[tuple[dict[Any, Any], list[Any]]] = []
+        """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches."""
         self._hooks: list[tuple[Any, ...]] | None = None
+        """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
+        self._registered: Any = None
+        """Stands for what has been registered with abstract classes, where the program asks for classes."""
         self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
-        self.kept = ""
-        """A function whose results ``functools.lru_cache`` keeps, if there is one."""
+        """The process's and as it was, where a variable was looked up: Dynamo guards none that is not there."""
+        self.why_eager = ""
+        """What was read without a guard, and cannot be watched either."""
 
     def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
         """One more frame has been traced."""
         watch = Watch({**guards.closure_vars, **scope}, {}, code)
         watch.walk_inside(guards.root)
+        self.take(watch, code)
+
+    def take(self, watch: Watch, code: frozenset[Any]) -> None:
+        """What a walk has met is granted as it is now."""
+        own = [each for each in code if not PACKAGES.search(each.co_filename)]
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
-        self.kept = self.kept or watch.kept
+        self.why_eager = self.why_eager or watch.why_eager
+        if any(_catches(each) for each in own):
+            self._keys += [(each, list(each)) for each in watch.mappings]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
+        if any(_ASKS_FOR_CLASSES.intersection(each.co_names) for each in own):
+            self._registered = abc.get_cache_token()
         held = environment_of(code)
         if held is not None and self._environment is None:
             self._environment = held, dict(held)
+
+    def have_watched(self, watch: Watch) -> None:
+        """Have it asked again when some of it may have changed.
+
+        Raises:
+            Unwatchable: no watch is known for it.
+        """
+        if self._hooks is not None:
+            for hooks in _FOR_ALL:
+                watch.watch(hooks, None)
+        if self._environment is not None:
+            watch.watch(self._environment[0], None)
+        if self._registered is not None:
+            watch.names |= {"registered": abc.get_cache_token, "registered_then": self._registered}
+            watch.lines.append("if registered() != registered_then: return False")
+        for owner, name, value in self._owned:
+            if isinstance(owner, type) and name != "__mro__":
+                watch.of_class(owner, name)
+            else:
+                watch.attribute(owner, name, value)
+            if isinstance(value, list | dict):
+                watch.content(value)
 
     def is_stale(self) -> bool:
         """True where any of it is other than it was."""
         return (
             any(_held(owner, name) is not value for owner, name, value in self._owned)
             or any(type(owner) is not kind for owner, kind in self._kinds)
+            or any(list(each) != keys for each, keys in self._keys)
             or (self._hooks is not None and self._hooks != _hooks_for_all())
+            or (self._registered is not None and self._registered != abc.get_cache_token())
             or (self._environment is not None and self._environment[0] != self._environment[1])
         )
 
@@ -125,14 +165,7 @@ class World:
         self.stores: list[tuple[Any, str, Any]] = []
         """Attributes that each call sets to the same constant: object, name, value."""
         self.code: frozenset[Any] = frozenset(code)
-        self.granted: list[tuple[type, str, Any]] = []
-        """What Dynamo takes for granted: class, name of an attribute, its value."""
-        self._hooks: list[tuple[Any, ...]] | None = None
-        """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
-        self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
-        """The process's and as it was, where a variable was looked up: Dynamo guards none that is not there."""
-        self._kinds: list[tuple[Any, type]] = []
-        """Likewise: an object, and its class."""
+        self._granted = Granted()
         self._find_tensors(given)
         self.rearm(given)
 
@@ -151,13 +184,7 @@ class World:
 
     def is_stale(self) -> bool:
         """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
-        if self._hooks is not None and self._hooks != _hooks_for_all():
-            return True
-        if self._environment is not None and self._environment[0] != self._environment[1]:
-            return True
-        if any(type(owner) is not kind for owner, kind in self._kinds):
-            return True
-        return any(_held(owner, name) is not value for owner, name, value in self.granted)
+        return self._granted.is_stale()
 
     def has_moved(self, given: Mapping[str, Any]) -> bool:
         """True where a tensor from outside is another one or lies elsewhere, or a number is another one."""
@@ -227,26 +254,14 @@ class World:
         except Unwatchable as what:
             self.unwatched = str(what)
         self.unwatched = watch.unwatched or self.unwatched
-        self.reads_inside_arguments, self._kinds = watch.inside, watch.kinds
-        if watch.kept:  # Dynamo traces what is below, and would see changes that the program does not
-            self.why_eager = keeps_results(watch.kept)
-        self.granted = [*_granted(watch.classes, watch.functions, self.code)]
-        if any(issubclass(kind, nn.Module) for kind in watch.classes):
-            self._hooks = _hooks_for_all()
-            for hooks in _FOR_ALL:
-                watch.watch(hooks, None)
-        environment = environment_of(self.code)
-        if environment is not None:
-            self._environment = environment, dict(environment)
-            watch.watch(environment, None)
+        self.reads_inside_arguments = watch.inside
+        self._granted = Granted()
+        self._granted.take(watch, self.code)
+        self.why_eager = self.why_eager or self._granted.why_eager
         try:
-            for owner, name, value in (*self.granted, *self.stores):
-                if isinstance(owner, type):
-                    watch.of_class(owner, name)
-                else:
-                    watch.attribute(owner, name, value)
-                if isinstance(value, list | dict):
-                    watch.content(value)
+            self._granted.have_watched(watch)
+            for owner, name, value in self.stores:
+                watch.attribute(owner, name, value)
         except Unwatchable as what:
             self.unwatched = str(what)
         kept = None
@@ -315,14 +330,18 @@ _tokens = itertools.count(1)
 def _granted(
     classes: set[type], functions: set[types.FunctionType], code: frozenset[Any]
 ) -> Iterator[tuple[Any, str, Any]]:
-    """What Dynamo takes for granted: functions of classes that it went through, data of classes that code names, and
-    the defaults and the code of every function."""
+    """What Dynamo takes for granted: functions of classes that it went through, data of classes that code names,
+    classes in closures, and the defaults and the code of every function."""
     named = {name for each in code for name in each.co_names}
     called = set(functions)
-    for kind in classes:
+    cells = [cell for each in functions for cell in each.__closure__ or () if _holds_class(cell)]
+    yield from ((cell, "cell_contents", cell.cell_contents) for cell in cells)
+    for kind in {*classes, *(cell.cell_contents for cell in cells)}:
         if kind.__module__.partition(".")[0] in _SETTLED and not issubclass(kind, nn.Module):
             continue
-        for name in {name for base in kind.__mro__ for name in vars(base)}:
+        if _is_programs(kind):
+            yield kind, "__mro__", kind.__mro__
+        for name in {name for base in (*kind.__mro__, *type.mro(type(kind))[:-2]) for name in vars(base)}:
             value = inspect.getattr_static(kind, name, None)
             if isinstance(value, types.FunctionType):
                 if value.__code__ in code:
@@ -337,10 +356,32 @@ def _granted(
             yield function, name, getattr(function, name)
 
 
+def _holds_class(cell: types.CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, type)
+    except ValueError:  # empty
+        return False
+
+
+def _is_programs(kind: type) -> bool:
+    """True for a class of the program's, not of a package's."""
+    where = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return kind.__module__ not in sys.builtin_module_names and not PACKAGES.search(where)
+
+
+@functools.cache
+def _catches(code: types.CodeType) -> bool:
+    """Whether the code has an ``except`` of its own."""
+    return any(step.opname == "CHECK_EXC_MATCH" for step in dis.get_instructions(code))
+
+
 def _held(owner: Any, name: str) -> Any:
+    if name == "__mro__":
+        return owner.__mro__
     return inspect.getattr_static(owner, name, None) if isinstance(owner, type) else getattr(owner, name, None)
 
 
+_ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.call import RunEagerly
@@ -173,6 +172,32 @@ class Gradients:
             self._backward.replay()
             return [grad.clone() if grad is not None else None for grad in self.grads]
 
+    def run_differentiable(self, given: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
+        """Gradients that can be differentiated again, by the function itself: a graph gives numbers only.
+
+        Raises:
+            RuntimeError: the function draws random numbers or writes, and a second run would do so again.
+        """
+        if self._is_random or writes_of(self._forward):
+            raise RuntimeError(
+                "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
+                " call the function itself where create_graph=True is wanted"
+            )
+        self.eager["its gradients are differentiated again"] += 1
+        inputs = list(self._inputs)
+        for i, each in zip(self._at, given):
+            inputs[i] = each
+        results: list[Tensor] = []
+        flatten(self.fn(*inputs), results)
+        made = [t for t, i in zip(results, self._itself) if i is None]
+        ends = [(t, grad) for t, grad, needs in zip(made, grads, self._needs) if needs]
+        wanted = [t for t, static in zip(given, self.statics) if static.requires_grad]
+        return list(
+            torch.autograd.grad(
+                [t for t, _ in ends], wanted, [grad for _, grad in ends], create_graph=True, allow_unused=True
+            )
+        )
+
     def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
         """Have what the forward saved in place again, as it was for these inputs."""
         now = [generator.get_state() for generator in self._generators] if states else []
@@ -204,8 +229,10 @@ class _Replay(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         owner: Gradients = ctx.owner
-        found = iter(owner.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
+        if torch.is_grad_enabled():  # create_graph=True
+            found = iter(owner.run_differentiable(ctx.saved_tensors, grads))
+        else:
+            found = iter(owner.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
         return None, *[next(found) if t.requires_grad else None for t in owner.statics]

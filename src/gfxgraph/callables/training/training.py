@@ -287,7 +287,7 @@ class TrainingStep:
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
-            problem = _SETS_NUMBERS if self._sets_numbers(graph) else ""
+            problem = _SETS_NUMBERS if self._sets_numbers(graph) else _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self.why_eager if after is None else f"its capture changes {now.differs(after)}"
@@ -385,6 +385,15 @@ def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs:
             # A step counter on the host would be a torch refusal already (capturable=False).
             tensor.copy_(torch.where(skip, old, tensor))
     return result
+
+
+def _why_no_result(graph: Any, made: Any) -> str:
+    """Why a replay would not give the step's result: a number that was read from the device stays what it was."""
+    program = getattr(graph, "_program", None)
+    is_read = program is None or not program.is_plain
+    if is_read and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
+        return "it returns a number that it reads from the device; return the tensor"
+    return ""
 
 
 def _not_constant(tree: Any) -> str:

@@ -1,0 +1,232 @@
+"""What Dynamo reads and does not guard, or hands on without looking inside: the answers are eager's all the same."""
+
+from __future__ import annotations
+
+import abc
+import random
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gfxgraph
+
+STATE = {"k": 2.0}
+
+
+def X() -> torch.Tensor:
+    return torch.arange(8.0, device="cuda").view(2, 4)
+
+
+@torch.library.custom_op("gfxgraph_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * STATE["k"]
+
+
+@scaled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("gfxgraph_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.mul(x, 2)
+
+
+@doubled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class _Meta(type):
+    k = 2.0
+
+
+class _One:
+    def scale(self, x: Any) -> Any:
+        return x * 2
+
+
+class _Two:
+    def scale(self, x: Any) -> Any:
+        return x * 3
+
+
+def _missing_key() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    table: dict[str, float] = {}
+
+    def f(x: Any) -> Any:
+        try:
+            return x * table["k"]
+        except KeyError:
+            return x + 1
+
+    return f, lambda: table.update(k=5.0)
+
+
+def _metaclass() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    meta = type("Meta", (_Meta,), {})
+    kind: Any = meta("Kind", (), {})
+    return lambda x: x * kind.k, lambda: setattr(meta, "k", 5.0)
+
+
+def _bases() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    kind: Any = type("Kind", (type("Base", (_One,), {}),), {})
+    held = kind()
+    return lambda x: held.scale(x), lambda: setattr(kind, "__bases__", (type("Base", (_Two,), {}),))
+
+
+def _registered() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    kind: Any = abc.ABCMeta("Abstract", (), {})
+    held = _One()
+    return lambda x: x * 2 if isinstance(held, kind) else x * 3, lambda: kind.register(_One)
+
+
+def _view_of_dict() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    table = {"k": 2.0}
+    view = types.MappingProxyType(table)
+    return lambda x: x * view["k"], lambda: table.update(k=5.0)
+
+
+def _custom_operation() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    STATE["k"] = 2.0
+    return lambda x: torch.ops.gfxgraph_tests.scaled(x), lambda: STATE.update(k=5.0)
+
+
+def _allowed_in_graph() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    state = types.SimpleNamespace(k=2.0)
+
+    @torch.compiler.allow_in_graph
+    def helper(x: Any) -> Any:
+        return x * state.k
+
+    return lambda x: helper(x) + 1, lambda: setattr(state, "k", 5.0)
+
+
+def _nonstrict() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    state = types.SimpleNamespace(k=2.0)
+    helper = torch._dynamo.nonstrict_trace(lambda x: x * state.k)
+    return lambda x: helper(x) + 1, lambda: setattr(state, "k", 5.0)
+
+
+CHANGES = [
+    _missing_key, _metaclass, _bases, _registered, _view_of_dict, _custom_operation, _allowed_in_graph, _nonstrict,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", CHANGES)
+def test_a_change_that_no_guard_sees(platform, make):
+    f, change = make()
+    g, x = gfxgraph.graphed(f), X()
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(g(x), f(x))
+        change()
+        for _ in range(3):
+            assert torch.equal(g(x), f(x)), g.explain()
+
+
+def test_a_custom_operation_that_reads_its_arguments_is_graphed(platform):
+    g, x = gfxgraph.graphed(lambda x: torch.ops.gfxgraph_tests.doubled(x) + 1), X()
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(g(x), x * 2 + 1)
+    assert g.stats()["replays"] == 2, g.explain()
+
+
+def _draws() -> Iterator[Callable[..., Any]]:
+    yield lambda x: x + torch.from_numpy(np.random.randn(4).astype("f4")).cuda()  # noqa: NPY002
+    own = random.Random(5)  # noqa: S311
+    yield lambda x: x * own.random()
+
+
+@pytest.mark.parametrize("at", range(2))
+def test_random_numbers_of_the_host_are_those_of_eager(platform, at):
+    """NumPy's come from NumPy, and those of an object of one's own from that object."""
+    got, want = [], []
+    for found, wrap in ((got, gfxgraph.graphed), (want, lambda f: f)):
+        f = wrap(list(_draws())[at])
+        np.random.seed(3)  # noqa: NPY002
+        with torch.no_grad():
+            found += [f(X()) for _ in range(4)]
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
+
+
+class _Doubling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.relu else found
+
+
+class _Seeing(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_see_every_operation(platform):
+    """Where a mode is to see each operation there are no replays, and where none is there are."""
+    f = lambda x: torch.relu(x) + 1  # noqa: E731
+    g, x, seeing = gfxgraph.graphed(f), X(), _Seeing()
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(g(x), f(x))
+        before = g.stats()["replays"]
+        with _Doubling():
+            assert torch.equal(g(x), f(x))
+        with seeing:
+            g(x)
+        assert g.stats()["replays"] == before and "aten.relu.default" in seeing.seen
+        assert torch.equal(g(x), f(x))
+    assert g.stats()["replays"] == before + 1
+    assert "_Seeing, a mode of torch's, is to see each operation" in g.explain()
+
+
+def test_a_default_device_has_replays_of_its_own(platform):
+    g, x = gfxgraph.graphed(lambda x: x + torch.ones(4).to(x.device)), X()
+    with torch.no_grad():
+        for device in (None, "cuda", None, "cuda"):
+            torch.set_default_device(device)
+            try:
+                for _ in range(3):
+                    assert torch.equal(g(x), x + 1)
+            finally:
+                torch.set_default_device(None)
+    assert g.stats()["replays"] == 10, g.explain()
+
+
+@pytest.mark.parametrize("mode", ["standard", "hot"])
+def test_results_that_share_memory_do_so_in_every_mode(platform, mode):
+    """A row and a transposed view of a result are parts of it, and one result given twice is one tensor."""
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y, y[0], y.t(), y, y.shape
+
+    g, x, kept = gfxgraph.graphed(f, mode=mode), X(), []
+    with torch.no_grad():
+        for _ in range(5):
+            found = g(x)
+            kept.append(found)
+            assert found[0] is found[3] and type(found[4]) is torch.Size
+            found[0].add_(1)
+            assert torch.equal(found[1], x[0] * 2 + 1) and torch.equal(found[2], (x * 2 + 1).t())
+    assert all(torch.equal(each[0], x * 2 + 1) for each in kept) and g.stats()["replays"] >= 3
+
+
+def test_memory_read_from_where_it_begins(platform):
+    """``as_strided`` counts from the beginning of the memory, which a copy of an argument does not have."""
+    f = lambda x: torch.as_strided(x, (2,), (1,), 0) * 1  # noqa: E731
+    g, x = gfxgraph.graphed(f), X()
+    with torch.no_grad():
+        for i in (0, 1, 0, 1):
+            assert torch.equal(g(x[i : i + 1]), f(x[i : i + 1]))

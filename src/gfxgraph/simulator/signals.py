@@ -1,7 +1,7 @@
-"""Signals that land while the simulator works are handled when it has returned, as those that land in torch's C++ are.
+"""Signals that land while the simulator works are handled when it has returned, as with torch's C++.
 
-Problem: Python runs a signal's handler between any two of its instructions. torch's allocator is C++ and is never left
-half-way; the simulator's is Python, and a KeyboardInterrupt inside it left blocks that belonged to nobody. Idea:
+Problem: Python runs a signal's handler between any two of its instructions. torch's allocator is C++ and is never
+left half-way; the simulator's is Python, and a KeyboardInterrupt inside it left blocks that belonged to nobody. Idea:
 handlers look where they struck. Inside the simulator they trace the frame that called it, and are run there at its
 next instruction.
 

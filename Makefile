@@ -15,11 +15,12 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-gpu test-engines test-emulator bench docs release hooks clean
+.PHONY: help venv demo check test test-fast test-gpu test-engines test-emulator bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
+	@echo "make test-fast             the unit tests that start no other process: half a minute on two cores"
 	@echo "make check                 ruff and its format, strict mypy, import rules, slow expressions"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
@@ -28,7 +29,7 @@ help:
 	@echo "make docs                  build the documentation's site, check every link"
 	@echo "make release VERSION=2.0.0 changelog, both packages built and tested, commit and tag; publishes nothing"
 	@echo "make venv   [TORCH_INDEX_URL=...] [PYTHON=...]   only set up"
-	@echo "make hooks                 run 'make check' before every commit"
+	@echo "make hooks                 run 'make check' and 'make test-fast' before every commit"
 	@echo "make clean                 remove what make made"
 
 venv: $(VENV)/.ready
@@ -56,9 +57,14 @@ check: $(VENV)/.ready-dev
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
 # The native tests' libraries are built first, so that no test's time limit counts a compiler's time.
+# Each process begins with a stretch of whole files (worksteal), whose fixtures are then made once.
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.native_builds
-	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
+	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
+
+# Which tests those are is a rule, in tests/fast.py.
+test-fast: $(VENV)/.ready-dev
+	@$(BIN)/python -m pytest -p tests.progress -p tests.fast -n $(JOBS) --dist worksteal tests/unit $(ARGS)
 
 test-gpu:
 	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu $(ARGS)
@@ -93,7 +99,7 @@ release: $(VENV)/.ready-dev
 
 hooks:
 	@install -m 755 tools/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"
-	@echo "hooks: 'make check' now runs before every commit; git commit --no-verify leaves it out"
+	@echo "hooks: 'make check test-fast' now runs before every commit; git commit --no-verify leaves it out"
 
 clean:
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -79,6 +79,20 @@ _EXPORTS: dict[str, str] = {
     "should_convert": "gfxgraph.hardware.wave:should_convert",
     "plan_wave": "gfxgraph.hardware.wave:plan",
     "WavePlan": "gfxgraph.hardware.wave:WavePlan",
+    "is_illegal_access": "gfxgraph.guard.localize:is_illegal_access",
+    "apply_deep_guard_env": "gfxgraph.compat.guard:apply_deep_guard_env",
+    "Diagnosis": "gfxgraph.compat.diagnosis:Diagnosis",
+    "diag_lang": "gfxgraph.compat.diagnosis:diag_lang",
+    "detect_wave64": "gfxgraph.compat.waves:detect_wave64",
+    "plan_software_wave": "gfxgraph.compat.waves:plan_software_wave",
+    "wave_mode": "gfxgraph.compat.waves:wave_mode",
+    "require_rocm_torch": "gfxgraph.compat.devices:require_rocm_torch",
+    "RocmTorchError": "gfxgraph.compat.devices:RocmTorchError",
+    "detect_accelerators": "gfxgraph.compat.devices:detect_accelerators",
+    "detect_engines": "gfxgraph.compat.devices:detect_engines",
+    "MIGraphXBackend": "gfxgraph.compat.engines:MIGraphXBackend",
+    "hipgraph_interposer_status": "gfxgraph.compat.engines:hipgraph_interposer_status",
+    "cross_engine_support": "gfxgraph.compat.engines:cross_engine_support",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -16,6 +16,19 @@ from gfxgraph.callables.older import CUDAGraphWrapper as CUDAGraphWrapper
 from gfxgraph.callables.older import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.callables.training.training import TrainingStep as TrainingStep
 from gfxgraph.callables.training.training import make_graphed_callables as make_graphed_callables
+from gfxgraph.compat.devices import RocmTorchError as RocmTorchError
+from gfxgraph.compat.devices import detect_accelerators as detect_accelerators
+from gfxgraph.compat.devices import detect_engines as detect_engines
+from gfxgraph.compat.devices import require_rocm_torch as require_rocm_torch
+from gfxgraph.compat.diagnosis import Diagnosis as Diagnosis
+from gfxgraph.compat.diagnosis import diag_lang as diag_lang
+from gfxgraph.compat.engines import MIGraphXBackend as MIGraphXBackend
+from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
+from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
+from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
+from gfxgraph.compat.waves import detect_wave64 as detect_wave64
+from gfxgraph.compat.waves import plan_software_wave as plan_software_wave
+from gfxgraph.compat.waves import wave_mode as wave_mode
 from gfxgraph.errors import ActivationError as ActivationError
 from gfxgraph.errors import ArgumentError as ArgumentError
 from gfxgraph.errors import CaptureError as CaptureError
@@ -32,6 +45,7 @@ from gfxgraph.guard.layout import make_capture_safe as make_capture_safe
 from gfxgraph.guard.layout import make_safe as make_safe
 from gfxgraph.guard.layout import validate_layout as validate_layout
 from gfxgraph.guard.level import guard_level as guard_level
+from gfxgraph.guard.localize import is_illegal_access as is_illegal_access
 from gfxgraph.guard.localize import localize_fault as localize_fault
 from gfxgraph.guard.redzones import RedZone as RedZone
 from gfxgraph.hardware.advice import diagnose as diagnose

@@ -135,6 +135,15 @@ def state() -> State:
     return State(True, library=place)
 
 
+def call_older(name: str) -> int:
+    """Call one of 1.1.0's ``hgb_*`` functions that take nothing; its status, -1 where there is no library."""
+    try:
+        library, _ = open_library()
+    except GfxGraphError:
+        return -1
+    return int(getattr(library, name)() or 0)
+
+
 def symbol_report() -> SymbolReport:
     """Return what libcudagraph_compat makes of each graph function of libcudart.
 

@@ -137,17 +137,22 @@ _FALSE = frozenset({"0", "off", "false", "no"})
 _ACTIVATION = {"normal": Activation.ON, "debug": Activation.DEBUG, "validate": Activation.VALIDATE}
 _ACTIVATION |= {word: Activation.ON for word in _TRUE} | {word: Activation.OFF for word in _FALSE}
 
-_GUARD = {word: GuardTier.OFF for word in _FALSE} | {
+_GUARD = {word: GuardTier.OFF for word in (*_FALSE, "none")} | {
     "1": GuardTier.SAFE,
     "tier1": GuardTier.SAFE,
     "safe": GuardTier.SAFE,
+    "capture": GuardTier.SAFE,
     "2": GuardTier.LOCALIZE,
     "tier2": GuardTier.LOCALIZE,
     "localize": GuardTier.LOCALIZE,
     "3": GuardTier.DEEP,
     "tier3": GuardTier.DEEP,
     "deep": GuardTier.DEEP,
+    "all": GuardTier.DEEP,
 }
+
+_WAVE = {mode.value: mode for mode in WaveMode} | {word: WaveMode.OFF for word in (*_FALSE, "none")}
+_WAVE |= {"1": WaveMode.DETECT, "warn": WaveMode.DETECT, "2": WaveMode.AUTO, "convert": WaveMode.AUTO}
 
 # The words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
 _MIGRAPHX = {word: True for word in ("1", "enable", "enabled", "yes", "true", "on")}
@@ -182,6 +187,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_LIB": "path of the native library",
     "GFXGRAPH_STATE_DIR": "folder for decisions kept between runs; off to keep none",
     "HGB_LOG_LEVEL": "debug | info | warn | error",
+    "HGB_DEBUG": "0 | 1; as HGB_LOG_LEVEL=debug",
     "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
     "GFXGRAPH_DIAG": "0 | 1",
@@ -231,6 +237,14 @@ def environment_without(names: Iterable[str]) -> dict[str, str]:
     """Return this process's environment, to be handed on whole, without ``names``."""
     left_out = set(names)
     return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def set_default(name: str, value: str) -> bool:
+    """Set a variable of this process where it is not set; whether it was not."""
+    if name in os.environ:
+        return False
+    os.environ[name] = value
+    return True
 
 
 def environment_of(code: Collection[Any]) -> dict[Any, Any] | None:
@@ -322,7 +336,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     by_sglang = Activation.ON if reader.flag("SGLANG_RDNA2_KERNELS", False) else Activation.OFF
     activation = reader.choice("GFXGRAPH", _ACTIVATION, by_sglang)
     sglang_disabled = reader.flag("SGLANG_DISABLE_GFXGRAPH", False)
-    debug = activation is Activation.DEBUG
+    debug = activation is Activation.DEBUG or reader.flag("HGB_DEBUG", False)
     lang_word = reader.text("GFXGRAPH_LANG")
     if lang_word and _language_word(lang_word) not in _LANG:
         reader.refuse("GFXGRAPH_LANG", lang_word)
@@ -347,7 +361,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
             "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", lambda value: _maybe_whole(value, 1), None
         ),
         diag=reader.flag("GFXGRAPH_DIAG", True),
-        wave=reader.choice("GFXGRAPH_WAVE", {m.value: m for m in WaveMode}, WaveMode.DETECT),
+        wave=reader.choice("GFXGRAPH_WAVE", _WAVE, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
         sglang_disabled=sglang_disabled,
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,

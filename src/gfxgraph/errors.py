@@ -97,7 +97,33 @@ class ValidationMismatch(ReplayError):
 
 
 class GfxGraphFault(ReplayError):
-    """The GPU touched memory it may not; names op, source line and memory."""
+    """The GPU touched memory it may not; names op, source line and memory.
+
+    As in 1.x it can be made of a message of one's own: ``GfxGraphFault("...", op=, tensors=, original=)``.
+    """
+
+    def __init__(self, code: str, /, *, quote: str = "", **fields: object) -> None:
+        if not code.isidentifier():  # a message
+            code, quote = "named_fault", quote or code
+        super().__init__(code, quote=quote, **fields)
+
+    @property
+    def op(self) -> str | None:
+        """The operation that did it, where known."""
+        found = self.fields.get("op")
+        return str(found) if found is not None else None
+
+    @property
+    def tensors(self) -> list[Any]:
+        """What it worked on, where whoever made the error knew."""
+        found = self.fields.get("tensors")
+        return list(found) if isinstance(found, (list, tuple)) else []
+
+    @property
+    def original(self) -> BaseException | None:
+        """The runtime's or torch's own error, where there was one."""
+        found = self.fields.get("original", self.__cause__)
+        return found if isinstance(found, BaseException) else None
 
 
 class DriverError(GfxGraphError):

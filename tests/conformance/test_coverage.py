@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.capture import above
 from gfxgraph.reporting import watch
 from gfxgraph.reporting.coverage import Coverage
 
@@ -90,6 +91,33 @@ def test_graphed_calls_count_as_graphs(platform):
     before = call.stats()["replays"]
     call(x)
     assert call.stats()["replays"] == before + 1
+
+
+def test_counting_changes_no_verdict_on_padding(platform):
+    """What a compiler traces meanwhile is not counted, and does not fail: a bucket serves what it serves otherwise."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).cuda()
+    call = gfxgraph.graphed(model, dynamic={"input": {0: "batch"}}, buckets=[4])
+    with gfxgraph.coverage() as seen, torch.no_grad():
+        for _ in range(4):
+            call(torch.ones(3, 8, device="cuda"))
+    assert "refused" not in call.why() and call.stats()["replays"] > 0
+    assert not any(line.where.startswith("<") for line in seen.lines), seen.lines
+    assert all("pageable" not in line.why for line in seen.lines if line.op == "aten::copy_")
+
+
+def test_lines_of_destroyed_graphs_are_known_to_be_in_one(capture):
+    """A warm-up is named as one also after its graph is gone, and nobody is told of graphs after the block."""
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        return x * 2
+
+    with gfxgraph.coverage() as seen:
+        graph, _ = capture(body)
+        graph.replay()
+        del graph
+    (line,) = (line for line in seen.lines if line.op == "aten::mul")
+    assert line.why.startswith("this line is in a graph") and not above.leaving
 
 
 def test_off_means_nothing_is_there(step):

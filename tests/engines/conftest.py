@@ -22,7 +22,7 @@ def engine_fixture(name):
         why_not = surroundings.missing(name)
         if why_not:
             pytest.skip(why_not)
-        monkeypatch.setattr(base, "installed_version", lambda distribution, module: surroundings.VERSIONS[name])
+        monkeypatch.setattr(base, "installed_version", lambda module: surroundings.VERSIONS[name])
         with surroundings.surroundings(name):
             yield Model()
             adapters.uninstall(name)

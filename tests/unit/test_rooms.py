@@ -76,3 +76,26 @@ def test_importing_the_package_imports_next_to_nothing():
     )
     assert all(name.startswith("gfxgraph") for name in done.stdout.split()), done.stdout
     assert len(done.stdout.split()) <= 3
+
+
+def test_a_replayed_graph_needs_no_compiler():
+    """Dynamo, Inductor and sympy take longer to import than torch; only ``graphed`` and torch.compile load them."""
+    program = (
+        "import sys, torch, gfxgraph\n"
+        "gfxgraph.enable(simulate='hip')\n"
+        "x, graph = torch.ones(4, device='cuda'), torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(graph):\n"
+        "    y = x * 2\n"
+        "graph.replay()\n"
+        "torch.cuda.make_graphed_callables, gfxgraph.graphed, gfxgraph.Conditional\n"
+        "print(*{'torch._dynamo', 'torch._inductor', 'torch.distributed.tensor', 'sympy'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not done.stdout.split(), done.stdout
+
+
+def test_every_public_name_is_there():
+    """``__all__`` lists each name once; each can be had, and is shown by ``dir``."""
+    assert len(set(gfxgraph.__all__)) == len(gfxgraph.__all__)
+    assert set(gfxgraph.__all__) == {"__version__", *gfxgraph._EXPORTS} <= set(dir(gfxgraph))
+    assert all(getattr(gfxgraph, name) is not None for name in gfxgraph.__all__)

@@ -3,14 +3,15 @@
 Enters: the engine's own classes, tensors, streams.
 Stays out: the command line; engines that are not asked for.
 
-    base.py          what an adapter is: version check, install, uninstall
+    base.py          what an adapter is: install, uninstall, and what becomes of one that is refused
+    _needs.py        what adapters need of their engines, and whether it is there
     _downgrade.py    one of an engine's graphs that could not be captured, run eagerly into the same memory
     _metrics.py      counters as text for Prometheus
 
 Every other file is an engine's, and holds ``ADAPTER``. Nothing else needs editing for a new one.
 
     import gfxgraph.adapters as adapters
-    adapters.install("vllm")       # raises, with the supported range, where the version is not one of them
+    adapters.install("vllm")       # raises where the engine lacks what the adapter needs, and says what
     adapters.uninstall("vllm")     # everything as it was
 """
 
@@ -47,8 +48,7 @@ def install(name: str) -> None:
     """Put gfxgraph under an engine in this process; once more does nothing.
 
     Raises:
-        ActivationError: `engine_unknown`, `engine_missing`, `engine_version`, `engine_layout`; nothing is
-            changed then.
+        ActivationError: `engine_unknown`, `engine_missing`, `engine_layout`; nothing is changed then.
     """
     get(name).install()
 

@@ -2,13 +2,14 @@
 
 A processor that looks at nothing but the scores can be captured with its numbers. One that looks at the
 tokens so far sees a tensor that grows, which no graph can hold; where the processor does not mind a
-token twice, it is given the whole buffer, its unused tail filled with the first token. The rest, and
+token twice, it is given the whole buffer, its unused tail filled with the prompt's last token. The rest, and
 whatever is not transformers' own, runs between the graphs as it would without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,20 +50,26 @@ class Choice:
     """What a captured choice holds for, whatever the length."""
     thresholds: tuple[int, ...]
     """Lengths from which on processors act otherwise."""
+    ignored: Tensor | None = None
+    """[batch] int64: leading tokens of each row that the repetition penalty ignores; None: it ignores none."""
 
     def key(self, length: int) -> tuple[Any, ...]:
         """What a captured choice holds for, for rows of ``length`` tokens."""
         return self.parts, tuple(length < threshold for threshold in self.thresholds)
 
-    def scores(self, history: Tensor, length: int, logits: Tensor) -> Tensor:
+    def scores(self, history: Tensor, length: int, logits: Tensor, ignored: Tensor) -> Tensor:
         """What the processors make of ``logits`` in a graph.
 
         Args:
             history: [batch, capacity] int64, device: the tokens so far, the rest any of these.
             length: how many tokens there are; only compared with numbers.
             logits: [batch, vocabulary] float32, device.
+            ignored: [batch] int64, device, static: what ``self.ignored`` says of this call.
         """
         for processor in self.processors:
+            if _ignores_by_row(processor):
+                processor = copy(processor)
+                processor.prompt_ignore_length = ignored
             seen = history[:, :length] if type(processor) in _LENGTH_ONLY else history
             logits = processor(seen, logits)
         return logits
@@ -76,13 +83,19 @@ def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, ke
     key = (parts, do_sample, eos, None if pad is None else int(pad), keeps_scores)
     outside = tuple(type(processor).__name__ for processor in listed if not _fits(processor))
     thresholds = tuple(_threshold(processor) for processor in listed if type(processor) in _LENGTH_ONLY)
-    return Choice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds)
+    ignored = next((each.prompt_ignore_length for each in listed if _ignores_by_row(each)), None)
+    return Choice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds, ignored)
 
 
 def _fits(processor: Any) -> bool:
     if type(processor) is processors.RepetitionPenaltyLogitsProcessor:
-        return not processor.prompt_ignore_length and processor.logits_indices is None
+        return (_ignores_by_row(processor) or not processor.prompt_ignore_length) and processor.logits_indices is None
     return type(processor) in _SCORES_ONLY or type(processor) in _LENGTH_ONLY
+
+
+def _ignores_by_row(processor: Any) -> bool:
+    """True for a repetition penalty that has one number a row; where they lie is the decoder's, so any will do."""
+    return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 
 
 def _threshold(processor: Any) -> int:
@@ -96,7 +109,8 @@ def _numbers(processor: Any) -> Any:
         return id(processor)
     if type(processor) in _LENGTH_ONLY:  # its length is in the thresholds
         return _plain(processor.eos_token_id)
-    return tuple((name, _plain(value)) for name, value in sorted(vars(processor).items()))
+    numbers = vars(processor) | ({"prompt_ignore_length": "by row"} if _ignores_by_row(processor) else {})
+    return tuple((name, _plain(value)) for name, value in sorted(numbers.items()))
 
 
 def _plain(value: Any) -> Any:

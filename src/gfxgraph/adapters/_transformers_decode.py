@@ -120,7 +120,7 @@ class Decoder:
         self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
         self.history = zeros(batch, self.capacity)
         self.mask = zeros(batch, self.capacity, dtype=torch.bool)
-        self.unfinished = zeros(batch)
+        self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
         """By token index: 0 where all rows were finished with that token."""
         self.logits = self.scores = zeros(0)
@@ -215,10 +215,14 @@ class Decoder:
         )
         self._run_prompt(inputs, ids.numel() if as_graph else None)
         self.cache.place.n_cached = n_prompt
-        self.history.copy_(ids[:, :1].expand_as(self.history))
+        # The last token of the prompt: what a processor is to ignore stands at the prompt's beginning.
+        self.history.copy_(ids[:, -1:].expand_as(self.history))
         self.history[:, :n_prompt] = ids
         self.mask.fill_(True)
-        self.mask[:, :n_prompt] = kwargs["attention_mask"]
+        if kwargs.get("attention_mask") is not None:
+            self.mask[:, :n_prompt] = kwargs["attention_mask"]
+        if request.choice.ignored is not None:
+            self.ignored.copy_(request.choice.ignored)
         self.position.fill_(n_prompt - 1)
         self.unfinished.fill_(1)
         given = kwargs.get("position_ids")
@@ -309,7 +313,7 @@ class Decoder:
             loop.part = self.choices.get(key)
             if loop.part is None:
                 loop.part = self.choices[key] = self._part(
-                    lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits)),
+                    lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits, self.ignored)),
                     f"{type(self.model).__name__}, the choice of a token",
                 )
             self.choices.move_to_end(key)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph.adapters import _transformers_trial
 from gfxgraph.process import bridge, process
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Accelerated:
         self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
         """Decoders to take over, each with the one that it takes over from."""
         self.why_not_compiled: list[str] = []
+        self.kernels: Any = None
+        """What `gfxgraph.kernels.apply` returned."""
 
     @property
     def model(self) -> Any:
@@ -155,6 +158,17 @@ class Accelerated:
 
         self.compiling[key] = compiling.start(decoder, lambda: Decoder(model, arena, *key), self.compile, done)
 
+    def use_kernels(self, is_wanted: bool) -> None:
+        """Put our kernels into the model's modules, or take them out; its classes tell graphs that they are old."""
+        if is_wanted and self.kernels is None:
+            # lazily: adapters are listed and asked about where there is no torch
+            from gfxgraph import kernels
+
+            self.kernels = kernels.apply(self.model)
+        elif not is_wanted and self.kernels is not None:
+            self.kernels.undo()
+            self.kernels = None
+
     def wait(self) -> None:
         """Wait until nothing is being compiled."""
         for thread in list(self.compiling.values()):
@@ -222,6 +236,7 @@ class Accelerated:
         decoders = list(self.decoders.values())
         tallies = [(d.tally.n_calls, d.tally.n_tokens, d.tally.n_past_end, d.tally.n_waits) for d in decoders]
         calls, tokens, past_end, waits = (sum(column) for column in zip(self.past, *tallies))
+        extra = {} if self.kernels is None else {"kernels": self.kernels.report()}
         return {
             "calls": calls,
             "tokens": tokens,
@@ -230,13 +245,15 @@ class Accelerated:
             "decoders": [decoder.report() for decoder in decoders],
             "left_alone": dict(self.left_alone),
             "why_not_compiled": list(self.why_not_compiled),
+            **extra,
         }
 
     # -- which calls -----------------------------------------------------------------------------------
 
     def why_not(self, call: dict[str, Any]) -> str:
         """Why a call is left to transformers; "" where a decoder takes it."""
-        return self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
+        reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
+        return reason or _transformers_trial.why_not(self.model.device)
 
     def _model_says(self) -> str:
         # lazily: adapters are listed and asked about where there is no torch

@@ -1,11 +1,11 @@
-"""What an adapter is: an engine's name, the versions it is made for, and a way in and out.
+"""What an adapter is: an engine's name, what it needs of the engine, and a way in and out.
 
-Problem: an adapter stands on names inside an engine, which moves with every release. Idea: it says which
-versions it knows, refuses the others before it touches anything, and keeps, for everything it replaces,
-the way back.
+Problem: an adapter stands on names inside an engine, which moves with every release. Idea: it says what it
+needs, whatever the version (_needs.py), refuses an engine that lacks any of it before it touches anything, and
+keeps, for everything it replaces, the way back.
 
     absent ──install──> in place ──uninstall──> absent
-       └── refused: engine missing, version unknown, a name not there: nothing was changed
+       └── refused: engine missing, or something that it needs: nothing was changed
 
 The kit in tests/conformance/adapters runs on every adapter found.
 """
@@ -24,9 +24,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
+from gfxgraph.adapters._needs import Need, missing
 from gfxgraph.config import Config
 from gfxgraph.errors import ActivationError
-from gfxgraph.hardware.versions import may_match, parse
+from gfxgraph.process import process
 from gfxgraph.process.imports import watch
 
 log = logging.getLogger("gfxgraph")
@@ -56,10 +57,13 @@ class Undo:
 _ABSENT = object()
 
 
-def installed_version(distribution: str, module: str) -> str:
-    """The version of an installed engine, "" where it is not there; it is imported only if nothing else says."""
+def installed_version(module: str) -> str:
+    """The version of an installed engine, "" where it is not there; it is imported only if nothing else says.
+
+    Asked is the package of the same name; builds under other names (onnxruntime-migraphx) say it themselves.
+    """
     with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(distribution)
+        return importlib.metadata.version(module)
     if module not in sys.modules and importlib.util.find_spec(module) is None:
         return ""
     return str(getattr(import_module(module), "__version__", "")) or "unknown"
@@ -71,16 +75,14 @@ class Adapter(ABC):
     Attributes:
         name: what users and the file are called.
         module: what is imported.
-        distribution: what package metadata call it.
-        supported: the versions whose names it knows, as ``>=1.2,<1.4``.
-        parts: the engine's modules that it replaces something in.
+        needs: by each of the engine's modules that it replaces something in, what must be there.
+        tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]
     module: ClassVar[str]
-    distribution: ClassVar[str]
-    supported: ClassVar[str]
-    parts: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[dict[str, tuple[Need, ...]]]
+    tested: ClassVar[str]
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -94,12 +96,16 @@ class Adapter(ABC):
 
     def version(self) -> str:
         """The engine's version, "" where it is not installed."""
-        return installed_version(self.distribution, self.module)
+        return installed_version(self.module)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The engine's modules that it replaces something in."""
+        return tuple(self.needs)
 
     def available(self) -> bool:
-        """True where the engine is there in a version that the adapter knows."""
-        version = self.version()
-        return bool(version) and self._knows(version)
+        """True where the engine is installed and, in so far as that is known yet, has what is needed."""
+        return bool(self.version()) and self.name not in _refused.values()
 
     def wanted(self, settings: Config) -> bool:
         """True where a process that was switched on with these settings is to install it by itself."""
@@ -109,14 +115,14 @@ class Adapter(ABC):
         """Put it in place, importing the engine; once more does nothing.
 
         Raises:
-            ActivationError: `engine_missing`, `engine_version`, `engine_layout`; nothing is changed then.
+            ActivationError: `engine_missing`, `engine_layout`; nothing is changed then.
         """
         self._install(self.parts)
 
     def install_when_imported(self) -> None:
         """Put each part in place as soon as the engine itself imports it; now, where it has.
 
-        A refusal is a warning then: the engine's graphs still run on the bridge.
+        A refusal is a warning then, and counted: the engine's graphs still run on the bridge.
         """
         for part in self.parts:
             then = partial(self._install_or_warn, part)
@@ -131,6 +137,8 @@ class Adapter(ABC):
         with self._lock:
             self._done.clear()
             self._undo.all()
+            for why in [why for why, name in _refused.items() if name == self.name]:
+                del _refused[why]
 
     @abstractmethod
     def put_in_place(self, undo: Undo, part: Any) -> None:
@@ -138,38 +146,54 @@ class Adapter(ABC):
 
     def _install(self, parts: Sequence[str]) -> None:
         with self._lock:
-            missing = [part for part in parts if part not in self._done]
-            if not missing:
+            left = [part for part in parts if part not in self._done]
+            if not left:
                 return
             version = self.version()
             if not version:
-                raise ActivationError(
-                    "engine_missing", engine=self.name, module=self.module, supported=self.supported
-                )
-            if not self._knows(version):
-                raise ActivationError("engine_version", engine=self.name, version=version, supported=self.supported)
+                raise ActivationError("engine_missing", engine=self.name, module=self.module)
             undo = Undo()
             try:
-                for part in missing:
-                    self.put_in_place(undo, import_module(part))
+                modules = [import_module(part) for part in left]
+                lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]
+                if lacking:
+                    raise AttributeError(", ".join(lacking))
+                for module in modules:
+                    self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
                 undo.all()
                 raise ActivationError(
-                    "engine_layout", engine=self.name, version=version, supported=self.supported, quote=str(error)
+                    "engine_layout", engine=self.name, version=version, missing=str(error), tested=self.tested
                 ) from error
             except BaseException:
                 undo.all()
                 raise
             self._undo.add(undo.all)
-            self._done.update(missing)
-            log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(missing))
+            self._done.update(left)
+            log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
 
     def _install_or_warn(self, part: str) -> None:
         try:
             self._install([part])
         except ActivationError as error:
-            log.warning("%s", error)
+            self.refuse(error)
 
-    def _knows(self, version: str) -> bool:
-        # A version that cannot be read fits every range; a name that is not there is noticed all the same.
-        return may_match(parse(version), self.supported)
+    def refuse(self, error: ActivationError) -> None:
+        """Leave a part of the engine as it is: said in full once, and counted as a fallback of this process."""
+        why = f"{self.name} {self.version()} runs without its adapter: {error.fields.get('missing', error.code)}"
+        if why in _refused:
+            return
+        _refused[why] = self.name
+        log.warning("%s", error)
+        if (state := process.current()) is not None:
+            count_refusals(None, state)
+
+
+_refused: dict[str, str] = {}
+"""Why adapters were refused in this process, with their names; most plugins run before the bridge is on."""
+
+
+def count_refusals(torch: Any, state: process.Process) -> None:
+    """What ``gfxgraph.enable`` calls: has the refusals so far in its statistics."""
+    for why, name in _refused.items():
+        state.counters.event("fallback", why, name)

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph import config
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault, ReplayError
@@ -384,16 +385,24 @@ class MigraphxAdapter(Adapter):
 
     name = "migraphx"
     module = "migraphx"
-    distribution = "migraphx"
-    supported = ">=2.10,<3"
-    parts = ("migraphx",)
+    needs = {
+        "migraphx": (
+            Need("program.run"),
+            Need("program.run_async"),
+            Need("program.get_parameter_names"),
+            Need("argument.data_ptr"),
+            Need("argument.get_shape"),
+            Need("argument_from_pointer"),
+            *(Need(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
+        )
+    }
+    tested = "2.16, as a stand-in"
 
     def wanted(self, settings: Config) -> bool:
         return settings.migraphx_graphs
 
     def put_in_place(self, undo: Undo, part: Any) -> None:
         own = _Own(part.program.run, part.program.run_async)
-        part.argument_from_pointer, part.argument.data_ptr  # noqa: B018  (refused here where they are not there)
         undo.replace(part.program, "run", lambda program, params: own.graphed(program).run(params))
         undo.replace(
             part.program,

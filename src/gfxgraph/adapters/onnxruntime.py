@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
@@ -352,9 +353,19 @@ class OnnxruntimeAdapter(Adapter):
 
     name = "onnxruntime"
     module = "onnxruntime"
-    distribution = "onnxruntime"
-    supported = ">=1.30,<1.32"
-    parts = ("onnxruntime.capi.onnxruntime_inference_collection",)
+    needs = {
+        "onnxruntime.capi.onnxruntime_inference_collection": (
+            Need("InferenceSession", takes="path_or_bytes sess_options providers provider_options"),
+            Need("InferenceSession.run", takes="output_names input_feed run_options"),
+            Need("InferenceSession.run_with_iobinding", takes="run_options"),
+            *(Need(f"InferenceSession.{name}") for name in ("io_binding", "get_provider_options", "get_providers")),
+            Need("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id vendor_id"),
+            *(Need(f"OrtValue.{name}") for name in ("numpy", "update_inplace")),
+            *(Need(f"IOBinding.bind_ortvalue_{name}") for name in ("input", "output")),
+            *(Need(f"IOBinding.synchronize_{name}") for name in ("inputs", "outputs")),
+        )
+    }
+    tested = "1.31.1"
 
     def wanted(self, settings: Config) -> bool:
         return False  # it runs a model at other sizes than the program does: only where asked by name

@@ -21,7 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gfxgraph.adapters._announce import announce
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Undo
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
@@ -38,9 +40,26 @@ class SglangAdapter(Adapter):
 
     name = "sglang"
     module = "sglang"
-    distribution = "sglang"
-    supported = ">=0.5.23,<0.5.24"
-    parts = (_FULL, _BREAKABLE, _PIECEWISE)
+    needs = {
+        _FULL: (
+            Need("FullCudaGraphBackend", keeps="_graphs _outputs _pool _tp_group"),
+            Need("FullCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+        ),
+        _BREAKABLE: (
+            Need("BreakableCudaGraphBackend", keeps="_graphs _outputs _capture_inputs _pool _tp_group"),
+            Need("BreakableCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+        ),
+        _PIECEWISE: (
+            Need(
+                "CUDAPiecewiseBackend",
+                keeps="concrete_size_entries sym_shape_indices first_run_finished graph_pool piecewise_compile_index",
+            ),
+            Need("ConcreteSizeEntry", keeps="cudagraph num_finished_warmup output runnable"),
+            Need("is_in_torch_compile_warmup"),
+            Need("get_pcg_capture_stream"),
+        ),
+    }
+    tested = "0.5.23"
 
     def put_in_place(self, undo: Undo, part: Any) -> None:
         if part.__name__ == _PIECEWISE:
@@ -56,6 +75,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def capture_one(self: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+        announce("sglang")
         error: RuntimeError | None = None
         n_done = 0
 

@@ -23,7 +23,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters._transformers_model import Accelerated
+from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
@@ -39,9 +41,21 @@ class TransformersAdapter(Adapter):
 
     name = "transformers"
     module = "transformers"
-    distribution = "transformers"
-    supported = ">=5.17,<5.18"
-    parts = ("transformers.generation.utils",)
+    needs = {
+        "transformers.generation.utils": (
+            Need(
+                "GenerationMixin._sample",
+                takes="input_ids logits_processor stopping_criteria generation_config synced_gpus streamer",
+            ),
+            Need("GenerationMixin._optimize_model_for_decode"),
+            Need(
+                "GenerationMixin.prepare_inputs_for_generation",
+                takes="input_ids next_sequence_length is_first_iteration",
+            ),
+            *(Need(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
+        )
+    }
+    tested = TESTED
 
     takes_all = False
     compile: bool | str = False
@@ -55,7 +69,7 @@ class TransformersAdapter(Adapter):
         """Have every model's ``generate`` decode through graphs.
 
         Raises:
-            ActivationError: `engine_missing`, `engine_version`, `engine_layout`.
+            ActivationError: `engine_missing`, `engine_layout`.
         """
         super().install()
         self.takes_all = True
@@ -91,7 +105,7 @@ def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
     return ADAPTER.uninstall
 
 
-def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
+def accelerate(model: Any, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
     """Have ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
@@ -101,12 +115,14 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
             step is compiled in a thread while generation goes on, and used from a later call on if it gave
             the same bits. "any", Inductor's own kernels, as in transformers' own compile: faster, and in
             half precision sooner or later another token. By default what it was before, at first False.
+        fast: True, `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the same
+            numbers, so that sooner or later another token. By default what it was before, at first False.
 
     Returns:
         The model itself. Calling it again changes nothing.
 
     Raises:
-        ActivationError: `engine_missing`, `engine_version`, `engine_layout`, `engine_object`.
+        ActivationError: `engine_missing`, `engine_layout`, `engine_object`.
         ValueError: ``compile`` is something else.
     """
     if compile not in (None, False, True, "any"):
@@ -125,6 +141,8 @@ def accelerate(model: Any, *, compile: bool | str | None = None) -> Any:
             found = _accelerated[model] = Accelerated(model)
         if compile is not None:
             found.compile = compile
+        if fast is not None:
+            found.use_kernels(fast)
     return model
 
 
@@ -146,6 +164,7 @@ def restore(model: Any = None) -> None:
         for each in list(_accelerated) if model is None else [model]:
             found = _accelerated.pop(each, None)
             if found is not None:
+                found.use_kernels(False)
                 found.free()
         _step_aside()
 
@@ -168,7 +187,7 @@ def report(model: Any) -> dict[str, Any]:
         device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
         ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
         captured, the ``nodes`` of each forward, whether it ``is_compiled``, and ``why_eager``, the reasons
-        why parts of it do not run as graphs.
+        why parts of it do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
     """
     found = _accelerated.get(model)
     return Accelerated(model).report() if found is None else found.report()

@@ -20,11 +20,13 @@ from functools import partial
 from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
+from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Undo
 from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
+_CONTEXT = (Need("is_forward_context_available"), Need("get_forward_context"))
 
 
 class VllmAdapter(Adapter):
@@ -32,9 +34,22 @@ class VllmAdapter(Adapter):
 
     name = "vllm"
     module = "vllm"
-    distribution = "vllm"
-    supported = ">=0.33,<0.34"
-    parts = (_FULL, _BREAKABLE)
+    needs = {
+        _FULL: (
+            Need("CUDAGraphWrapper", keeps="concrete_cudagraph_entries graph_pool runnable runtime_mode"),
+            Need("CUDAGraphWrapper.clear_graphs"),
+            Need("CUDAGraphEntry", keeps="cudagraph input_addresses"),
+            *_CONTEXT,
+        ),
+        _BREAKABLE: (
+            Need("BreakableCUDAGraphWrapper", keeps="entries graph_pool runnable runtime_mode"),
+            Need("BreakableCUDAGraphWrapper.clear_graphs"),
+            Need("_BreakableEntry", keeps="capture input_addresses"),
+            Need("BreakableCUDAGraphCapture", keeps="_tls"),
+            *_CONTEXT,
+        ),
+    }
+    tested = "0.33.0"
 
     def put_in_place(self, undo: Undo, part: Any) -> None:
         if part.__name__ == _FULL:

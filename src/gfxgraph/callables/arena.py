@@ -54,6 +54,8 @@ class Tenant(Protocol):
     @property
     def is_captured(self) -> bool: ...
     def evict(self, why: str) -> None: ...
+    def owner(self) -> Any: ...
+    def named_graphs(self) -> list[tuple[Any, str]]: ...
     def report(self) -> dict[str, Any]: ...
 
 
@@ -142,6 +144,24 @@ class Arena:
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 
+    def nominal_cap(self) -> int:
+        """``cap()`` if nobody else used the device; asks no driver, so that any thread may."""
+        cap = int(torch.cuda.get_device_properties(self.device_index).total_memory * self.state.settings.vram_cap)
+        return cap if self.limit is None else min(cap, self.limit)
+
+    def report(self) -> list[dict[str, Any]]:
+        """Every capture's memory, the largest first."""
+        return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
+
+    def labels(self) -> dict[int, str]:
+        """Function and signature of every graph, by the graph's identity."""
+        return {id(graph): name for entry in list(self.entries) for graph, name in entry.named_graphs()}
+
+    def padding(self) -> list[dict[str, Any]]:
+        """Calls and padding by function and bucket, of the callables that have buckets."""
+        owners = {id(each): each for entry in list(self.entries) if (each := entry.owner()) is not None}
+        return [row for each in owners.values() for row in each.padding()]
+
     def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
         """Drop the least recently used captures until ``needed`` bytes fit under the cap.
 
@@ -191,6 +211,11 @@ class Arena:
         return Prediction(grown[0], grown[1] if len(grown) > 1 else 0)
 
 
+def of_process(state: process.Process | None) -> list[Arena]:
+    """The arenas of ``state``; others are from before the bridge was switched off or on."""
+    return [arena for arena in list(_arenas.values()) if arena.state is state]
+
+
 def memory_report() -> dict[str, Any]:
     """Memory that graphed callables take, by device, function and bucket, in bytes.
 
@@ -200,10 +225,8 @@ def memory_report() -> dict[str, Any]:
         the shared pool), ``n_graphs``, ``n_calls``.
     """
     devices = []
-    for arena in list(_arenas.values()):
-        if arena.state is not process.current():
-            continue  # the bridge has been switched off or on since
-        captures = sorted((entry.report() for entry in list(arena.entries)), key=lambda row: -row["pool_bytes"])
+    for arena in of_process(process.current()):
+        captures = arena.report()
         if captures:
             devices.append(
                 {

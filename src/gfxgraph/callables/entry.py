@@ -159,6 +159,9 @@ class Entry:
     def instances(self) -> list[Instance]:
         return [self.first, *self.ring, *self.variants] if self.first is not None else []
 
+    def named_graphs(self) -> list[tuple[Any, str]]:
+        return [(instance.graph, f"{self.function} {self.label}".strip()) for instance in self.instances()]
+
     # -- capture ----------------------------------------------------------------------------------
 
     def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
@@ -272,6 +275,10 @@ class Entry:
         forget_fast = self.on_evict()
         if forget_fast is not None:
             forget_fast()
+
+    def owner(self) -> Any:
+        """The callable whose captures these are; None where nobody is told of an eviction."""
+        return getattr(self.on_evict(), "__self__", None)
 
     def let_go_of_inputs(self) -> None:
         """Drop the static inputs."""

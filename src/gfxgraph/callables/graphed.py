@@ -41,7 +41,7 @@ from gfxgraph.callables.inputs import Buffers, dim_order
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.padding.judge import Judge
-from gfxgraph.callables.planned import MAX_TRACES, Route, TooLarge
+from gfxgraph.callables.planned import Route, TooLarge
 from gfxgraph.callables.plans import Sizes
 from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.signature import NotATree, flatten, tensor_key, zeros_in
@@ -230,8 +230,9 @@ class Graphed(Capturing):
         if world is None or not world.is_same():
             world = self._find(call)
             if world is None:
-                if self._front.n_traces >= MAX_TRACES:
-                    raise RunEagerly(self._never_the_same(call))
+                why = self._front.why_no_more()
+                if why:
+                    raise RunEagerly(self._never_the_same(why, call))
                 return None
         if world.why_eager:
             raise RunEagerly(world.why_eager)
@@ -282,6 +283,9 @@ class Graphed(Capturing):
             self._untraceable, result = error.args
             self._pieces[self._untraceable] += 1
             return result
+        except Exception:
+            self._eager[frontend.RAISED] += 1
+            raise
         finally:
             current.wait_stream(stream)
         self._eager["warm-up"] += 1
@@ -309,11 +313,11 @@ class Graphed(Capturing):
             self._look_at(route.entry, result, current)
         return result
 
-    def _never_the_same(self, call: Call) -> str:
-        """Why tracing has been given up: what differs from call to call."""
+    def _never_the_same(self, why: str, call: Call) -> str:
+        """Why tracing has been given up, and what differs from call to call."""
         if not self._changing:
             assert self._front is not None
-            self._changing = f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
+            self._changing = why
             differs = self._front.why_not(call.args, call.kwargs)
             if differs:
                 self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"

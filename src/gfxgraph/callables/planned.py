@@ -29,7 +29,6 @@ from gfxgraph.callables.fast_path.fast import never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
-from gfxgraph.callables.padding.dependence import Independence
 from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
 from gfxgraph.callables.plans import Sizes, refusal
@@ -42,13 +41,12 @@ from gfxgraph.types import ReplayMode
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.entry import Entry
+    from gfxgraph.callables.padding.dependence import Independence
     from gfxgraph.callables.trace.frontend import Frontend
     from gfxgraph.callables.trace.world import World
 
 SAMPLED_IN_ADAPTIVE = 512
 """One call in so many asks whether it is time to look at a decision again."""
-MAX_TRACES = 16
-"""Worlds of one callable; beyond, calls in yet another one run eagerly."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 JUDGING_PIECES = "compared with a run in pieces"
@@ -212,9 +210,8 @@ class Planned:
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
                 return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
-            if self._front.n_traces >= MAX_TRACES:
-                return Refusal(f"it was traced {MAX_TRACES} times already")
-            return None
+            why = self._front.why_no_more()
+            return Refusal(why) if why else None
         if world.why_pieces:
             return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
@@ -500,6 +497,26 @@ class Planned:
         found = self._sizes.plan()
         refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self._refused)
         return replace_in(found, refused=refused)
+
+    def padding(self) -> list[dict[str, Any]]:
+        """Calls and elements by bucket so far, as plain data. It changes nothing, so any thread may ask."""
+        found = self._sizes.plan()
+        seen = Counter(found.seen)
+        last = self._last
+        if last is not None and set(last[0]) == set(found.dims):
+            seen[tuple(last[0][name] for name in found.dims)] += max(0, last[1].n_replays() - last[2])
+        refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self._refused)
+        return [
+            {
+                "function": self._name,
+                "bucket": ", ".join(f"{name}={n}" for name, n in zip(found.dims, row.bucket)),
+                "calls": row.n_calls,
+                "elements": row.n_asked,
+                "elements_run": row.n_run,
+            }
+            for row in replace_in(found, seen=seen, refused=refused).by_bucket()
+            if row.n_calls
+        ]
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""

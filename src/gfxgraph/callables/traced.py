@@ -21,13 +21,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.signature import NotATree, flatten, tensor_key
-from gfxgraph.callables.trace.frontend import IDLE, Frontend, Untraceable
+from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.callables.trace.world import World
 from gfxgraph.process import bridge
 
-MAX_TRACES = 16
-"""Worlds of one function; beyond, calls in yet another one run eagerly."""
 MAX_REBOUND = 4
 """How often a tensor from outside may be another one before the function runs in pieces, where it is an input."""
 MAX_KEYS = 256
@@ -110,9 +108,9 @@ class Traced:
         return world
 
     def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._front.n_traces >= MAX_TRACES:
+        why = self._front.why_no_more()
+        if why:
             differs = self._front.why_not(args, kwargs)
-            why = f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
             self._count(why, f" (asked last: {differs})" if differs else "")
             return self.fn(*args, **kwargs)
         before = _tensor_keys((args, kwargs))
@@ -122,6 +120,9 @@ class Traced:
             self._untraceable, result = error.args
             self._count(self._untraceable)
             return result
+        except Exception:
+            self._count(RAISED)
+            raise
         made: list[Tensor] = []
         try:
             flatten(result, made)

@@ -398,13 +398,18 @@ def bridged_class(base: type) -> type:
             if self._session is not None:
                 self._session.abort(None)
                 self._session = None
-            self._state.counters.add("replay", self._take_count())
+            self._tell_of_end()
             self._was_reset = self._program is not None or self._was_reset
             with turns.held(), turns.unnoticed():  # HIP destroys no graph beside a capture
                 self._let_go_of_program()
                 self._is_instantiated = False
                 super().reset()
             remedies.after_destroy()
+
+        def _tell_of_end(self) -> None:
+            for tell in above.leaving if self._program is not None else ():
+                tell(self)
+            self._state.counters.add("replay", self._take_count())
 
         def _let_go_of_program(self) -> None:
             program, self._program = self._program, None
@@ -458,7 +463,7 @@ def bridged_class(base: type) -> type:
             state = getattr(self, "_state", None)
             program = getattr(self, "_program", None)
             if state is not None:
-                state.counters.add("replay", self._take_count())
+                self._tell_of_end()
                 self._let_go_of_program()
             if intercept.keep_until_captures_end((self, program)):
                 return  # destroying a graph now would break the capture underway

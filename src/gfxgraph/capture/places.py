@@ -30,7 +30,10 @@ def is_library_file(name: str) -> bool:
     """True for source files of torch and of this package."""
     known = SKIP.get(name)
     if known is None:
-        known = name.startswith((_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen")) or "/triton/" in name
+        known = (
+            name.startswith((_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<graphed>", "<gfxgraph"))
+            or "/triton/" in name
+        )
         known = SKIP[name] = known and not name.startswith(_PROGRAMS)
     return known
 

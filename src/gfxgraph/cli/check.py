@@ -18,13 +18,13 @@ import click
 from gfxgraph import config, files
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
+from gfxgraph.errors import ActivationError
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
 PROGRAM = "import torch, gfxgraph, json; print(json.dumps(gfxgraph.health_check(), default=str))"
 TIME_LIMIT_S = 120
 STATUS_NOT_OK = 1
-STATUS_COULD_NOT = 2
 _YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 
 
@@ -55,7 +55,7 @@ def command(
     Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
     if target is not None:
-        _check_function(target, expressions, sarif, as_json)
+        _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, sarif, as_json)
     if expressions or sarif:
         raise click.UsageError("--arg and --sarif belong to a MODULE:FUNCTION")
     asked = {"GFXGRAPH_ALLOW_CUDA": "1"} if allow_cuda else {}
@@ -76,19 +76,16 @@ def command(
     sys.exit(0 if health["ok"] else STATUS_NOT_OK)
 
 
-def _check_function(target: str, expressions: tuple[str, ...], sarif: str | None, as_json: bool) -> NoReturn:
+def _check_function(
+    target: str, expressions: tuple[str, ...], profile: str, sarif: str | None, as_json: bool
+) -> NoReturn:
     try:
         # lazily: it needs torch
         from gfxgraph.reporting import check
     except ImportError as error:
-        click.echo(f"gfxgraph check: {error}; the simulator needs PyTorch, any build of it", err=True)
-        sys.exit(STATUS_COULD_NOT)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
-            checked = check.run(target, expressions)
-    except check.CannotCheck as error:
-        click.echo(f"gfxgraph check: {error}", err=True)
-        sys.exit(STATUS_COULD_NOT)
+        raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
+    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
+        checked = check.run(target, expressions, profile)
     if sarif is not None:
         text = json.dumps(check.as_sarif([checked]), indent=2)
         if sarif == "-":

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gfxgraph import config
-from gfxgraph.cli import _contract, _selftest
+from gfxgraph.cli import _contract, _matrix, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import Finding, Site, State
@@ -36,6 +36,8 @@ _MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.
 @_contract.simulate
 @click.option("--only", multiple=True, hidden=True, metavar="NAME", help="--selftest: these cases alone.")
 @click.option("--cases", hidden=True, metavar="MODULE", help="--selftest: the cases of this module.")
+@click.option("--matrix", is_flag=True, help="Merge the self-test reports in FILES into one table.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -47,12 +49,19 @@ def command(
     simulate: str,
     only: tuple[str, ...],
     cases: str | None,
+    matrix: bool,
+    files: tuple[Path, ...],
 ) -> None:
     """Check this machine, and say how to fix what is wrong.
 
     Exit status: 0 nothing is red (with --selftest: every case passed, or was skipped with a reason), 1 something is,
-    2 gfxgraph cannot be used here. --allow-cuda, --simulate and --out belong to --selftest.
+    2 gfxgraph cannot be used here. --allow-cuda, --simulate and --out belong to --selftest, FILES to --matrix, whose
+    status is 0 where every report in the table passed, 1 where one did not.
     """
+    if matrix != bool(files) or (matrix and (selftest or why)):
+        raise click.UsageError("reports go with --matrix, and --matrix with reports alone", ctx)
+    if matrix:
+        raise SystemExit(_matrix.run(files, as_json=as_json))
     if selftest:
         status = _selftest.run(
             out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases

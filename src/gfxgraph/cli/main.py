@@ -83,4 +83,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and end with its exit status: see ``_contract``."""
-    sys.exit(_contract.run(cli, sys.argv[1:] if arguments is None else arguments))
+    sys.exit(_contract.run(cli, as_run(sys.argv[1:] if arguments is None else arguments)))
+
+
+def as_run(arguments: list[str]) -> list[str]:
+    """``gfxgraph script.py ...`` is ``gfxgraph run script.py ...``, as in 1.x."""
+    return ["run", *arguments] if arguments and arguments[0].endswith(".py") else arguments

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from gfxgraph import files
-
-STATUS_COULD_NOT = 2
+from gfxgraph.cli import _contract
 
 
 @click.command("report")
@@ -17,8 +15,15 @@ STATUS_COULD_NOT = 2
 @click.option(
     "--out", "-o", default="gfxgraph-report.html", show_default=True, metavar="FILE.html", help="Where to write."
 )
+@click.option(
+    "--bench",
+    "bench_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What gfxgraph bench --json printed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON in place of a page.")
-def command(folder: Path, out: str, as_json: bool) -> None:
+def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> None:
     """Make one offline HTML page of what processes left in FOLDER.
 
     \b
@@ -33,14 +38,13 @@ def command(folder: Path, out: str, as_json: bool) -> None:
 
     found = leave.read(folder)
     if not found:
-        click.echo(f"gfxgraph report: no process left anything in {folder}", err=True)
-        click.echo(f"  start the program with GFXGRAPH=1 GFXGRAPH_REPORT={folder}", err=True)
-        sys.exit(STATUS_COULD_NOT)
+        _contract.refuse("no_report_data", folder=folder)
     if as_json:
         # lazily: likewise
         import json
 
         click.echo(json.dumps(found))
         return
-    files.write(Path(out), page.html(found))
+    benches = [] if bench_file is None else [leave.read_bench(bench_file)]
+    files.write(Path(out), page.html(found, benches))
     click.echo(out)

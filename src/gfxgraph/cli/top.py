@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gfxgraph.cli import _contract
+
 VARIABLE = "GFXGRAPH_REPORT"
-STATUS_COULD_NOT = 2
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -37,8 +37,8 @@ def command(pid: int, every: float, once: bool, as_json: bool) -> None:
             if before is not None:
                 click.echo(f"process {pid} has ended")
                 return
-            click.echo(f"gfxgraph top: {error}", err=True)
-            sys.exit(STATUS_COULD_NOT)
+            problem = error.strerror if isinstance(error, OSError) else error
+            _contract.refuse("process_not_watched", pid=pid, problem=problem)
         if as_json:
             click.echo(json.dumps(table))
             return
@@ -60,16 +60,14 @@ def _read(pid: int) -> dict[str, Any]:
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except FileNotFoundError:
-        raise ValueError(f"there is no process {pid}") from None
+        raise ValueError("there is none") from None
     named = dict(part.decode("utf-8", "replace").partition("=")[::2] for part in variables if part)
     if not named.get(VARIABLE):
-        raise ValueError(
-            f"process {pid} was started without {VARIABLE}=FOLDER (and GFXGRAPH_COVERAGE=1 for coverage)"
-        )
+        raise ValueError(f"it was started without {VARIABLE}=FOLDER (and GFXGRAPH_COVERAGE=1 for coverage)")
     folder = Path(f"/proc/{pid}/cwd", named[VARIABLE])
     path = folder / f"gfxgraph-{pid}.json"
     if not path.exists():
-        raise ValueError(f"process {pid} has written nothing yet: it writes every five seconds, once torch is in use")
+        raise ValueError("it has written nothing yet: it writes every five seconds, once torch is in use")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

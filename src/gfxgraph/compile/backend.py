@@ -18,6 +18,8 @@ from gfxgraph.compile import calls, seam, simulated
 
 OURS = ("buckets", "max_graphs")
 """Options that are ours; every other is Inductor's."""
+NAMES = ("gfxgraph", "hipgraph_bridge")
+"""What it is called; the second in gfxgraph 1.x."""
 
 
 def gfxgraph(
@@ -54,9 +56,10 @@ def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def register() -> None:
-    """Make the name known to Dynamo; the entry point does the same where the package is installed."""
+    """Make the names known to Dynamo; the entry points do the same where the package is installed."""
     # lazily: Inductor takes seconds to import
     from torch._dynamo.backends import registry
 
-    if "gfxgraph" not in registry._COMPILER_FNS:
-        registry.register_backend(compiler_fn=gfxgraph, name="gfxgraph")
+    for name in NAMES:
+        if name not in registry._COMPILER_FNS:
+            registry.register_backend(compiler_fn=gfxgraph, name=name)

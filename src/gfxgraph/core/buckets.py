@@ -194,6 +194,16 @@ def learn(
     return Buckets(found, "learned", above)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Calls that one bucket served: elements that they asked for, and that were run."""
+
+    bucket: tuple[int, ...]
+    n_calls: int
+    n_asked: int
+    n_run: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """Buckets for every dynamic dimension of one function, and the sizes that they were made for.
@@ -238,17 +248,23 @@ class Plan:
             padded += n * (_elements(runs_at) - _elements(sizes))
         return padded
 
+    def by_bucket(self) -> list[Served]:
+        """What each bucket served of the calls seen, largest first."""
+        rows = []
+        for bucket in self.to_capture:
+            served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket and s not in self.refused}
+            asked = sum(_elements(s) * n for s, n in served.items())
+            rows.append(Served(bucket, calls := sum(served.values()), asked, calls * _elements(bucket)))
+        return rows
+
     def table(self) -> str:
         """The plan for people: one row a bucket."""
         names = list(self.dims)
         head = [" x ".join(names), "calls", "sizes served", "padding"]
         rows = [head]
-        for bucket in self.to_capture:
-            served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket and s not in self.refused}
-            real = sum(_elements(s) * n for s, n in served.items())
-            calls = sum(served.values())
-            share = f"{1 - real / (_elements(bucket) * calls):.1%}" if calls else "-"
-            rows.append([_shown(bucket), str(calls), _served(self, bucket), share])
+        for row in self.by_bucket():
+            share = f"{1 - row.n_asked / row.n_run:.1%}" if row.n_calls else "-"
+            rows.append([_shown(row.bucket), str(row.n_calls), _served(self, row.bucket), share])
         if self.refused:
             eager = {s: n for s, n in self.seen.items() if s in self.refused}
             rows.append(["eager (padding refused)", str(sum(eager.values())), _range(eager), "-"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,47 @@ _FAULTS = (
 
 # What torch itself says of an index, where it looks before a kernel does.
 _OUTSIDE = ("out of bounds", "out of range")
+
+
+_ILLEGAL = (
+    "illegal memory access", "illegaladdress", "illegal_address", "misaligned address", "misaligned_address",
+    "illegal instruction",
+)  # fmt: skip
+
+
+def is_illegal_access(error: object) -> bool:
+    """True for an error, or its text, that tells of an access to memory that is not there, or not aligned."""
+    text = str(error).lower()
+    return any(word in text for word in _ILLEGAL)
+
+
+def named_fault(
+    error: BaseException, *, op: str | None = None, tensors: Sequence[tuple[str, Any]] | None = None
+) -> GfxGraphFault:
+    """The error to raise in place of ``error``: it names the operation, and the layout of its tensors.
+
+    Args:
+        error: what torch or the runtime raised.
+        op: what was being done.
+        tensors: the tensors that it was given, with names; other values are left out of the text.
+    """
+    given = [(name, tensor) for name, tensor in tensors or () if isinstance(tensor, Tensor)]
+    lines = [
+        f"{name}: shape={tuple(t.shape)} stride={tuple(t.stride())} dtype={t.dtype} device={t.device}"
+        if t.layout is torch.strided
+        else f"{name}: shape={tuple(t.shape)} layout={t.layout} dtype={t.dtype} device={t.device}"
+        for name, t in given
+    ]
+    fault = GfxGraphFault(
+        "named_fault",
+        quote=str(error).strip(),
+        op=op,
+        layout="\n".join(lines),
+        tensors=[value for _, value in tensors or ()],
+        original=error,
+    )
+    fault.__cause__ = error
+    return fault
 
 
 def is_fault(error: BaseException) -> bool:
@@ -110,16 +151,19 @@ def _tensors(items: Any) -> list[Tensor]:
     return found
 
 
-def localize_fault(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwargs: Any) -> Any:
     """Run ``call`` so that an illegal access is named, and return what it returns.
 
     A captured graph is replayed node by node; anything else runs eagerly with the device waited for
     after each operation. Kernels that torch's dispatcher does not see (Triton, extensions) count to
-    the operation after them.
+    the operation after them. As in 1.x, an exception with ``op=`` and ``tensors=`` gives the GfxGraphFault to raise
+    in its place; nothing is run.
 
     Raises:
         GfxGraphFault: `memory_fault` for a node of a graph, `eager_fault` for an operation.
     """
+    if isinstance(call, BaseException):
+        return named_fault(call, *args, **kwargs)
     graph = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else call
     by_nodes = getattr(graph, "_replay_by_nodes", None)
     if by_nodes is not None:

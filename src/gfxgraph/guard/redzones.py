@@ -224,6 +224,8 @@ class RedZone:
             n *= extent
         pad = -(-zone_nbytes // dtype.itemsize)
         pad += -pad % 32  # the tensor stays aligned as a fresh one is
+        self.n_pad = pad
+        self._dtype = dtype
         self._raw = torch.empty((n + 2 * pad) * dtype.itemsize, dtype=torch.uint8, device=device)
         self._edge = pad * dtype.itemsize
         self.tensor = self._raw.view(dtype)[pad : pad + n].view(shape)
@@ -235,6 +237,10 @@ class RedZone:
         """Write the pattern into both zones."""
         self._raw[: self._edge].fill_(PATTERN)
         self._raw[self._raw.numel() - self._edge :].fill_(PATTERN)
+
+    def whole(self) -> Tensor:
+        """The tensor with its zones, ``n_pad`` elements on each side, as one row."""
+        return self._raw.view(self._dtype)
 
     def overruns(self) -> list[tuple[int, int]]:
         """(offset from the tensor's start, bytes changed) for each zone that was written."""

@@ -110,12 +110,19 @@ _SAME = {
 }  # fmt: skip
 
 
+_WEAKEST = frozenset({"cuda-named-in-recipe"})  # says only that a line names CUDA: any other rule says more
+
+
 def _distinct(findings: list[Finding]) -> list[Finding]:
     """Without what a more specific rule says of the same line."""
     at: dict[int, set[str]] = {}
     for f in findings:
         at.setdefault(f.line, set()).add(f.code)
-    return [f for f in findings if not at[f.line] & _SAME.get(f.code, frozenset())]
+    return [
+        f
+        for f in findings
+        if not at[f.line] & _SAME.get(f.code, frozenset()) and not (f.code in _WEAKEST and at[f.line] > {f.code})
+    ]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
@@ -257,7 +264,12 @@ def _cpp_reach(
     if rule.scope is Scope.ONLY_AMD:
         if context.vendor != "amd" and not cpp_guards.only_amd(arm, macros):
             return None, ""
-    return cpp_guards.reaching(arm, archs, macros)
+    if arm is None:
+        return archs, ""
+    key = (arm.index, *(a.name for a in archs))
+    if key not in file.reached:  # names of one arm come by the thousand
+        file.reached[key] = cpp_guards.reaching(arm, archs, macros)
+    return file.reached[key]
 
 
 def _run_cpp(

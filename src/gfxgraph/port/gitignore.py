@@ -12,6 +12,7 @@ Source: gitignore(5), git 2.43; tests/property/port/test_gitignore.py compares w
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 
 
@@ -190,3 +191,45 @@ _NAMED = {
     "xdigit": "0-9a-fA-F", "punct": r"!-/:-@\[-`{-~", "blank": r" \t", "print": r"\x20-\x7e", "graph": r"\x21-\x7e",
     "cntrl": r"\x00-\x1f\x7f",
 }  # fmt: skip
+
+
+def tracked(index: bytes) -> frozenset[str]:
+    """The paths that a git index names, with every folder above them: git ignores none of those.
+
+    Raises:
+        ValueError: no index of version 2, 3 or 4, or a damaged one.
+
+    Source: gitformat-index(5), git 2.43.
+    """
+    if index[:4] != b"DIRC" or len(index) < 12:
+        raise ValueError("no git index")
+    version, count = struct.unpack(">II", index[4:12])
+    if version not in (2, 3, 4):
+        raise ValueError(f"index version {version}")
+    found: set[str] = set()
+    at, name = 12, b""
+    try:
+        for _ in range(count):
+            flags = struct.unpack_from(">H", index, at + 60)[0]
+            start = at + (64 if flags & 0x4000 else 62)
+            if version == 4:
+                strip, start = _varint(index, start)
+                end = index.index(b"\0", start)
+                name, at = name[: len(name) - strip] + index[start:end], end + 1
+            else:
+                end = index.index(b"\0", start)
+                name, at = index[start:end], at + ((end - at) // 8 + 1) * 8
+            parts = name.decode("utf-8", "surrogateescape").split("/")
+            found.update("/".join(parts[:n]) for n in range(1, len(parts) + 1))
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"damaged index: {error}") from error
+    return frozenset(found)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A length of index version 4, and where it ends."""
+    value = data[at] & 0x7F
+    while data[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (data[at] & 0x7F)
+    return value, at + 1

@@ -49,7 +49,7 @@ _SLOW = frozenset(
 _NAME = frozenset(
     "untranslated-cuda cub-primitives cmake-cuda-arch nvtx nvcc-pragma hip-arm-has-cuda "
     "generated-hip-not-ignored requires-python-conservative cuda-no-half-flags nccl-nvtx-nvml-cpp hsa-override "
-    "cuda-only-torch-api nvidia-wheel-paths".split()
+    "cuda-only-torch-api nvidia-wheel-paths cuda-named-in-recipe".split()
 )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gfxgraph.port.files import printable, read_inside
-from gfxgraph.port.gitignore import GitIgnore
+from gfxgraph.port.gitignore import GitIgnore, tracked
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import Skipped
@@ -41,6 +41,14 @@ _SINGLE_HEADERS = frozenset(
     "catch.hpp catch_amalgamated.hpp doctest.h json.hpp httplib.h cli11.hpp cxxopts.hpp argparse.hpp tinyexr.h "
     "tiny_obj_loader.h tiny_gltf.h stb_image.h stb_image_write.h stb_truetype.h miniz.h miniz.c sqlite3.c sqlite3.h "
     "khronos_event.h miniaudio.h nanoflann.hpp toml.hpp picojson.h rapidxml.hpp".split()
+)
+_RECIPES = frozenset({"cmake", "make", "docker", "requirements", "recipe"})
+_RECIPE_NAME = re.compile(
+    r"meson\.build|meson(?:_options\.txt|\.options)|build(?:\.bazel)?|workspace(?:\.bazel)?|module\.bazel|configure\.(?:ac|in)|"
+    r"justfile|build\.rs|cmakepresets\.json|[\w.-]{1,60}\.(?:bzl|m4|nix|bat|cmd|ps1|pro|pri|gn|gni)"
+)
+_MAKE_NAME = re.compile(
+    r"(?:gnu)?makefile(?:[._-].{0,60})?|make\.(?:inc|def|sys|config)[\w.-]{0,40}|.{1,60}\.(?:mk|mak|make)"
 )
 _CPP = frozenset("cu cuh c cc cpp cxx h hpp hh hxx inl hip ipp tpp cuf".split())
 _REQUIREMENT_NAME = re.compile(
@@ -67,12 +75,14 @@ def kind_of(path: str) -> str:
         return "shell"
     if lower == "cmakelists.txt" or suffix == "cmake" or lower.endswith(".cmake.in"):
         return "cmake"
-    if lower in ("makefile", "gnumakefile") or suffix == "mk" or lower.startswith("makefile."):
+    if _MAKE_NAME.fullmatch(lower):
         return "make"
     if suffix in ("yml", "yaml"):
         return "yaml"
     if lower in ("pip.conf", "pip.ini"):
         return "ini"
+    if _RECIPE_NAME.fullmatch(lower):
+        return "recipe"
     return ""
 
 
@@ -97,6 +107,7 @@ class Project:
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         cuda_modules: Python files that name a package of CUDA_ONLY in an import.
+        cuda_lists: file names of requirement lists that bring a CUDA build, themselves or by another list.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -115,6 +126,7 @@ class Project:
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     asks_cuda_home: bool = False
+    cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
@@ -458,6 +470,11 @@ class _Ignores:
         self.project = project
         self.specs: dict[str, GitIgnore] = {}
         self.left = _MAX_TESTS
+        self.tracked: frozenset[str] | None = None
+        try:
+            self.tracked = tracked(read_inside(project.root, ".git/index", MAX_READ))
+        except (OSError, ValueError):
+            pass  # no index of our reading: an exported tree, a linked worktree, or none of git's
 
     def load(self, folder: str) -> None:
         name = _join(folder, ".gitignore")
@@ -477,6 +494,15 @@ class _Ignores:
         self.project.gitignore += text if not folder else ""
 
     def hide(self, rel: str, is_dir: bool) -> bool:
+        """Whether git leaves a path out. What it tracks it does not, whatever a pattern says.
+
+        Without an index a file's pattern is not held against the recipe of a build: an exported tree holds what
+        was tracked (``*.txt`` and ``Makefile`` are common patterns), and one that a tool writes is in a folder.
+        """
+        if self.tracked is not None and rel in self.tracked:
+            return False
+        if self.tracked is None and not is_dir and kind_of(rel) in _RECIPES:
+            return False
         parts = rel.split("/")
         for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
             spec = self.specs.get("/".join(parts[:end]))

@@ -1,8 +1,9 @@
 """The rules, found by listing their folder.
 
 A rule module holds ``RULE`` and one check for each kind of file it reads: ``check_python``, ``check_cpp``,
-``check_requirements``, ``check_docker``, ``check_shell``, ``check_cmake``, ``check_make``, ``check_yaml``,
-``check_ini``; ``check_repo`` looks at the repository as a whole, ``check_env`` at the machine.
+``check_requirements``, ``check_docker``, ``check_shell``, ``check_cmake``, ``check_make``, ``check_recipe`` (other
+build tools), ``check_yaml``, ``check_ini``; ``check_repo`` looks at the repository as a whole,
+``check_env`` at the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gfxgraph.port import rules as _package
 from gfxgraph.port.fix.requirement_lists import ANSWERED
 from gfxgraph.port.model import Fix, Rule
 
-KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "yaml", "ini", "repo", "env")
+KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini", "repo", "env")
 Check = Callable[..., Iterator[Any]]
 
 

@@ -7,43 +7,86 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import ALL, FNUZ, GFX94, INSTINCT, INSTINCT3, WAVE32, WAVE64, ArchSet
+from gfxgraph.port.archs import (
+    ALL,
+    FNUZ,
+    GCN5,
+    GFX94,
+    INSTINCT,
+    INSTINCT3,
+    NOT_FNUZ_FP8,
+    WAVE32,
+    WAVE64,
+    ArchSet,
+    lds_below,
+    select,
+)
+from gfxgraph.port.embedded import embedded_sources
 from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
+from gfxgraph.port.env import Env
+from gfxgraph.port.fix import lanes
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_import, torch_is_bound
+from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
-from gfxgraph.port.project import CUDA_ONLY
+from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.cpp import Call, CppFile
-from gfxgraph.port.readers.python import PyFile, argument, int_of, keyword, text_of
+from gfxgraph.port.readers.directives import blank_comments
+from gfxgraph.port.readers.python import PyFile, argument, defaults, int_of, is_true, keyword, text_of
 from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.readers.text import Condition, Entry, TextFile
 from gfxgraph.port.rules._common import (
+    CAPTURES,
+    EXCHANGE,
+    SYNC_INTRINSICS,
+    asm_blocks,
+    assigned,
     captured_blocks,
+    compile_modes,
     cpp_hit,
     entry_hit,
     env_writes,
+    exchange_lines,
     exchanges,
     functions_with,
     hit,
+    ident_hits,
     import_guard,
+    import_hits,
     imports_of,
     in_function_named,
+    include_hits,
+    inductor_settings,
     inside,
+    is_cuda_group,
+    is_full_mask_32,
     is_test_file,
+    is_thread_index,
     line_hit,
     lines_of,
+    macro_tests,
+    may_exchange,
+    mentions_amd,
     once_a_line,
     optional_import,
 )
 
 __all__ = [
-    "ALL", "CUDA_ONLY", "FNUZ", "GFX94", "INSTINCT", "INSTINCT3", "ROCM", "WAVE32", "WAVE64", "ArchSet", "Call",
-    "Context", "CppFile", "Edit", "Effort", "Fix", "Hit", "Iterator", "PyFile", "Refusal", "RequirementFile",
-    "Rule", "Scope", "Severity", "Text", "TextFile", "argument", "ast", "captured_blocks", "cpp_hit", "entry_hit",
-    "env_writes", "exchanges", "functions_with", "hit", "import_guard", "imports_of", "in_function_named",
-    "inside", "int_of", "is_test_file", "keyword", "line_hit", "lines_matching", "lines_of", "named",
-    "once_a_line", "optional_import", "re", "text_of", "torch_is_bound",
+    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "Call", "Condition", "Context", "CppFile", "EXCHANGE", "Edit",
+    "Effort", "Entry", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
+    "NOT_FNUZ_FP8", "NVIDIA", "Project", "PyFile", "ROCM", "Refusal", "RequirementFile", "Rule", "SYNC_INTRINSICS",
+    "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64", "World", "argument",
+    "asm_blocks", "assigned", "ast", "blank_comments", "captured_blocks", "compile_modes", "cpp_hit", "defaults",
+    "embedded_sources", "entry_hit", "env_writes", "exchange_lines", "exchanges", "fix_entry", "functions_with",
+    "hit", "ident_hits", "import_guard", "import_hits", "imports_of", "in_function_named", "include_hits",
+    "inductor_settings", "inside", "int_of", "is_cuda_group", "is_full_mask_32", "is_test_file", "is_thread_index",
+    "is_true", "keyword", "lanes", "lds_below", "line_hit", "lines_matching", "lines_of", "macro_tests",
+    "may_exchange",
+    "mentions_amd", "named", "once_a_line", "optional_import", "re", "replace", "select", "text_of", "torch_import",
+    "torch_is_bound", "truth",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import torch
 import gfxgraph
 from gfxgraph.capture.places import user_frame
 from gfxgraph.core.unsafe import Kind
-from gfxgraph.errors import CaptureError, GfxGraphError
+from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import process
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
@@ -78,23 +78,26 @@ class Checked:
         return asdict(self) | {"is_one_graph": self.is_one_graph}
 
 
-class CannotCheck(Exception):
-    """The function was not found, or does not run even without a capture."""
+class CannotCheck(CommandError):
+    """`function_unusable`: the function was not found, or does not run even without a capture."""
+
+    def __init__(self, target: str, problem: str) -> None:
+        super().__init__("function_unusable", target=target or '""', problem=problem)
 
 
 def load(target: str) -> Any:
-    """The object that ``module:name`` or ``path/file.py:name`` names; a name may have dots.
+    """The object that ``module:name`` or ``path/file.py:name`` names, or one of that class; a name may have dots.
 
     Raises:
         CannotCheck: there is no such thing.
     """
     module_name, _, name = target.rpartition(":")
     if not module_name or not name:
-        raise CannotCheck(f"{target!r} names no function: write module:function, or path/to/file.py:function")
+        raise CannotCheck(target, "it names no function")
     try:
         module = _module(module_name)
-    except ImportError as error:
-        raise CannotCheck(f"{module_name} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's module does as it is imported)
+        raise CannotCheck(target, f"{module_name} cannot be imported: {_said(error)}") from error
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -102,11 +105,22 @@ def load(target: str) -> Any:
 
             near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise CannotCheck(f"{module_name} has no {name}{hint}")
+            raise CannotCheck(target, f"{module_name} has no {name}{hint}")
         found = getattr(found, part)
     if not callable(found):
-        raise CannotCheck(f"{target} is not callable, it is a {type(found).__name__}")
-    return found
+        raise CannotCheck(target, f"it is not callable, it is of type {type(found).__name__}")
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (likewise)
+        raise CannotCheck(
+            target, f"an object of this class cannot be made without arguments: {_said(error)}"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _module(name: str) -> Any:
@@ -127,7 +141,7 @@ def _module(name: str) -> Any:
     return module
 
 
-def arguments(fn: Any, expressions: Sequence[str]) -> list[Any]:
+def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any]:
     """The values of ``expressions``, in which ``torch`` is known; as many as the function must be given.
 
     Raises:
@@ -138,7 +152,7 @@ def arguments(fn: Any, expressions: Sequence[str]) -> list[Any]:
         try:
             values.append(eval(text, {"torch": torch}))
         except Exception as error:  # noqa: BLE001  (whatever the user's expression raises)
-            raise CannotCheck(f"--arg {text!r}: {type(error).__name__}: {error}") from error
+            raise CannotCheck(target, f"--arg {text!r}: {_said(error)}") from error
     needed = [
         p.name
         for p in _parameters(fn)
@@ -146,7 +160,7 @@ def arguments(fn: Any, expressions: Sequence[str]) -> list[Any]:
     ]
     if len(values) < len(needed):
         example = " ".join("--arg \"torch.randn(2, 8, device='cuda')\"" for _ in needed[len(values) :])
-        raise CannotCheck(f"it needs values for {', '.join(needed[len(values) :])}: {example}")
+        raise CannotCheck(target, f"it needs values for {', '.join(needed[len(values) :])}: {example}")
     return values
 
 
@@ -168,8 +182,8 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
         try:
             fn(*args)
             torch.cuda.synchronize()
-        except Exception as error:
-            raise CannotCheck(f"it fails without a capture: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
     before = _events(state)
     graph = torch.cuda.CUDAGraph()
     effects: list[Finding] = []
@@ -179,7 +193,7 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
             fn(*args)
     except GfxGraphError as error:
         broken.append(_of_error(error))
-    except Exception as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
         broken.append(_of_exception(error))
     program = graph._program
     found = [*_new_events(before, _events(state)), *broken, *_once(effects)]
@@ -197,9 +211,7 @@ def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> C
     """
     gfxgraph.enable(simulate=profile, validate=False)
     fn = load(target)
-    if isinstance(fn, type):
-        fn = fn()
-    return check(fn, arguments(fn, expressions), target=target)
+    return check(fn, arguments(fn, expressions, target), target=target)
 
 
 def _events(state: process.Process) -> dict[tuple[str, str, str, str], int]:
@@ -231,7 +243,7 @@ def _of_error(error: GfxGraphError) -> Finding:
     )
 
 
-def _of_exception(error: Exception) -> Finding:
+def _of_exception(error: BaseException) -> Finding:
     place = ("", 0)
     trace = error.__traceback__
     while trace is not None:

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from gfxgraph.core.tape import where_of
 from gfxgraph.guard.names import objects_of
 
+_NO_FRAME = where_of(None, -1).file
 _GENERATED = "<eval_with_key>"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -24,7 +26,9 @@ class Sources:
         self._modules: dict[str, Any] = {}
 
     def of(self, where: str) -> str:
-        """``where`` itself, or the line it was generated from where that is known."""
+        """``where`` itself, or the line it was generated from where that is known; "" where there was no line."""
+        if where.startswith(_NO_FRAME):
+            return ""
         if not where.startswith(_GENERATED):
             return where
         file, _, line = where.rpartition(":")
@@ -50,5 +54,12 @@ def _line_of(module: Any, line: int) -> str:
     nodes = list(module.graph.nodes)
     if at is None or at >= len(nodes):
         return ""
-    frames = _FRAME.findall(nodes[at].stack_trace or "")
-    return ":".join(frames[-1]) if frames else ""
+    frames = [f for f in _FRAME.findall(nodes[at].stack_trace or "") if not f[0].startswith("<")]
+    return ":".join(frames[-1]) if frames else _module_of(nodes[at])
+
+
+def _module_of(node: Any) -> str:
+    """Where the innermost of torch's own modules that the node was traced from begins: no line of the program did."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    code = getattr(getattr(stack[-1][1], "forward", None), "__code__", None) if stack else None
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""

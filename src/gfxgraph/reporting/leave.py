@@ -14,10 +14,10 @@ from typing import Any
 
 from gfxgraph import files
 from gfxgraph.config import Config
-from gfxgraph.errors import GfxGraphError
+from gfxgraph.errors import CommandError, GfxGraphError
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
-from gfxgraph.reporting import watch
+from gfxgraph.reporting import history, watch
 from gfxgraph.reporting.inspect import inspect
 from gfxgraph.reporting.inspection import Capture, Inspection
 from gfxgraph.reporting.memory import memory_report
@@ -35,6 +35,8 @@ def arrange(settings: Config) -> None:
     _arranged.add(os.getpid())
     if settings.coverage:
         watch.start(is_exact=settings.coverage == "exact")
+    if settings.report:
+        history.start(process.require())
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     atexit.register(_end, settings, os.getpid())
     if settings.report:
@@ -57,15 +59,36 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
         "stats": stats(),
         "coverage": watching.coverage().as_dict() if watching is not None else None,
     }
+    past = history.current()
+    if past is not None:
+        made["history"] = past.as_dict()
     if with_nodes:
-        made["memory"] = memory_report()
-        made["inspection"] = _captures(inspect())
+        gone = past.gone if past is not None else []
+        made["memory"] = _memory(gone)
+        made["inspection"] = _captures(inspect(), gone, past.n_left_out if past is not None else 0)
     return made
 
 
-def _captures(found: Inspection) -> dict[str, Any]:
-    """The captures that were replayed most, up to the limit of nodes."""
-    ranked = sorted(found.captures, key=lambda capture: -capture.n_replays)
+def _memory(gone: list[Capture]) -> dict[str, Any]:
+    """``memory_report()``, with a row for each graph that was destroyed before."""
+    report = memory_report()
+    rows = [
+        {
+            "where": capture.where,
+            "n_nodes": capture.n_nodes,
+            "n_replays": capture.n_replays,
+            "pool": str(capture.pool) if capture.pool is not None else "",
+            "pool_bytes": capture.pool_nbytes,
+            "driver_bytes": capture.driver_nbytes,
+        }
+        for capture in gone
+    ]
+    return {**report, "gone": rows}
+
+
+def _captures(found: Inspection, gone: list[Capture], n_left_out: int) -> dict[str, Any]:
+    """The captures that were replayed most, up to the limit of nodes; ``gone`` were destroyed before."""
+    ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
     kept: list[Capture] = []
     n = 0
     for capture in ranked:
@@ -74,7 +97,10 @@ def _captures(found: Inspection) -> dict[str, Any]:
         kept.append(capture)
         n += capture.n_nodes
     table = Inspection(tuple(kept), found.notes, found.runtime, found.pools).as_dict()
-    return {**table, "left_out": len(ranked) - len(kept)}
+    are_gone = set(map(id, gone))
+    for capture, row in zip(kept, table["captures"]):
+        row["is_gone"] = id(capture) in are_gone
+    return {**table, "left_out": len(ranked) - len(kept) + n_left_out}
 
 
 def write(folder: str, with_nodes: bool = True) -> None:
@@ -89,10 +115,31 @@ def read(folder: str | Path) -> list[dict[str, Any]]:
     found = []
     for path in Path(folder).glob("gfxgraph-*.json"):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            table = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # a process that died while it wrote
+        if isinstance(table, dict) and _KINDS.items() <= {key: type(value) for key, value in table.items()}.items():
+            found.append(table)
     return sorted(found, key=lambda table: table["at"])
+
+
+_KINDS = {"pid": int, "argv": list, "at": float, "stats": dict}
+"""By these a process's file is told from others of that name."""
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """What ``gfxgraph bench --json`` printed.
+
+    Raises:
+        CommandError: `file_unusable`.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CommandError("file_unusable", path=path, problem=f"it is no JSON: {error}") from error
+    if not (isinstance(table, dict) and {"provenance", "results"} <= table.keys()):
+        raise CommandError("file_unusable", path=path, problem="gfxgraph bench --json prints something else")
+    return table
 
 
 def _keep_writing(settings: Config, owner: int) -> None:
@@ -121,3 +168,4 @@ def _end(settings: Config, owner: int) -> None:
     elif seen is not None:
         sys.stderr.write(f"gfxgraph {seen}\n")
     watch.stop()
+    history.stop()

@@ -17,15 +17,15 @@ from gfxgraph import config
 from gfxgraph import files as writer
 from gfxgraph.reporting import leave
 from gfxgraph.reporting.folding import folded
-from gfxgraph.reporting.rewrites import rewrite
+from gfxgraph.reporting.rewrites import WHY_ZH, rewrite
 
 
-def html(processes: Sequence[dict[str, Any]]) -> str:
-    """The page of what ``leave.read`` found; the process that replayed most comes first."""
+def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] = ()) -> str:
+    """The page of what ``leave.read`` found, the process that replayed most first, and of what ``bench`` measured."""
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
-    data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
+    data = {"lang": config.language_of(), "processes": rows, "benches": list(benches), "strings": strings.known}
     # In a script element nothing ends it but its closing tag, and "<" need not stand in JSON.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
@@ -57,6 +57,7 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     coverage = table.get("coverage")
     for line in coverage["lines"] if coverage else ():
         line["rewrite_zh"] = rewrite(line["op"], "zh")
+        line["why_zh"] = WHY_ZH.get(line["why"], "")
     return {
         "pid": table["pid"],
         "argv": table["argv"],
@@ -66,6 +67,7 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         "stats": table["stats"],
         "coverage": coverage,
         "memory": table.get("memory"),
+        "history": table.get("history"),
         "runtime": inspection.get("runtime", ""),
         "left_out": inspection.get("left_out", 0),
         "captures": [_capture(capture, strings) for capture in inspection["captures"]],
@@ -78,6 +80,7 @@ def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     return {
         "name": capture["name"],
         "n_replays": capture["n_replays"],
+        "is_gone": capture.get("is_gone", False),
         "n_nodes": sum(step["n_nodes"] for step in capture["steps"]),
         "pool_nbytes": capture["pool_nbytes"],
         "driver_nbytes": sum(known) if known else None,

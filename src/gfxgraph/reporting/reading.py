@@ -48,11 +48,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
         inner = [graphed for variant in obj._variants.values() for graphed in variant.graphed]
         return _of_many(inner, [f"{obj.name}: {obj.why_eager}"] if obj.why_eager else [])
     if isinstance(obj, Graphed):
-        made = [
-            (f"{entry.function} {entry.label}".strip(), instance.graph)
-            for entry in obj._entries.values()
-            for instance in entry.instances()
-        ]
+        made = [(name, graph) for entry in obj._entries.values() for graph, name in entry.named_graphs()]
         notes = [
             f"{entry.function} {entry.label}: eager: {entry.why_eager}"
             for entry in obj._entries.values()
@@ -122,7 +118,7 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
         )
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
-    where = str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1)))
+    where = Sources().of(str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1))))
     questions = step.questions if isinstance(step, ReadStep) else ()
     guards = tuple(question.text(program.numbers) for question in questions)
     known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that asked for it

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from gfxgraph.core.unsafe import BY_NAME, Kind
 
+NO_CAPTURE = "no capture covers this line"
+NOT_REPLAYED = "this line is in a graph, and ran outside of it: a warm-up, or a call that was not a replay"
+WHY_ZH = {
+    NO_CAPTURE: "没有捕获覆盖这一行",
+    NOT_REPLAYED: "这一行在图中，但这次在图外执行：预热，或者不是重放的调用",
+}
 _BY_OP: dict[str, tuple[str, str]] = {
     "aten::_local_scalar_dense": (
         "keep the value a tensor: torch.where in place of `if`, a tensor index in place of an int, .item() after the "

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.modes import enter_mode, leave_modes
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
@@ -42,7 +43,7 @@ from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.rewrites import rewrite, why_unsafe
+from gfxgraph.reporting.rewrites import NO_CAPTURE, NOT_REPLAYED, rewrite, why_unsafe
 
 WINDOW_S = 0.05
 SHARE_OF_TIME = 0.01
@@ -58,6 +59,7 @@ _NO_LAUNCH = frozenset(
     "aten::stride".split()
 )
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"})
+_TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -72,8 +74,9 @@ class Watch(TorchDispatchMode):
         self.paused = True
         self.thread = threading.get_ident()
         self.began = _clock()
-        self.cells: dict[tuple[int, int, str, str], list[float]] = {}
-        """(code, instruction, operation, why) -> [launches, seconds]; codes by identity, a hash reads all of one."""
+        self.cells: dict[tuple[int, int, str, str, bool], list[float]] = {}
+        """(code, instruction, operation, why, whether no graph records such a call) -> [launches, seconds]; codes by
+        identity, a hash reads all of one."""
         self.codes: dict[int, Any] = {}
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
@@ -93,6 +96,8 @@ class Watch(TorchDispatchMode):
         """The graph that is being replayed: what is launched meanwhile stands in for it."""
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
+        self.gone = Captured()
+        """Of graphs that were destroyed since somebody watches."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -107,6 +112,8 @@ class Watch(TorchDispatchMode):
             return
         leave_modes()
         self.paused = False
+        if self.gone.add not in above.leaving:
+            above.leaving.append(self.gone.add)
         self.thread = threading.get_ident()
         way_s()  # measured before the first window, not in one
         self.n_windows += 1
@@ -140,6 +147,11 @@ class Watch(TorchDispatchMode):
             for graph in list(state.graphs):
                 graph._choose_path()
 
+    def forget(self) -> None:
+        """Be told of graphs no longer."""
+        if self.gone.add in above.leaving:
+            above.leaving.remove(self.gone.add)
+
     @property
     def cost_s(self) -> float:
         """Seconds that watching took: what was done here, and the way here from the dispatcher."""
@@ -150,10 +162,13 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused or threading.get_ident() != self.thread:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if types and any(kind.__name__ in _TRACED for kind in types):  # a compiler looks: nothing is launched
+            return func(*args, **(kwargs or {}))
         self.n_seen += 1
         info = OPS.get(identity(func))
         if info is None:
-            if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
+            # Higher-order operators call back into this mode; prim::device and its like ask a traced tensor.
+            if not hasattr(func, "_schema") or func.namespace == "prim":
                 return func(*args, **(kwargs or {}))
             info = OPS[identity(func)] = OpInfo(func)
         if info.is_composite:
@@ -171,9 +186,10 @@ class Watch(TorchDispatchMode):
             self._give(began, self.checking)
             self.checking[0] += 1
         elif info.name in _WAITS:
-            self._count(info.name)[0] += 1  # its time is that of what it waits for
+            self._count(info.name, is_unsafe=True)[0] += 1  # its time is that of what it waits for
         else:
-            cell = self._count(info.name)
+            is_unsafe = info.unsafe is not None and bool(info.applies(args, kwargs or {}))  # type: ignore[misc]
+            cell = self._count(info.name, is_unsafe)
             self._give(began, cell)
             cell[0] += 1
         self.own_s += _clock() - ended
@@ -184,11 +200,11 @@ class Watch(TorchDispatchMode):
         self.cell[1] += now - self.last
         self.cell, self.last = cell, now
 
-    def _count(self, op: str) -> list[float]:
+    def _count(self, op: str, is_unsafe: bool = False) -> list[float]:
         frame = user_frame(sys._getframe(2))
         code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
         why = _why_inside(self.inside) if self.inside is not None else ""
-        key = (identity(code), lasti, op, why)
+        key = (identity(code), lasti, op, why, is_unsafe)
         cell = self.cells.get(key)
         if cell is None:
             self.codes[key[0]] = code
@@ -255,13 +271,13 @@ class Watch(TorchDispatchMode):
         reasons = _reasons()
         merged: dict[tuple[str, str, str], Line] = {}
         sources = Sources()
-        per_op, captured = launches_per_op(), captured_places()
-        for (number, lasti, op, why), cell in list(self.cells.items()):
+        captured = self.gone.with_those_of(process.current())
+        for (number, lasti, op, why, is_unsafe), cell in list(self.cells.items()):
             where = sources.of(str(where_of(self.codes[number], lasti)))
-            why = why or reasons.get((op, where)) or reasons.get(("", where)) or why_unsafe(op)
-            why = why or (NOT_REPLAYED if (number, lasti) in captured else NO_CAPTURE)
-            line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op)))
-            line.n += round(cell[0] * per_op.get(op, 1.0))
+            why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
+            why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
+            line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
+            line.n += round(cell[0] * captured.launches_of(op))
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
         lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))
         return Coverage(
@@ -291,45 +307,57 @@ class Watch(TorchDispatchMode):
         return str(self.coverage())
 
 
-NO_CAPTURE = "no capture covers this line"
-NOT_REPLAYED = "this line is in a graph, and ran outside of it: a warm-up, or a call that was not a replay"
+class Captured:
+    """What captures tell of eager launches: which lines they cover, and how many launches an operation makes."""
 
+    def __init__(self) -> None:
+        self.codes: dict[int, Any] = {}
+        """By identity, and held: another code in its place would have the same."""
+        self.places: set[tuple[int, int]] = set()
+        """(code, instruction) of every operation that was recorded."""
+        self.n_nodes: Counter[str] = Counter()
+        self.n_entries: Counter[str] = Counter()
+        self.n_graphs = 0
 
-def captured_places() -> set[tuple[int, int]]:
-    """(code, instruction) of every operation that a capture of this process recorded."""
-    state = process.current()
-    found: set[tuple[int, int]] = set()
-    for graph in list(state.graphs)[:MOST_GRAPHS] if state is not None else ():
-        for segment in graph._program.segments if graph._program is not None else ():
-            found.update(
-                (identity(row[4]), row[5]) for row in segment.tape.rows if len(row) > 4 and row[4] is not None
-            )
-    return found
-
-
-def launches_per_op() -> dict[str, float]:
-    """How many nodes an operation made, on average, in the captures of this process; others count as one launch."""
-    state = process.current()
-    driver = state.driver if state is not None else None
-    if state is None or driver is None:
-        return {}
-    n_nodes: Counter[str] = Counter()
-    n_entries: Counter[str] = Counter()
-    for graph in list(state.graphs)[:MOST_GRAPHS]:
+    def add(self, graph: Any) -> None:
         program = graph._program
-        for segment in program.segments if program is not None else ():
-            if segment.graph is None or not segment.tape.rows:
-                continue
-            handle = raw_graph(segment.graph)
-            kinds = {node: driver.node_kind(node) for node in driver.nodes(handle)}
-            owners = owners_of(segment.tape, list(kinds), handle)
-            working = set(working_nodes(kinds))
-            n_nodes.update(
-                owner.name for node, owner in owners.items() if node in working and isinstance(owner, Entry)
-            )
-            made = {id(owner) for owner in owners.values()}
-            n_entries.update(entry.name for entry in segment.tape.entries if id(entry) in made)
-    return {name: n / n_entries[name] for name, n in n_nodes.items()}
+        if program is None or self.n_graphs >= MOST_GRAPHS:
+            return
+        self.n_graphs += 1
+        for segment in program.segments:
+            for row in segment.tape.rows:
+                if len(row) > 4 and row[4] is not None:
+                    self.codes[identity(row[4])] = row[4]
+                    self.places.add((identity(row[4]), row[5]))
+            self._count_nodes(segment)
+
+    def _count_nodes(self, segment: Any) -> None:
+        state = process.current()
+        driver = state.driver if state is not None else None
+        if driver is None or segment.graph is None or not segment.tape.rows:
+            return
+        handle = raw_graph(segment.graph)
+        kinds = {node: driver.node_kind(node) for node in driver.nodes(handle)}
+        owners = owners_of(segment.tape, list(kinds), handle)
+        working = set(working_nodes(kinds))
+        self.n_nodes.update(
+            owner.name for node, owner in owners.items() if node in working and isinstance(owner, Entry)
+        )
+        made = {id(owner) for owner in owners.values()}
+        self.n_entries.update(entry.name for entry in segment.tape.entries if id(entry) in made)
+
+    def with_those_of(self, state: process.Process | None) -> Captured:
+        """These, and the graphs that there are now."""
+        made = Captured()
+        made.codes, made.places = dict(self.codes), set(self.places)
+        made.n_nodes, made.n_entries = Counter(self.n_nodes), Counter(self.n_entries)
+        for graph in list(state.graphs) if state is not None else ():
+            made.add(graph)
+        return made
+
+    def launches_of(self, op: str) -> float:
+        """How many nodes the operation made, on average; one where no capture has it."""
+        return self.n_nodes[op] / self.n_entries[op] if self.n_nodes[op] else 1.0
 
 
 def _launches(info: OpInfo, out: Any, args: Any) -> bool:
@@ -485,6 +513,7 @@ def stop() -> None:
         _sampler.stop()
     if _watching is not None:
         _watching.close()
+        _watching.forget()
     state = process.current()
     if state is not None:
         state.coverage = None
@@ -514,6 +543,7 @@ class CoverageBlock:
 
     def __exit__(self, *error: Any) -> None:
         self._watch.close()
+        self._watch.forget()
         if self._outer is not None and self._outer.is_exact:
             self._outer.open()
 

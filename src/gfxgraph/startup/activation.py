@@ -193,6 +193,7 @@ def _platform(torch: Any, settings: Config) -> str:
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
     from gfxgraph import simulator
+    from gfxgraph.adapters import base as adapter
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
     from gfxgraph.callables.training import training
@@ -237,7 +238,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)
-    for companion in (takeover.install, transformers.beside_enable):
+    for companion in (takeover.install, transformers.beside_enable, adapter.count_refusals):
         undo = companion(torch, state)
         if undo is not None:
             bridge.undo.append(undo)

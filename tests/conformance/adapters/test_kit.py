@@ -14,15 +14,15 @@ import pytest
 
 from gfxgraph import adapters
 from gfxgraph.adapters import base
+from gfxgraph.adapters._needs import Need, missing
 from gfxgraph.errors import ActivationError
-from gfxgraph.hardware.versions import may_match, parse
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 
 
 @pytest.fixture(params=adapters.names())
 def adapter(request, monkeypatch):
-    """An adapter that is not in place, with its engine there in a version that it knows."""
+    """An adapter that is not in place, with its engine there."""
     found = adapters.get(request.param)
     stand_in = STAND_INS / found.name
     before = set(sys.modules)
@@ -30,7 +30,7 @@ def adapter(request, monkeypatch):
         monkeypatch.syspath_prepend(stand_in)
     elif not found.version():
         pytest.skip(f"{found.name} is not installed, and there is no stand-in for it")
-    monkeypatch.setattr(base, "installed_version", lambda distribution, module: known_version(found))
+    monkeypatch.setattr(base, "installed_version", lambda module: "1.0")
     assert not found.is_installed
     yield found
     found.uninstall()
@@ -38,11 +38,6 @@ def adapter(request, monkeypatch):
         for name in set(sys.modules) - before:
             if name.split(".")[0] == found.module:
                 del sys.modules[name]
-
-
-def known_version(adapter):
-    """The lowest version that it says it knows."""
-    return adapter.supported.split(",")[0].lstrip(">=")
 
 
 def surface(adapter):
@@ -62,10 +57,9 @@ def changed(before, after):
 
 
 def test_name_is_the_files(adapter):
-    """The name that users give is the file's, and it states a version range with both ends."""
+    """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.supported.startswith(">=") and ",<" in adapter.supported
-    assert may_match(parse(known_version(adapter)), adapter.supported)
+    assert adapter.tested and all(adapter.needs[part] for part in adapter.parts)
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):
@@ -104,27 +98,45 @@ def test_install_again_after_uninstall(adapter):
 
 
 @pytest.mark.parametrize("version", ["0.0.1", "9999.1"])
-def test_wrong_version_is_refused_with_the_range(adapter, monkeypatch, version):
-    """An older and a newer engine are refused before anything is touched; the message has both versions."""
-    monkeypatch.setattr(base, "installed_version", lambda distribution, module: version)
+def test_an_unknown_version_that_has_what_is_needed_is_used(adapter, monkeypatch, version):
+    """Older or newer than any that was tested: the number alone refuses nothing."""
+    monkeypatch.setattr(base, "installed_version", lambda module: version)
+    assert adapter.available()
+    adapter.install()
+    assert adapter.is_installed
+
+
+def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
+    """Asked for, it is an error; by itself, one warning and one fallback that says what; nothing is touched."""
+    part = adapter.parts[-1]
+    lacking = (*adapter.needs[part], Need("Moved.elsewhere"))
+    monkeypatch.setattr(adapter, "needs", adapter.needs | {part: lacking}, raising=False)
     before = surface(adapter)
-    assert not adapter.available()
     with pytest.raises(ActivationError) as caught:
         adapter.install()
-    assert caught.value.code == "engine_version"
-    assert version in str(caught.value) and adapter.supported in str(caught.value)
-    assert adapter.supported in caught.value.text("zh")
-    assert changed(before, surface(adapter)) == set() and not adapter.is_installed
+    assert caught.value.code == "engine_layout"
+    for language in ("en", "zh"):
+        assert f"{part}.Moved.elsewhere" in caught.value.text(language) and adapter.tested in caught.value.text(
+            language
+        )
+    for _ in range(2):
+        adapter.install_when_imported()
+    assert not [key for key in changed(before, surface(adapter)) if key[0] == part]
+    assert len([one for one in caplog.records if "engine_layout" in one.getMessage()]) == 1
+    assert not adapter.available()
+    seen = []
+    state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
+    base.count_refusals(None, state)
+    assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
 
 
 def test_engine_absent(adapter, monkeypatch):
     """Without the engine it is not available, and install says what is missing."""
-    monkeypatch.setattr(base, "installed_version", lambda distribution, module: "")
+    monkeypatch.setattr(base, "installed_version", lambda module: "")
     assert not adapter.available()
     with pytest.raises(ActivationError) as caught:
         adapter.install()
     assert caught.value.code == "engine_missing"
-    assert adapter.supported in str(caught.value)
     assert not adapter.is_installed
 
 
@@ -162,3 +174,33 @@ def test_unknown_engine():
         adapters.install("no_such_engine")
     assert caught.value.code == "engine_unknown"
     assert all(name in str(caught.value) for name in adapters.names())
+
+
+def test_needs_are_looked_for_by_name_argument_and_attribute():
+    """A name that is gone, an argument that is called otherwise, an attribute that no instance gets."""
+
+    class Engine:
+        declared: int
+
+        def __init__(self):
+            self.kept = 1
+
+        def capture(self, key, *, pool=None):
+            return key, pool
+
+    module = type(sys)("engine")
+    module.Engine, module.compiled = Engine, print
+    met = (
+        Need("Engine", keeps="kept declared capture"),
+        Need("Engine.capture", takes="key pool"),
+        Need("compiled", takes="end"),
+    )
+    assert missing(module, met) == []
+    lacking = (
+        Need("Engine", keeps="kept gone"),
+        Need("Engine.capture", takes="shape"),
+        Need("Engine.begin"),
+        Need("Other"),
+    )
+    said = ["Engine().gone", "Engine.capture(shape=)", "engine.Engine.begin", "engine.Other"]
+    assert missing(module, lacking) == said

@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+import gfxgraph
 from gfxgraph.cli import _contract
 from gfxgraph.cli.main import cli, main
 
@@ -20,6 +21,13 @@ FILES = {
     "list.json": "[]",
     "binary.pt": "\0\1\2",
     "good.py": "x = 1\n",
+    "model.py": "import torch\nnumber = 3\ndef step(x):\n    return x\ndef stop():\n    raise SystemExit(0)\n"
+    "class Needs:\n    def __init__(self, x):\n        pass\n",
+    "syntax.py": "def f(:\n",
+    "raises.py": "raise ValueError('no device')\n",
+    "left/gfxgraph-1.json": "[]",
+    "left/gfxgraph-2.json": '{"at": "x", "pid": 2}',
+    "left/gfxgraph-3.json": "\0",
     "build.py": "def build():\n    raise OSError('no device')\n",
     "folder/a.py": "",
     "recorded.json": json.dumps({"platform": "hip", "hip": "7.2.26015", "torch": "2.11.0", "archs": ["gfx942"]}),
@@ -48,6 +56,9 @@ run --simulate=../hip good.py
 run --simulate= good.py
 bisect --simulate=hipp {d}/good.py
 check --simulate=hipp
+bench --simulate=hipp
+bench --simulate --workload nope
+bench --simulate --workload=
 demo --simulate=cudda
 doctor --selftest --simulate=hipp
 explain hipErrorNope
@@ -81,6 +92,25 @@ bisect
 bisect --simulate -o {d} {d}/good.py
 check --nope
 check a b
+check --arg 1
+check --sarif x
+bench a b
+bench --fly
+bench --rounds 1
+bench --rounds many
+bench --way nope
+report
+report a b
+top
+top self
+top 1.5
+top -1
+top 1 --every 0
+top 1 --every soon
+run --simulate --min-coverage 2 good.py
+run --simulate --min-coverage most good.py
+run --simulate --coverage=some good.py
+run --simulate --watch=-1 good.py
 demo --tokens 0
 demo --tokens many
 demo extra
@@ -94,6 +124,8 @@ doctor --out {d}/x.json
 doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
+doctor --matrix
+doctor --matrix --selftest {d}/good.py
 explain --lang fr 700
 explain --nope
 port
@@ -167,6 +199,10 @@ explain nope/nope
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
+doctor --matrix {d}/nope.json
+doctor --matrix {d}
+doctor --matrix {d}/good.py
+doctor --matrix {d}/list.json
 explain nope.log
 explain {d}/nope.txt
 explain {d}
@@ -179,6 +215,40 @@ port verify record {d}/good.py:x --out {d}/nope/g.pt
 port verify run {d}/nope
 port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
 port verify run {d} --golden {d}/binary.pt --target {d}/nope.py:build
+""",
+    "function_unusable": """
+bench --simulate nope:fn
+bench --simulate model.py:Needs
+bench --simulate --rounds 5 model.py:step
+check model
+check :
+check :step
+check model:
+check {d}/nope.py:step
+check {d}/folder:step
+check {d}/binary.pt:step
+check {d}/syntax.py:f
+check {d}/raises.py:f
+check {d}/model.py:nope
+check {d}/model.py:number
+check {d}/model.py:Needs
+check {d}/model.py:stop
+check {d}/model.py:step
+check {d}/model.py:step --arg 1/0
+check {d}/model.py:step --arg (
+check {d}/model.py:step --arg=
+check --simulate=cuda {d}/model.py:step.x
+""",
+    "no_report_data": """
+report {d}/nope
+report {d}/folder
+report {d}/left
+report {d}/good.py
+""",
+    "process_not_watched": """
+top 0
+top 99999999999999999999
+top 1 --once
 """,
     "port_refused": """
 port audit {d} --diff nope
@@ -257,6 +327,7 @@ def call(folder, capfd, monkeypatch):
             at = 1
         with pytest.raises(SystemExit) as ended:
             main([*words[:at], *more, *words[at:]])
+        gfxgraph.disable()  # check and bench switch it on in their process
         out, err = capfd.readouterr()
         return ended.value.code, out, err
 

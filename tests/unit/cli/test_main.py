@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -62,3 +63,22 @@ def test_version():
     done = gfxgraph("--version")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gfxgraph 2")
+
+
+def test_a_script_alone_is_run(tmp_path):
+    """``python -m gfxgraph script.py ARGS`` is ``gfxgraph run script.py ARGS``; options stay ``run``'s."""
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], os.environ['GFXGRAPH'])\nsys.exit(7)\n")
+    done = gfxgraph(str(script), "--epochs", "3", GFXGRAPH_SIMULATE="hip")
+    assert (done.returncode, done.stdout) == (7, "['--epochs', '3'] 1\n"), done.stderr
+
+
+def test_status_and_env_tell_what_is_here(tmp_path):
+    """The same text by both names, and as JSON; nothing is judged, so the status is 0."""
+    by_name = {name: gfxgraph(name, HSA_OVERRIDE_GFX_VERSION="10.3.0") for name in ("status", "env")}
+    assert {done.returncode for done in by_name.values()} == {0}
+    assert by_name["status"].stdout == by_name["env"].stdout
+    assert "gfxGRAPH environment report:" in by_name["env"].stdout
+    assert "HSA_OVERRIDE_GFX_VERSION 10.3.0" in by_name["env"].stdout
+    told = json.loads(gfxgraph("status", "--json").stdout)
+    assert list(told) == ["device", "torch", "accelerators", "engines", "variables"]

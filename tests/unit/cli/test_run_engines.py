@@ -56,13 +56,22 @@ def test_vllm_starts_its_workers_anew(sandbox):
     assert sandbox.gfxgraph("run", script, VLLM_WORKER_MULTIPROC_METHOD="fork").stdout == "fork\n"
 
 
-def test_an_engine_of_another_version_is_a_warning(server, sandbox):
-    """The bridge is on all the same; the text says which versions the adapter is for."""
-    engine = server.name
-    (sandbox.folder / "lib" / engine / "__init__.py").write_text("__version__ = '99.0'\n")
+def test_an_engine_of_another_version_is_used(server, sandbox):
+    """It is asked for what the adapter needs; the number says nothing."""
+    (sandbox.folder / "lib" / server.name / "__init__.py").write_text("__version__ = '99.0'\n")
+    done = sandbox.gfxgraph("run", "--", server, "serve")
+    assert (done.stdout, done.stderr, done.returncode) == ("1 True\n", "", 0)
+
+
+def test_an_engine_that_lacks_a_name_is_a_warning(server, sandbox):
+    """The bridge is on all the same; the text says what is missing."""
+    module, owner, method = ENGINES[server.name]
+    file = (sandbox.folder / "lib").joinpath(*module.split(".")).with_suffix(".py")
+    (sandbox.folder / "lib" / server.name / "__init__.py").write_text("__version__ = '99.0'\n")
+    file.write_text(file.read_text().replace("graph_pool", "gone").replace("_tp_group", "gone"))
     done = sandbox.gfxgraph("run", "--", server, "serve")
     assert (done.stdout, done.returncode) == ("1 False\n", 0)
-    assert "engine_version" in done.stderr and f"{engine} 99.0" in done.stderr
+    assert f"{server.name} 99.0 lacks: {owner}()." in done.stderr.replace("\n", " ")
 
 
 def test_sglangs_own_variable_asks(sandbox):

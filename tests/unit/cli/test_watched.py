@@ -1,6 +1,7 @@
 """``gfxgraph run --coverage``, ``check`` and ``report`` as users type them: what is printed, and the exit status."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,25 @@ with torch.cuda.graph(graph):
 for _ in range(20):
     graph.replay()
     y.sum()
+"""
+IN_MAIN = """
+import time
+import gfxgraph, torch
+
+def main():
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+    for _ in range(3):
+        graph.replay()
+    x * 2
+    step = gfxgraph.graphed(lambda x: x * 2, dynamic={"x": {0: "batch"}}, buckets=[4])
+    for n in (3, 3, 3, 4, 3):
+        step(torch.ones(n, 8, device="cuda"))
+    time.sleep(0.3)
+
+main()
 """
 FUNCTION = "import torch\n\n\ndef step(x):\n    print('hello')\n    return x[x > 0]\n"
 
@@ -38,6 +58,25 @@ def test_run_says_what_ran_in_graphs(tmp_path):
     assert "aten::sum" in done.stderr and "program.py:10" in done.stderr
     assert "less than the 90.0% asked for" in done.stderr
     assert '"captures":[{' in page.read_text() and "program.py" in page.read_text()
+
+
+def test_the_report_has_what_was_gone_by_the_end(tmp_path):
+    """Graphs that main() held: nodes and replays, memory by bucket, padding (the first call traces), counts."""
+    (tmp_path / "program.py").write_text(IN_MAIN)
+    done = gfxgraph("run", "--simulate=cuda", "--coverage-table", "--report", "out.html", "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"aten::mul  .*program.py:12\n +no capture covers this line", done.stderr)
+    made = (tmp_path / "out.html").read_text()
+    (process,) = json.loads(re.search(r'<script id="data".*?>(.*?)</script>', made, re.S)[1])["processes"]
+    plain = next(capture for capture in process["captures"] if "program.py:9" in capture["name"])
+    assert (plain["n_replays"], plain["n_nodes"], plain["is_gone"]) == (3, 2, True)
+    history = process["history"]
+    columns = dict(zip(history["fields"], zip(*history["moments"])))
+    assert columns["replays"][-1] == process["stats"]["replay_count"] > 3 and columns["captures"][-1] >= 2
+    (device,) = history["devices"]
+    assert device["cap_bytes"] > device["graph_bytes"] > 0 and device["captures"][0]["signature"] == "batch=4"
+    (row,) = history["padding"]
+    assert (row["bucket"], row["calls"], row["elements"], row["elements_run"]) == ("batch=4", 4, 13, 16)
 
 
 def test_check_prints_findings_apart_from_the_functions_output(tmp_path):

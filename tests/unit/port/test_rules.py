@@ -107,3 +107,18 @@ def test_safe_fixes_are_the_seven() -> None:
     """Only fixes that keep NVIDIA's value literally are applied by default."""
     safe = {r.rule.id for r in RULES if r.rule.fix is Fix.SAFE}
     assert safe == {"GFX106", "GFX107", "GFX318", "GFX411", "GFX601", "GFX603", "GFX604"}
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=lambda r: r.rule.code)
+def test_one_import(loaded: Loaded) -> None:
+    """Of this project a rule imports rule_api, and at most another rule."""
+    import ast
+    import importlib
+
+    module = importlib.import_module(f"gfxgraph.port.rules.{loaded.rule.code.replace('-', '_')}")
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    names = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    own = [n for n in names if n.startswith("gfxgraph")]
+    assert own.count("gfxgraph.port.rule_api") == 1
+    assert all(n == "gfxgraph.port.rule_api" or n.startswith("gfxgraph.port.rules.") for n in own)
+    assert all(not n.startswith("gfxgraph.port.rules._") for n in own)

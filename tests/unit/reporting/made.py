@@ -6,6 +6,7 @@ from typing import Any
 
 from gfxgraph.core.counters import Counters
 from gfxgraph.reporting.coverage import Coverage, Line
+from gfxgraph.reporting.history import MOMENT_FIELDS
 from gfxgraph.reporting.inspection import Capture, Inspection, Node, Step, TensorInfo
 
 KERNELS = (
@@ -71,6 +72,8 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
         "driver_bytes": 4 << 20,
     }
     device = {"device": "cuda:0", "cap_bytes": 1 << 30, "graph_bytes": 64 << 20, "captures": []}
+    bucket = {"function": "decode", "signature": "batch=8", "input_bytes": 1 << 20, "output_bytes": 1 << 20}
+    bucket |= {"pool_bytes": 60 << 20, "n_graphs": 1, "n_calls": 30, "why_eager": ""}
     growth = {"replays": 900, "driver_bytes": 2 << 20, "torch_bytes": 0, "driver_bytes_per_1000_replays": 2330168}
     return {
         "pid": 4711,
@@ -83,6 +86,14 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
         "memory": {
             "devices": [device], "graphs": [row], "pools": {"(0, 1)": 64 << 20}, "driver_bytes": 4 << 20,
             "growth": growth,
+        },
+        "history": {
+            "fields": list(MOMENT_FIELDS),
+            "moments": [[0.1 * i, 1 + i // 50, 9 * i, i // 30, 0, i << 20, 4 << 20, 64 << 20] for i in range(101)],
+            "devices": [device | {"captures": [bucket]}],
+            "padding": [
+                {"function": "decode", "bucket": "batch=8", "calls": 30, "elements": 200, "elements_run": 240}
+            ],
         },
         "inspection": {**Inspection((capture,), (), "hip 7.2.26015").as_dict(), "left_out": 0},
     }  # fmt: skip

@@ -12,6 +12,27 @@ from tests.unit.reporting.made import process
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+BENCH = {
+    "provenance": {"device": "a GPU", "torch": "2.13", "gfxgraph": "2.0", "at": "2026-01-01", "runtime": None},
+    "results": [
+        {
+            "workload": "mlp",
+            "ways": [
+                {
+                    "way": "eager",
+                    "ms": [2.0, 2.1, 2.2],
+                    "median_ms": 2.1,
+                    "error": "",
+                    "speedup": None,
+                    "why_none": "",
+                },
+                {"way": "graph", "ms": [1.0, 1.1], "median_ms": 1.05, "error": "", "speedup": 2.0, "why_none": ""},
+                {"way": "compiled", "ms": [], "median_ms": None, "error": "no compiler", "speedup": None},
+            ],
+        }
+    ],
+}
+
 
 def data_of(html):
     return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.S)[1])
@@ -48,13 +69,15 @@ def test_both_languages_have_the_same_words():
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_a_browser_shows_it(tmp_path):
     """In Chromium the page draws its graphs, folds, splits and coverage, and finds a node by its line."""
-    html = page.html([process(5000)])
+    html = page.html([process(5000)], [BENCH])
     script = """<script>
       const q = document.getElementById("search"); q.value = "modeling.py:107"; find(q.value);
       document.querySelector(".node").click();
       document.title = JSON.stringify({rows: document.querySelectorAll(".node").length,
         folds: document.querySelectorAll(".fold").length, red: document.querySelectorAll(".step.host").length,
         hits: document.getElementById("hits").textContent, bars: document.querySelectorAll(".bar").length,
+        charts: [...document.querySelectorAll(".chart path")].map(p => p.getAttribute("d").length > 9),
+        tracks: document.querySelectorAll(".track").length, shown: document.getElementById("main").textContent,
         detail: document.getElementById("detail").textContent.includes("modeling.py:100")});
       document.getElementById("lang").click(); document.getElementById("theme").click();
       document.body.dataset.after = document.documentElement.lang + " " + document.documentElement.dataset.theme;
@@ -65,5 +88,7 @@ def test_a_browser_shows_it(tmp_path):
     done = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True)
     seen = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&quot;", '"'))
     assert seen["rows"] < 500 and seen["folds"] == 1 and seen["red"] == 1 and seen["detail"]
-    assert seen["hits"] == "200" and seen["bars"] == 3
+    assert seen["hits"] == "200" and seen["bars"] == 4  # launches, time, memory, padding
+    assert seen["charts"] == [True] * 7 and seen["tracks"] == 2
+    assert "16.7 %Padding" in seen["shown"] and "2.00x" in seen["shown"] and "no compiler" in seen["shown"]
     assert re.search(r'data-after="zh (dark|light)"', done.stdout)

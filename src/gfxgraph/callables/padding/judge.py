@@ -16,11 +16,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gfxgraph.callables.padding.content import Content, Pad, parse_pads
-from gfxgraph.callables.padding.dependence import Independence, Verdict, rows_independent, sentence, where_of
 from gfxgraph.callables.padding.rows import Padding, Why
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.padding.dependence import Independence, Verdict
 
 Dims = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
@@ -85,6 +87,9 @@ class Judge:
                 torch computes them there (an attention mask that is not aligned is padded, a convolution of few
                 rows takes another kernel), so a size on the other side is judged by a trace of its own.
         """
+        # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
+        from gfxgraph.callables.padding.dependence import rows_independent
+
         known = self._verdicts.setdefault(key, [])
         if not known:
             known.append(rows_independent(program, inputs, dynamic))
@@ -147,6 +152,9 @@ class Judge:
         self, verdicts: Verdicts, name: str, sizes: Sequence[int], actual: Mapping[str, int]
     ) -> Refusal | None:
         """Why a call may not run in pieces of ``sizes`` along the dim; None where it may."""
+        # lazily: as in verdicts(), without which this is not called
+        from gfxgraph.callables.padding.dependence import sentence, where_of
+
         found = verdicts.first
         verdict = found[name]
         if not verdict.allowed:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
 
-from gfxgraph.callables.padding.symbolic import Dynamic
+if TYPE_CHECKING:
+    from gfxgraph.callables.padding.symbolic import Dynamic
 
 
 class Program:
@@ -46,7 +46,7 @@ class Program:
                     self._bind(mine, real)
 
     def _bind(self, symbolic: Any, value: int) -> None:
-        if isinstance(symbolic, torch.SymInt) and isinstance(symbolic.node.expr, sympy.Symbol):
+        if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_Symbol:
             self._sizes.setdefault(symbolic.node.expr, int(value))
 
     def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
@@ -94,6 +94,9 @@ class Program:
                 return ("node", order[value])
             return self._plain(_example(value), order)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            # lazily: it takes long to import; a symbolic number has done so
+            import sympy  # type: ignore[import-untyped]
+
             number = value.node.expr.xreplace({s: sympy.Integer(n) for s, n in self._sizes.items()})
             if number.free_symbols:
                 return object()  # equal to nothing

@@ -21,10 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
+
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
 
 Dims = Mapping[int, int | None]
 """Carrying dims, and in how many blocks the rows lie there; None: constant along the dim, so in any number."""
@@ -149,6 +151,9 @@ class Sizes:
             return False, (int(size),) * 3 if size == size and abs(size) != float("inf") else (0,) * 3
         expr = size.node.expr if hasattr(size, "node") else size
         if expr not in self._known:
+            # lazily: it takes long to import, and judge.py needs only this file's words
+            import sympy
+
             plain = self._simplify(expr)
             values = []
             for n_rows in _ROWS:

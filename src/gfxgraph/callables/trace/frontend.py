@@ -21,19 +21,18 @@ import contextlib
 import functools
 import itertools
 import logging
-import re
 import threading
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from gfxgraph.callables.trace.found import BROKEN, Found, look, said
 from gfxgraph.callables.trace.world import Granted, World, keeps_results
 
 _CONFIG = {
@@ -47,37 +46,17 @@ _CONFIG = {
     "accumulated_recompile_limit": 1024,
 }
 IDLE = "it does nothing on the device"
+RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
 """Worlds kept of one function; the one used longest ago goes first."""
+MAX_TRACES = 16
+"""Of one function; beyond, calls in yet another world run eagerly."""
+MAX_RAISED = 16
+"""Calls of one function that raised while Dynamo traced them; beyond, what is given up stays so."""
+MOST_GIVEN_UP = 256
+"""Frames remembered that Dynamo has left to Python."""
 MOST_STATIC_TRACES = 4
 """Traces with symbols for sizes in which the ints of modules are taken for constants."""
-
-
-@dataclass
-class Found:
-    """What Dynamo gave for one frame."""
-
-    root: Any
-    graph: Any
-    sources: list[str]
-    """Of the graph's inputs, in their order; "" for a number that Dynamo computed."""
-    why_not_whole: str = ""
-    code: list[Any] = field(default_factory=list)
-    """Of every function that was traced on the way."""
-    stores: list[tuple[str, str, Any]] = field(default_factory=list)
-    """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
-
-
-def is_outside(source: str) -> bool:
-    """True for what a frame does not have as a value of its own: globals, and what objects hold.
-
-    ``L['x']`` and ``L['args'][0]`` are values at hand, another one at each call; ``L['self'].weight`` is an
-    object's, and expected to be the same one.
-    """
-    return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
-
-
-_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
 class Untraceable(Exception):
@@ -135,6 +114,11 @@ class Frontend:
         self._dynamic = True if dynamic else None
         self._lock = threading.RLock()
         self.n_traces = 0
+        """Of calls that came to an end."""
+        self.n_raised = 0
+        """Calls that raised while they were traced."""
+        self._given_up: set[types.CodeType] = set()
+        """Code that Dynamo leaves to Python from now on."""
         self.keeps = ""
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
         self._begin()
@@ -168,6 +152,8 @@ class Frontend:
         """
         guarded = getattr(made, "guarded_code", None)
         if guarded is None:
+            if len(self._given_up) < MOST_GIVEN_UP:
+                self._given_up.add(frame.f_code)
             return
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
@@ -180,11 +166,34 @@ class Frontend:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The call in Dynamo's code, its graphs as they stand."""
         with raw():
-            return self._code()(*args, **kwargs)
+            return self.pieces(*args, **kwargs)
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """The call in Dynamo's code, each of its graphs captured on its own."""
-        return self._code()(*args, **kwargs)
+        try:
+            return self._code()(*args, **kwargs)
+        except Exception:
+            self._take_up()
+            raise
+
+    def _take_up(self) -> None:
+        """A call has raised: what Dynamo gave up on its account is traced at the next call again, a few times."""
+        given_up, self._given_up = self._given_up, set()
+        if not given_up or self.n_raised >= MAX_RAISED:
+            return
+        self.n_raised += 1
+        frames = torch._C._dynamo.eval_frame
+        as_new = frames._FrameExecStrategy(frames._FrameAction.DEFAULT, frames._FrameAction.DEFAULT)
+        for code in given_up:
+            frames.set_code_exec_strategy(code, as_new)
+
+    def why_no_more(self) -> str:
+        """Why calls in a world that is not known are not traced any more; "" where they are."""
+        if self.n_traces >= MAX_TRACES:
+            return f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
+        if self.n_raised >= MAX_RAISED:
+            return f"{MAX_RAISED} calls of it raised while they were traced"
+        return ""
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
         """The world of this call, if it was traced before; asks Dynamo's guards."""
@@ -239,14 +248,22 @@ class Frontend:
                 return None
             finally:
                 _local.found, _local.is_foreseeing = outer
-            seen = [*self._known, *[guards for guards, _ in self._foreseen]]
-            fresh = [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
-            if fresh and found:
-                self._foreseen.append((fresh[0], found[0]))
+            self._keep(found)
             chosen = self._foreseen_for(args, kwargs)
             if chosen is None or chosen[1].root is not self._root.__code__ or chosen[1].why_not_whole:
                 return None
             return chosen[1], {**chosen[0].closure_vars, "G": self._root.__globals__, "L": self._given(args, kwargs)}
+
+    def _keep(self, found: list[Found]) -> None:
+        """Remember what was traced and did not run to its end."""
+        fresh = self._fresh()
+        if fresh and found:
+            self._foreseen.append((fresh[0], found[0]))
+
+    def _fresh(self) -> list[Any]:
+        """Trees of guards that are new."""
+        seen = [*self._known, *[guards for guards, _ in self._foreseen]]
+        return [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
 
     def _foreseen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Found] | None:
         given = self._given(args, kwargs)
@@ -270,11 +287,13 @@ class Frontend:
             try:
                 with versions:
                     result = self.run(*args, **kwargs)
+            except Exception:
+                self.n_traces -= 1
+                self._keep(found)
+                raise
             finally:
                 _local.found, _local.skipped = before
-            guards = _guards_of(self._root)
-            seen = [*self._known, *[each for each, _ in self._foreseen]]
-            new = [each for each in guards if not any(each is old for old in seen)]
+            new = self._fresh()
             chosen = None if new else self._foreseen_for(args, kwargs)
             if chosen is not None:
                 self._foreseen.remove(chosen)
@@ -288,7 +307,9 @@ class Frontend:
                 is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
                 why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
-            self._known = [each for each in guards if not any(each is old for old, _ in self._foreseen)]
+            self._known = [
+                each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
+            ]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
@@ -328,9 +349,10 @@ class Frontend:
         world = World(guards, names, given, sources, [code for each in found for code in each.code])
         world.found = whole
         if whole is None:
-            reasons = [f"Python runs between its graphs: {_said(why)}" for why in broke]
+            reasons = [f"{BROKEN}: {said(why)}" for why in broke]
             reasons += [each.why_not_whole for each in found if each.why_not_whole]
-            world.why_pieces = reasons[0] if reasons else IDLE
+            # The break itself may have been traced in a call that raised.
+            world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
         else:
             world.why_pieces = whole.why_not_whole
             for source, name, value in whole.stores:
@@ -346,7 +368,7 @@ class Frontend:
     def _backend(self, graph: Any, example_inputs: Any) -> Any:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
-        found = _look(graph)
+        found = look(graph)
         if _local.found is not None:
             _local.found.append(found)
         piece = self._make_piece(found)
@@ -441,50 +463,6 @@ def _quiet() -> Iterator[None]:
             log.setLevel(level)
 
 
-def _look(graph: Any) -> Found:
-    """What Dynamo knows of the frame whose graph it hands to its backend."""
-    # lazily: Dynamo takes seconds to import, and is there when it calls this
-    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.variables import ConstantVariable
-
-    tx = InstructionTranslator.current_tx()
-    output = tx.output
-    sources = []
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            argument = node.meta.get("grapharg")
-            sources.append(_name_of(argument.source) if argument is not None else "")
-    found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
-    reason = output.compile_subgraph_reason
-    if reason is None or reason.graph_break:
-        found.why_not_whole = f"Python runs between its graphs: {_said(str(reason.reason) if reason else '')}"
-        return found
-    if output.random_calls:
-        found.why_not_whole = "it draws random numbers of the host"
-        return found
-    effects = output.side_effects
-    for each in list(effects.id_to_variable.values()):
-        if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
-            continue
-        stored = effects.store_attr_mutations.get(each)
-        is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
-        if each.source is None or not is_constant:
-            what = _name_of(each.source) if each.source is not None else type(each).__name__
-            found.why_not_whole = f"it changes {what}"
-            return found
-        for name, value in stored.items():
-            found.stores.append((_name_of(each.source), name, value.as_python_constant()))
-    if effects.tensor_hooks or effects.save_for_backward:
-        found.why_not_whole = "it registers hooks on tensors"
-    return found
-
-
-def _name_of(source: Any) -> str:
-    name = source.name
-    return str(name() if callable(name) else name)
-
-
 def _guards_of(root: Any) -> list[Any]:
     entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__)
     return [entry.guard_manager for entry in entries]
@@ -517,13 +495,6 @@ def _prepare_dynamo() -> None:
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
             with contextlib.suppress(RuntimeError):  # somebody else has told it
                 torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
-
-
-def _said(why: str) -> str:
-    """What Dynamo says of a break, in one line: the kind of break, and what it was at."""
-    lines = [line.strip() for line in why.splitlines() if line.strip()]
-    at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
-    return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
 
 
 def is_compiled(fn: Any) -> bool:

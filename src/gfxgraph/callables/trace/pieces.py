@@ -19,7 +19,8 @@ from torch import Tensor
 from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.draws import Draws
 from gfxgraph.callables.signature import mode_key, tensor_key
-from gfxgraph.callables.trace.frontend import Found, OnlyTraced, is_foreseeing, is_outside, is_raw, note_inputs
+from gfxgraph.callables.trace.found import Found, is_outside
+from gfxgraph.callables.trace.frontend import OnlyTraced, is_foreseeing, is_raw, note_inputs
 from gfxgraph.callables.trace.region import Region, Wanted
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.process import bridge

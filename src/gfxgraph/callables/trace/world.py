@@ -109,7 +109,7 @@ class World:
         """An attribute of an argument that is more than a tree of tensors and constants."""
         self.token = next(_tokens)
         self.found: Any = None
-        """What Dynamo gave for it where that is one graph (``frontend.Found``)."""
+        """What Dynamo gave for it where that is one graph (``found.Found``)."""
         self.why_eager = ""
         """Why not even its pieces can be captured; "" where they can."""
         self.written: list[Tensor] = []

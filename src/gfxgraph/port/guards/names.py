@@ -47,8 +47,15 @@ def arch_matches(prefix: str, arch: Arch) -> bool:
     return arch.name.startswith(prefix.lower().rstrip("x*"))
 
 
+@lru_cache(maxsize=8192)
+def _may_be_arch(word: str) -> bool:
+    return bool(_GFX.match(word) or re.match(r"[cr]dna|navi|mi(\d|$)|fnuz|wave", word))
+
+
 def arch_word(word: str, arch: Arch) -> bool | None:
     """The outcome of an architecture word in a name; None when the word is not one."""
+    if not _may_be_arch(word):
+        return None
     if _GFX.match(word):
         return arch_matches(word, arch)
     if word == "cdna":

@@ -19,6 +19,8 @@ from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comm
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+    from gfxgraph.port.archs import Arch
+
 _WANTED = (
     "call_expression", "if_statement", "for_statement", "declaration", "init_declarator",
     "binary_expression", "field_expression", "template_type", "function_definition", "array_declarator",
@@ -80,6 +82,7 @@ class CppFile:
             if d.kind == "define" and (split := define_parts(d)) and not split[1]
             for name, body in [(split[0], split[2])]
         }
+        self.reached: dict[tuple[object, ...], tuple[tuple[Arch, ...], str]] = {}  # by arm and architectures
         self._nodes: dict[str, list[Node]] | None = None
         self._trees: list[Any] = []  # nodes borrow from their trees
         self._sources: dict[int, bytes] = {}

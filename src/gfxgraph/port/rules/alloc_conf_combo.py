@@ -1,24 +1,26 @@
 """Max_split_size_mb together with expandable_segments."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    ROCM,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
     argument,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    ast,
     entry_hit,
     env_writes,
     hit,
+    re,
+    text_of,
+    torch_is_bound,
 )
 
 RULE = Rule(

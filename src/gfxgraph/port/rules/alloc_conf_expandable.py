@@ -1,18 +1,6 @@
 """Expandable_segments does nothing on older ROCm builds."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, hit, re
 from gfxgraph.port.rules.alloc_conf_combo import is_both, stores
 
 RULE = Rule(

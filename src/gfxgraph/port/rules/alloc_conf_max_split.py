@@ -1,19 +1,6 @@
 """Max_split_size_mb was tuned for another allocator's load."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
-    entry_hit,
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, TextFile, entry_hit, hit
 from gfxgraph.port.rules.alloc_conf_combo import is_both, stores
 
 RULE = Rule(

@@ -1,20 +1,19 @@
 """An argument or operator that the ROCm back end refuses."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
+    Rule,
+    Severity,
+    Text,
+    assigned,
+    ast,
+    hit,
     keyword,
     text_of,
-)
-from gfxgraph.port.rules._common import (
-    assigned,
-    hit,
 )
 
 RULE = Rule(

@@ -1,15 +1,21 @@
 """A bare 32 in code that works with warps."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import WAVE64
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import EXCHANGE, exchange_lines, functions_with, line_hit
+from gfxgraph.port.rule_api import (
+    EXCHANGE,
+    WAVE64,
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
+    exchange_lines,
+    functions_with,
+    line_hit,
+    re,
+)
 
 RULE = Rule(
     id="GFX327",

@@ -1,22 +1,24 @@
 """NVIDIA compute capability decides a feature."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    ROCM,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     once_a_line,
+    re,
+    replace,
+    text_of,
+    torch_is_bound,
 )
 
 RULE = Rule(

@@ -1,16 +1,15 @@
 """A compiled callable is called for the first time inside a capture."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     captured_blocks,
     hit,
     inside,

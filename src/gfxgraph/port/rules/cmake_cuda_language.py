@@ -1,19 +1,23 @@
 """CMake knows only CUDA."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.cmake import fix_entry
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.text import Condition, Entry, TextFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Condition,
+    Context,
+    Edit,
+    Entry,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
     entry_hit,
+    fix_entry,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(
@@ -71,7 +75,7 @@ _NAMED = re.compile(
     r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
 )
 _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
-         "endfunction", "endmacro", "install", "include", "mark_as_advanced", "unset")  # fmt: skip
+         "endfunction", "endmacro", "install", "mark_as_advanced", "unset")  # fmt: skip
 
 
 def _rest(f: TextFile) -> Iterator[Hit]:

@@ -1,21 +1,23 @@
 """Torch.compile(mode='reduce-overhead')."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    ROCM,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     compile_modes,
     entry_hit,
     hit,
+    torch_is_bound,
 )
 
 RULE = Rule(

@@ -1,18 +1,6 @@
 """Torch.compile on an architecture where inductor is known bad."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.archs import (
-    GCN5,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.env import Env
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.rules._common import (
-    line_hit,
-)
+from gfxgraph.port.rule_api import GCN5, Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
 
 RULE = Rule(
     id="GFX609",

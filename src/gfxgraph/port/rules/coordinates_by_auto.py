@@ -1,14 +1,18 @@
 """A thread or block index deduced by auto."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit, once_a_line
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
+    line_hit,
+    once_a_line,
+    re,
+)
 
 RULE = Rule(
     id="GFX227",

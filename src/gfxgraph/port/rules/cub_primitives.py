@@ -1,7 +1,5 @@
 """CUB is used by name."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit, re
 
 RULE = Rule(

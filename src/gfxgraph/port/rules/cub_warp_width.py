@@ -1,7 +1,5 @@
 """A warp collective of CUB at its default width."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     WAVE64,
     Context,

@@ -1,20 +1,6 @@
 """CUDA shared objects, or cudart, called by name."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re, text_of
 
 RULE = Rule(
     id="GFX510",

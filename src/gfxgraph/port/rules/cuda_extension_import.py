@@ -1,15 +1,17 @@
 """A compiled CUDA extension is imported with no fallback."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    PyFile,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     import_guard,
     imports_of,

@@ -1,13 +1,6 @@
 """A CUDA header that has no counterpart of the same role."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit
+from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit
 
 RULE = Rule(
     id="GFX226",

@@ -1,20 +1,19 @@
 """The build is decided by CUDA_HOME."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     once_a_line,
+    re,
+    text_of,
 )
 
 RULE = Rule(
@@ -38,7 +37,7 @@ RULE = Rule(
     path="setup.py",
     bad="from torch.utils.cpp_extension import CUDA_HOME\n\nHAS_GPU = CUDA_HOME is not None\n",
     good="import torch\nfrom torch.utils.cpp_extension import CUDA_HOME, ROCM_HOME\n\nHAS_GPU = ROCM_HOME is not None if torch.version.hip else CUDA_HOME is not None\n",
-    needs=("cuda_home", "cuda_path"),
+    needs=("cuda_home", "cuda_path", "/usr/local/cuda"),
 )
 
 
@@ -47,6 +46,10 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
+    if not re.search(r"/opt/rocm|ROCM_HOME|ROCM_PATH", f.text):
+        for place in f.nodes(ast.Constant):
+            if isinstance(place.value, str) and re.match(r"/usr/local/cuda(?:[-/][\w./-]*)?$", place.value):
+                yield hit(place, severity=Severity.LOW, group="paths", expr=f.source(place)[:100])
     for source in f.nodes(ast.ImportFrom):
         names = {a.name for a in source.names}
         if "CUDA_HOME" in names and not re.search(r"ROCM_HOME|HIP_HOME", f.text):

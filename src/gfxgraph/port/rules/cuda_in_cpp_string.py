@@ -1,15 +1,18 @@
 """CUDA source inside a C++ string."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.directives import blank_comments
-from gfxgraph.port.rules._common import line_hit
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
+    blank_comments,
+    line_hit,
+    re,
+)
 
 RULE = Rule(
     id="GFX231",

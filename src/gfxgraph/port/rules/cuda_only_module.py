@@ -1,7 +1,5 @@
 """A module of this project that runs on CUDA only is imported with no fallback."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     CUDA_ONLY,
     Context,

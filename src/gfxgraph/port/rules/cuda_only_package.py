@@ -1,16 +1,17 @@
 """Package whose published wheel is for CUDA only."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
+    RequirementFile,
+    Rule,
+    Severity,
+    Text,
     is_cuda_group,
     line_hit,
+    re,
 )
 
 RULE = Rule(

@@ -1,18 +1,6 @@
 """Python stack on top of the CUDA driver."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    import_hits,
-)
+from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, import_hits, replace
 
 RULE = Rule(
     id="GFX221",

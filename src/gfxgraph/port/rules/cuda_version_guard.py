@@ -1,13 +1,14 @@
 """A CUDA library's version decides what is compiled."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     line_hit,
     macro_tests,
     once_a_line,

@@ -1,7 +1,5 @@
 """The visible devices are chosen by CUDA's variable alone."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     Context,
     Fix,
@@ -54,8 +52,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 def _lines(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if not re.search(r"(HIP|ROCR)_VISIBLE_DEVICES", f.text):
-        for entry, match in f.matching(r"\bCUDA_VISIBLE_DEVICES=\S*"):
+        for entry, match in f.matching(r"\bCUDA_VISIBLE_DEVICES(?:=|\"?\s*:)\s*\S*"):
             yield entry_hit(f, entry, "CUDA_VISIBLE_DEVICES", name=match.group(), group="script")
 
 
-check_shell = check_docker = _lines
+check_shell = check_docker = check_yaml = _lines

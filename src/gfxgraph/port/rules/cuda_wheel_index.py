@@ -1,22 +1,23 @@
 """Package index or version for a CUDA build."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
+    PyFile,
+    RequirementFile,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     entry_hit,
     hit,
     is_cuda_group,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(

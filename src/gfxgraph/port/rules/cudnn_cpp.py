@@ -1,13 +1,13 @@
 """CuDNN's C interface."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     include_hits,
     line_hit,
     once_a_line,

@@ -1,22 +1,20 @@
 """CUTLASS or CuTe."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     import_hits,
     include_hits,
     once_a_line,
+    re,
+    replace,
 )
 
 RULE = Rule(

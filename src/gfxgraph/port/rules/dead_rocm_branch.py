@@ -1,19 +1,20 @@
 """The ROCm branch comes after torch.cuda.is_available()."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.archs import select
-from gfxgraph.port.engine import Context
-from gfxgraph.port.guards.worlds import NVIDIA, World, truth
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    NVIDIA,
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    World,
+    ast,
     hit,
+    select,
+    truth,
 )
 
 RULE = Rule(

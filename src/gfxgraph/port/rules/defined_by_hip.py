@@ -1,15 +1,20 @@
 """A function or operator that HIP's own headers define already."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit, once_a_line
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    line_hit,
+    once_a_line,
+    re,
+)
 
 RULE = Rule(
     id="GFX229",
@@ -51,20 +56,27 @@ _TYPE = re.compile(
 )
 
 
+_MAY = (
+    "dim3",
+    "__assert_fail",
+    *(f"{t}{n}" for t in ("char", "short", "int", "long", "float", "double") for n in "1234"),
+)
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     yield from once_a_line([*_all(f), *_types(f)])
 
 
 def _types(f: CppFile) -> Iterator[Hit]:
     """Types and functions that hip/hip_vector_types.h and the device library bring."""
-    for found in _TYPE.finditer(f.code):
+    for found in _TYPE.finditer(f.code) if any(word in f.code for word in _MAY) else ():
         line = f.code.count("\n", 0, found.start()) + 1 + f.offset
         yield line_hit(line, name=next(g for g in found.groups() if g))
 
 
 def _all(f: CppFile) -> Iterator[Hit]:
     code = f.code.replace("\\\n", " ")
-    if not (_OPERATOR.search(code) or ("__device__" in code and _FUNCTION.search(code))):
+    if not (("operator" in code and _OPERATOR.search(code)) or ("__device__" in code and _FUNCTION.search(code))):
         return  # without parsing
     for n in f.nodes("function_definition"):
         body = n.child_by_field_name("body")

@@ -1,17 +1,19 @@
 """CUDA base image."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
     entry_hit,
+    re,
+    replace,
 )
 
 RULE = Rule(
@@ -51,7 +53,7 @@ def check_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
             cuda = entry.keyword == "FROM" or cuda
     if cuda:
         for entry in f.entries:
-            if entry.keyword not in ("FROM", "ARG"):
+            if entry.keyword != "FROM" and not (entry.keyword == "ARG" and _IMAGE.search(entry.text)):
                 for number in range(entry.line, max(entry.line, entry.last_line) + 1):
                     line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
                     if (found := _REST.search(line)) and not re.search(r"(?i)rocm|\bhip|\bamd\b", line):

@@ -1,15 +1,6 @@
 """A kernel is launched from device code."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    cpp_hit,
-)
+from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit
 
 RULE = Rule(
     id="GFX219",

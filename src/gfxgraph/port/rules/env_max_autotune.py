@@ -1,23 +1,22 @@
 """TORCHINDUCTOR_MAX_AUTOTUNE is set."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.env import Env
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Env,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    TextFile,
     entry_hit,
     env_writes,
     hit,
     line_hit,
+    re,
+    text_of,
 )
 
 RULE = Rule(

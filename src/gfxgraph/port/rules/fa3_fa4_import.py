@@ -1,19 +1,18 @@
 """FlashAttention for Hopper or Blackwell only."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     import_hits,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,21 +1,20 @@
 """Processes are forked in code that uses the GPU."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
+    Rule,
+    Severity,
+    Text,
     argument,
-    keyword,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    ast,
     hit,
+    keyword,
+    re,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,23 +1,21 @@
 """Fnuz FP8 chosen for every ROCm build."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     NOT_FNUZ_FP8,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Scope, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Scope,
+    Severity,
+    Text,
+    ast,
     hit,
     line_hit,
+    re,
 )
 
 RULE = Rule(

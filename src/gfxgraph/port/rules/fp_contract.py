@@ -1,15 +1,12 @@
 """A multiplication that must not be fused with an addition."""
 
-from __future__ import annotations
-
 import ast as _ast
 
-from gfxgraph.port.fix.cmake import fix_entry
-from gfxgraph.port.model import Fix
 from gfxgraph.port.rule_api import (
     Context,
     CppFile,
     Edit,
+    Fix,
     Hit,
     Iterator,
     PyFile,
@@ -19,6 +16,7 @@ from gfxgraph.port.rule_api import (
     Text,
     TextFile,
     entry_hit,
+    fix_entry,
     hit,
     line_hit,
     once_a_line,

@@ -1,16 +1,6 @@
 """The dynamic shared memory limit of a kernel is raised."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    cpp_hit,
-)
+from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
 
 RULE = Rule(
     id="GFX224",

@@ -1,15 +1,17 @@
 """Generated HIP copies would be committed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.project import Project, UnreadableError
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
+    Project,
+    Rule,
+    Severity,
+    Text,
+    UnreadableError,
     line_hit,
+    re,
 )
 
 RULE = Rule(

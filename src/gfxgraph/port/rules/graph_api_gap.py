@@ -1,16 +1,6 @@
 """A graph call that HIP lacks or shapes differently."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    cpp_hit,
-    ident_hits,
-)
+from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit, ident_hits
 
 RULE = Rule(
     id="GFX706",

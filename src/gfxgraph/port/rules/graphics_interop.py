@@ -1,7 +1,5 @@
 """Buffers shared with OpenGL, Vulkan or Direct3D."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import INSTINCT, Rule, Severity, Text, named
 
 RULE = Rule(

@@ -1,22 +1,21 @@
 """The build names one gfx target."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     entry_hit,
     env_writes,
     hit,
+    re,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,19 +1,18 @@
 """Attn_implementation is fixed to flash attention."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
+    Rule,
+    Severity,
+    Text,
+    ast,
     defaults,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
     hit,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,13 +1,14 @@
 """A CUDA name is left in an AMD arm."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Scope, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
+    Rule,
+    Scope,
+    Severity,
+    Text,
     line_hit,
     mentions_amd,
     once_a_line,

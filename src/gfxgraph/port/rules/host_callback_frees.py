@@ -1,7 +1,5 @@
 """A host function that the stream calls."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
 
 RULE = Rule(

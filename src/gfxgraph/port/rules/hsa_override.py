@@ -1,22 +1,20 @@
 """HSA_OVERRIDE_GFX_VERSION is set."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.env import Env
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Env,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    TextFile,
     entry_hit,
     env_writes,
     hit,
     line_hit,
+    text_of,
 )
 
 RULE = Rule(

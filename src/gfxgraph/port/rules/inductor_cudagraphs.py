@@ -1,20 +1,22 @@
 """Inductor's graphs are switched on."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    ROCM,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    is_true,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     inductor_settings,
+    is_true,
+    torch_is_bound,
 )
 
 RULE = Rule(

@@ -1,19 +1,18 @@
 """Inductor autotuning is switched on in code."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    is_true,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
     hit,
     inductor_settings,
+    is_true,
+    re,
 )
 
 RULE = Rule(

@@ -1,24 +1,26 @@
 """Inductor's memory planning is switched on."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    ROCM,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    is_true,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     entry_hit,
     env_writes,
     hit,
     inductor_settings,
+    is_true,
+    text_of,
+    torch_is_bound,
 )
 
 RULE = Rule(

@@ -1,17 +1,6 @@
 """Inline PTX assembly."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    asm_blocks,
-    line_hit,
-)
+from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, asm_blocks, line_hit, re
 
 RULE = Rule(
     id="GFX202",

@@ -1,15 +1,6 @@
 """The GPU's device files cannot be opened."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.env import Env
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.rules._common import (
-    line_hit,
-)
+from gfxgraph.port.rule_api import Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
 
 RULE = Rule(
     id="GFX017",

@@ -1,22 +1,21 @@
 """Lane or warp number computed with 31, 32 or 5."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    EXCHANGE,
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     exchanges,
     is_thread_index,
+    may_exchange,
     once_a_line,
+    re,
 )
 
 RULE = Rule(
@@ -46,7 +45,7 @@ RULE = Rule(
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if EXCHANGE.search(f.text):
+    if may_exchange(f.text):
         yield from once_a_line(_all(f))
 
 

@@ -1,20 +1,20 @@
 """A lane mask is kept in 32 bits."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix import lanes
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
+    lanes,
+    re,
 )
 
 RULE = Rule(

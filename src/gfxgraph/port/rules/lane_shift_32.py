@@ -1,19 +1,6 @@
 """A 32-bit one is shifted by a lane number."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
-    WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    cpp_hit,
-)
+from gfxgraph.port.rule_api import WAVE64, Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
 
 RULE = Rule(
     id="GFX311",
@@ -41,9 +28,12 @@ RULE = Rule(
     good="__device__ unsigned f(int bit) { return 1u << bit; }\n",
     needs=("<<",),
 )
+_MAY = re.compile(r"1[uU]?\s*\)?\s*<<")
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    if not (("lane" in f.code.lower() or "threadIdx" in f.code) and _MAY.search(f.code)):
+        return  # without parsing
     for n in f.nodes("binary_expression"):
         if f.source(n.child_by_field_name("operator")) != "<<":
             continue

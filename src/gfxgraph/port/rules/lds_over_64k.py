@@ -1,19 +1,18 @@
 """More shared memory than the workgroup has."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
-    lds_below,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
+    lds_below,
     line_hit,
+    re,
 )
 
 RULE = Rule(
@@ -67,7 +66,7 @@ _SIZES = {
 
 
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for n in f.nodes("declaration"):
+    for n in f.nodes("declaration") if "__shared__" in f.code else ():
         text = f.source(n)
         match = re.match(
             r"(?:static\s+)?__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*|volatile\s+)*(\w+)\s+\w+((?:\[[^\]]+\])+)",
@@ -81,6 +80,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             nbytes = nbytes * value if value is not None else 0
         if nbytes > 65536:
             yield cpp_hit(f, n, archs=lds_below(nbytes), expr=text[:60], nbytes=str(nbytes))
+    if not re.search(r"(?i)smem|shared_?mem", f.code):
+        return  # before constants are looked for
     for name, value_text in f.constants().items():
         if re.search(r"(?i)smem|shared_?mem", name):
             value = _value(f, value_text)

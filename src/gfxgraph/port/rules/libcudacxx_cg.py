@@ -1,19 +1,19 @@
 """Libcu++, or cooperative groups beyond HIP's."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     ident_hits,
     include_hits,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(

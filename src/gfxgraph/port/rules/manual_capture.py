@@ -1,17 +1,15 @@
 """A graph is captured by hand."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
     CAPTURES,
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
+    PyFile,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     hit,
     once_a_line,

@@ -1,20 +1,19 @@
 """A tool of NVIDIA's is run."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     entry_hit,
     hit,
+    re,
 )
 
 RULE = Rule(
@@ -65,6 +64,8 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if not guarded and scope is not None and _AMD_TOOL.search(f.source(scope)):
             guarded = "an AMD tool is tried in the same function"
         if not guarded and f.call_name(call).endswith(("which", "find_executable")):
+            if not _AMD_TOOL.search(f.text):  # a choice between NVIDIA and none
+                yield hit(call, severity=Severity.LOW, group="asked", tool=found)
             continue  # asking whether a tool is there is the guard
         yield hit(call, guarded_by=guarded, tool=found)
     if _AMD_TOOL.search(f.text):

@@ -1,17 +1,18 @@
 """NVIDIA runtime wheel among the dependencies."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
+    RequirementFile,
+    Rule,
+    Severity,
+    Text,
     is_cuda_group,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(
@@ -37,11 +38,11 @@ RULE = Rule(
     path="requirements.txt",
     bad="nvidia-cublas-cu12==12.4.5.8\n",
     good="numpy>=1.26\n",
-    needs=("nvidia-", "nvidia_", "cuda-"),
+    needs=("nvidia-", "nvidia_", "cuda-", "cudatoolkit", "cudnn"),
 )
 _NAME = re.compile(
     r"nvidia-.+-cu1\d|nvidia-(cublas|cudnn|nccl|cuda-.*|nvtx|nvjitlink|cusparselt|cutlass.*|cufft|curand|cusolver|cusparse|nvshmem.*)|"
-    r"cuda-(python|bindings|core|toolkit)"
+    r"cuda-(python|bindings|core|toolkit)|cudatoolkit(-dev)?|pytorch-cuda|cudnn|cuda-(nvcc|cudart|version|libraries|runtime|compiler)(-.+)?"
 )
 
 

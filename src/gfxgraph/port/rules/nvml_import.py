@@ -1,23 +1,23 @@
 """NVML is used without a guard."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     import_hits,
     once_a_line,
     optional_import,
+    re,
+    replace,
 )
 
 RULE = Rule(

@@ -1,15 +1,22 @@
 """ONNX Runtime asked for CUDA's execution provider by name."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.rules._common import hit, is_test_file, once_a_line
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    PyFile,
+    Rule,
+    Severity,
+    Text,
+    ast,
+    hit,
+    is_test_file,
+    line_hit,
+    once_a_line,
+    re,
+)
 
 RULE = Rule(
     id="GFX516",
@@ -32,7 +39,13 @@ RULE = Rule(
     ),
     bad='import onnxruntime as ort\n\nsession = ort.InferenceSession("m.onnx", providers=["CUDAExecutionProvider"])\n',
     good='import onnxruntime as ort\n\nsession = ort.InferenceSession("m.onnx", providers=ort.get_available_providers())\n',
-    needs=("cudaexecutionprovider", "tensorrtexecutionprovider"),
+    needs=(
+        "cudaexecutionprovider",
+        "tensorrtexecutionprovider",
+        "executionprovider_cuda",
+        "ortcudaprovider",
+        "ortsessionoptionsappend",
+    ),
 )
 
 
@@ -47,3 +60,15 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if not re.search(r"ROCM|MIGraphX", text):
                 found.append(hit(node, name=str(node.value)))
     yield from once_a_line(found)
+
+
+_CPP = re.compile(
+    r"\b(?:Create|Release|Update)?(?:OrtCUDAProviderOptions|OrtTensorRTProviderOptions|CUDAProviderOptions)\w*|"
+    r"\w*Append(?:Session)?ExecutionProvider_(?:CUDA|TensorRT)\w*|\"(?:CUDA|Tensorrt)ExecutionProvider\""
+)
+
+
+def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for number, line in enumerate(f.code.split("\n"), 1):
+        if (match := _CPP.search(line)) and not re.search(r"ROCM|MIGraphX", line):
+            yield line_hit(number + f.offset, match.start(), name=match.group())

@@ -1,19 +1,18 @@
 """A full-mask intrinsic under a condition narrower than the wavefront."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
-    WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
     SYNC_INTRINSICS,
+    WAVE64,
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
+    re,
 )
 
 RULE = Rule(

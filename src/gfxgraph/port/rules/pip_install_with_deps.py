@@ -1,16 +1,6 @@
 """A project is installed with its dependencies."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
-    entry_hit,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, Rule, Severity, Text, TextFile, entry_hit, re
 
 RULE = Rule(
     id="GFX007",

@@ -1,16 +1,6 @@
 """Quantisation library older than its ROCm support."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.rules._common import (
-    line_hit,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, RequirementFile, Rule, Severity, Text, line_hit, re
 
 RULE = Rule(
     id="GFX506",

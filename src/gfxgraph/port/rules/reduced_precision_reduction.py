@@ -1,19 +1,6 @@
 """A reduced-precision accumulation switch."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    assigned,
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, assigned, hit, re
 
 RULE = Rule(
     id="GFX111",

@@ -1,19 +1,6 @@
 """A shuffle tree starts at 16."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
-    WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    cpp_hit,
-)
+from gfxgraph.port.rule_api import WAVE64, Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
 
 RULE = Rule(
     id="GFX306",

@@ -1,7 +1,5 @@
 """Some threads leave before a barrier."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     Context,
     CppFile,

@@ -1,20 +1,6 @@
 """Attention is forced onto a CUDA-only backend."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-    is_true,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, is_true, re
 
 RULE = Rule(
     id="GFX504",

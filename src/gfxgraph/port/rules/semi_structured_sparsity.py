@@ -1,19 +1,18 @@
 """2:4 sparsity through cuSPARSELt or CUTLASS."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    is_true,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
     assigned,
+    ast,
     hit,
+    is_true,
 )
 
 RULE = Rule(

@@ -1,7 +1,5 @@
 """Shared storage of a block collective is used again without a barrier."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     Context,
     CppFile,

@@ -1,26 +1,26 @@
 """NVIDIA architectures in build flags."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-from dataclasses import replace
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.cmake import fix_entry
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    TextFile,
+    ast,
     entry_hit,
     env_writes,
+    fix_entry,
     hit,
     once_a_line,
+    re,
+    replace,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,7 +1,5 @@
 """The number of the multiprocessor is an index."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import Rule, Severity, Text, lines_matching
 
 RULE = Rule(

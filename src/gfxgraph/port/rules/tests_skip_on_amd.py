@@ -1,19 +1,6 @@
 """Tests that vanish on AMD."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    is_test_file,
-)
+from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, ast, is_test_file, re
 
 RULE = Rule(
     id="GFX805",

@@ -1,7 +1,5 @@
 """The row pitch of textures."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import Rule, Severity, Text, named
 
 RULE = Rule(

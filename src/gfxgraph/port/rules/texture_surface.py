@@ -1,16 +1,14 @@
 """Textures or surfaces."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     INSTINCT3,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+    Context,
+    CppFile,
+    Hit,
+    Iterator,
+    Rule,
+    Severity,
+    Text,
     cpp_hit,
     ident_hits,
 )

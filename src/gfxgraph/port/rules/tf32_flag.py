@@ -1,23 +1,19 @@
 """A TF32 switch is turned on."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     GFX94,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+    Context,
+    Hit,
+    Iterator,
     PyFile,
+    Rule,
+    Severity,
+    Text,
     argument,
-    is_true,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
     assigned,
     hit,
+    is_true,
+    text_of,
 )
 
 RULE = Rule(

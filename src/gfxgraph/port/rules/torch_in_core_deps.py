@@ -1,22 +1,21 @@
 """Torch, or a package that pins it, is a core dependency."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    keyword,
-    text_of,
-)
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.rules._common import (
+    RequirementFile,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
+    keyword,
     line_hit,
+    re,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,19 +1,6 @@
 """Torch.version.cuda is taken apart as text."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, once_a_line
 
 RULE = Rule(
     id="GFX102",

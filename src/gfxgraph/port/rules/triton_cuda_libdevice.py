@@ -1,19 +1,6 @@
 """CUDA's libdevice is imported directly."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-    import_hits,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, import_hits
 
 RULE = Rule(
     id="GFX321",

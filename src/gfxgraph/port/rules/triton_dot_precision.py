@@ -1,19 +1,6 @@
 """Tl.dot asks for TF32."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-    is_true,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, hit, is_true, text_of
 
 RULE = Rule(
     id="GFX325",

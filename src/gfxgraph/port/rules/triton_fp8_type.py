@@ -1,21 +1,6 @@
 """Triton FP8 type that the architecture lacks."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.archs import (
-    GFX94,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import GFX94, Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit
 
 RULE = Rule(
     id="GFX322",

@@ -1,22 +1,20 @@
 """Tensor descriptors or warp specialisation in Triton."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Hit,
+    Iterator,
     PyFile,
-    int_of,
-    is_true,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     import_guard,
     imports_of,
+    int_of,
+    is_true,
+    re,
 )
 
 RULE = Rule(

@@ -1,20 +1,18 @@
 """PTX in Triton's inline assembly."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Hit,
+    Iterator,
     PyFile,
+    Rule,
+    Severity,
+    Text,
     argument,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    ast,
     hit,
+    re,
+    text_of,
 )
 from gfxgraph.port.rules.inline_ptx import PTX
 

@@ -1,20 +1,19 @@
 """Num_stages tuned for NVIDIA."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    int_of,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
+    int_of,
     once_a_line,
+    re,
 )
 
 RULE = Rule(

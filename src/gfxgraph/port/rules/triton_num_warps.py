@@ -1,26 +1,26 @@
 """Triton num_warps beyond the workgroup limit."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
+    ROCM,
     WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_is_bound
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     defaults,
-    int_of,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
     hit,
+    int_of,
     once_a_line,
+    re,
+    text_of,
+    torch_is_bound,
 )
 
 RULE = Rule(

@@ -1,22 +1,21 @@
 """A Triton launcher assumes NVIDIA's target."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    int_of,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
     import_guard,
     imports_of,
+    int_of,
+    re,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,20 +1,20 @@
 """A string before `or` makes the test always true."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.guards.worlds import NVIDIA
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    NVIDIA,
+    Context,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    text_of,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     hit,
+    text_of,
 )
 
 RULE = Rule(

@@ -1,22 +1,21 @@
 """A change for AMD stands outside a ROCm guard."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.guards.worlds import NVIDIA
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
+from gfxgraph.port.rule_api import (
+    NVIDIA,
+    Context,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Severity,
+    Text,
+    ast,
     env_writes,
     hit,
     import_guard,
     imports_of,
+    re,
 )
 
 RULE = Rule(

@@ -1,19 +1,22 @@
 """CUDA headers or calls in a target without a hipify step."""
 
-from __future__ import annotations
-
 import posixpath
-from collections.abc import Iterator
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
     include_hits,
     line_hit,
     once_a_line,
+    re,
 )
 
 RULE = Rule(
@@ -39,7 +42,7 @@ RULE = Rule(
     good="#ifdef USE_ROCM\n#include <hip/hip_runtime.h>\n#else\n#include <cuda_runtime.h>\n#endif\n",
     needs=("cu", "nv_bfloat16", "nv_fp8", "nvrtc"),
 )
-_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
+_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
 # By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
 # driver (calls, handle types, constants), complex numbers and bfloat16.
 _API = (
@@ -50,15 +53,20 @@ _API = (
     r"jit_option|limit|link(?:State)?|mem[A-Z]\w*|ipc\w+|texObject|surfObject|stream_flags|\w+_attribute|uuid|kernel|library)|"
     r"CU_(?:MEM|CTX|STREAM|EVENT|DEVICE|FUNC|JIT|LIMIT|POINTER|IPC|LAUNCH|LIBRARY|AD_FORMAT|TR|GET_PROC)_\w+|"
     r"CUDA_(?:SUCCESS|ERROR_[A-Z_]+|KERNEL_NODE_PARAMS\w*|MEMCPY[23]D\w*|ARRAY3?D?_DESCRIPTOR\w*|LAUNCH_PARAMS\w*)|"
-    r"nvrtc[A-Z]\w*|NVRTC_[A-Z_]+|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*|"
+    r"nvrtc[A-Z]\w*|NVRTC_[A-Z_]+|CU(?:stream|event|graph|graphExec|graphNode|ctx|mod|func|array)_st|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*|"
     r"(?:make_)?cu(?:Double|Float)?Complex|cuC(?:add|sub|mul|div|abs|fma|real|imag)f?|cu(?:Conj|Creal|Cimag)f?|"
     r"(?:__)?nv_bfloat16[2]?|__nv_fp8_\w+"
 )
 
 
+_MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|make_cu)|_nv_")
+
+
 def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
     yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
+    if not _MAY.search(f.code):
+        return  # before every identifier is listed
     known = ctx.project.macros.known
     hits = [
         line_hit(line, column, name=name, guarded_by=guarded, group="names")

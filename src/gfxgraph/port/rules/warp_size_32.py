@@ -1,28 +1,26 @@
 """Warp size fixed at 32."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     WAVE64,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix import lanes
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    defaults,
-    int_of,
-)
-from gfxgraph.port.rules._common import (
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    ast,
     cpp_hit,
+    defaults,
     hit,
+    int_of,
+    lanes,
     line_hit,
+    re,
 )
 
 RULE = Rule(
@@ -54,6 +52,8 @@ _NAME = re.compile(
 )
 
 
+# What the nodes below can only say where a name and a 32 stand in one statement.
+_MAY = re.compile(r"(?i)(?:warp|lane|wave|thread_block_tile|tiled_partition)[^;]{0,300}?\b32")
 _RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
 
 
@@ -61,6 +61,8 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, takes, body, line in f.defines():
         if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
             yield line_hit(line, expr=f"#define {name} {body}")
+    if not _MAY.search(f.code):
+        return  # without parsing
     for n in f.nodes("init_declarator"):
         name = f.source(n.child_by_field_name("declarator"))
         value = f.source(n.child_by_field_name("value")).strip("{} ()")

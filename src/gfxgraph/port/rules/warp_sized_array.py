@@ -1,7 +1,5 @@
 """An array whose size comes from the warp."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit, re
 
 RULE = Rule(

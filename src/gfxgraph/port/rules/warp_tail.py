@@ -1,7 +1,5 @@
 """The end of a reduction that one warp finishes."""
 
-from __future__ import annotations
-
 from gfxgraph.port.rule_api import (
     Context,
     CppFile,

@@ -1,27 +1,25 @@
 """64 lanes fixed for AMD."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import (
+from gfxgraph.port.rule_api import (
     WAVE32,
-)
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Fix, Hit, Rule, Scope, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import (
+    Context,
+    CppFile,
+    Fix,
+    Hit,
+    Iterator,
     PyFile,
-    int_of,
-)
-from gfxgraph.port.rules._common import (
+    Rule,
+    Scope,
+    Severity,
+    Text,
+    ast,
     cpp_hit,
     hit,
     in_function_named,
+    int_of,
     is_thread_index,
     line_hit,
+    re,
 )
 
 RULE = Rule(

@@ -1,15 +1,21 @@
 """Dispatch compiled only under WITH_CUDA."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import line_hit, macro_tests, once_a_line
+from gfxgraph.port.rule_api import (
+    Context,
+    CppFile,
+    Edit,
+    Fix,
+    Hit,
+    Iterator,
+    Refusal,
+    Rule,
+    Severity,
+    Text,
+    line_hit,
+    macro_tests,
+    once_a_line,
+    re,
+)
 
 RULE = Rule(
     id="GFX222",

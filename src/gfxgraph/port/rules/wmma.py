@@ -1,16 +1,6 @@
 """Nvcuda::wmma."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Rule, Severity, Text
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.rules._common import (
-    ident_hits,
-    include_hits,
-)
+from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, ident_hits, include_hits
 
 RULE = Rule(
     id="GFX204",

@@ -1,20 +1,6 @@
 """Torch.distributed is asked for 'rccl'."""
 
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.fix.edits import Edit
-from gfxgraph.port.model import Fix, Hit, Rule, Severity, Text
-from gfxgraph.port.readers.python import (
-    PyFile,
-)
-from gfxgraph.port.rules._common import (
-    hit,
-)
+from gfxgraph.port.rule_api import Context, Edit, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re
 
 RULE = Rule(
     id="GFX507",

@@ -1,3 +1,5 @@
 class FullCudaGraphBackend:
+    _graphs = _outputs = _pool = _tp_group = None
+
     def capture_one(self, shape_key, forward_fn):
         return None

@@ -1,0 +1,39 @@
+"""What an engine's log says of gfxgraph as the engine starts: that it is on and how, and whether graphs work here."""
+
+from __future__ import annotations
+
+import logging
+
+from gfxgraph import __version__
+from gfxgraph.config import Activation
+from gfxgraph.process import bridge, health, process
+
+_told: set[str] = set()
+
+
+def announce(engine: str) -> None:
+    """Say it once in this process, through a logger below the engine's own; nothing where the bridge is off.
+
+    Called where the engine is about to capture its first graph: the GPU is up then, and a capture disturbs nobody.
+    """
+    state = process.current()
+    if engine in _told or state is None or not bridge.is_enabled():
+        return
+    _told.add(engine)
+    log = logging.getLogger(f"{engine}.gfxgraph")
+    settings = state.settings
+    mode = {Activation.DEBUG: "debug", Activation.VALIDATE: "validate"}.get(settings.activation, "normal")
+    log.info("gfxGRAPH v%s enabled (mode=%s, vram_cap=%.2f)", __version__, mode, settings.vram_cap)
+    if not log.isEnabledFor(logging.INFO):
+        return  # nobody would read what the check finds
+    found = health.health_check()
+    if found["ok"]:
+        log.info(
+            "gfxGRAPH health check passed: %s (%s), VRAM %sMB free / %sMB total",
+            found["gpu"],
+            found["rocm"] or "not ROCm",
+            found["vram_free_mb"],
+            found["vram_total_mb"],
+        )
+    else:
+        log.warning("gfxGRAPH health check failed: %s", found["details"])

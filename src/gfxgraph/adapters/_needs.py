@@ -1,0 +1,75 @@
+"""What an adapter needs of an engine: a few names as data, and the one function that looks for them.
+
+Problem: an adapter stands on names inside an engine, and a version number does not say whether they are still
+there. Idea: each adapter lists the names that it replaces, calls or reads, with the arguments and attributes that
+it counts on; what an engine lacks of these is named, and an engine that has all of them is used, whatever its number.
+
+What a name means cannot be read off it. Where an adapter computes with an engine's parts, it compares results
+besides (`_transformers_trial`); where it only stands before a capture, a failure there is the engine's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A name in one of an engine's modules.
+
+    Attributes:
+        name: below the module, as ``GenerationMixin._sample``.
+        takes: arguments that are passed or looked at by name, as in a list of words.
+        keeps: attributes that instances of the class have, likewise.
+    """
+
+    name: str
+    takes: str = ""
+    keeps: str = ""
+
+
+def missing(part: Any, needs: Iterable[Need]) -> list[str]:
+    """What a module lacks of what is needed, each in words; empty where it has everything."""
+    return [lacking for need in needs for lacking in _lacking(part, need)]
+
+
+def _lacking(part: Any, need: Need) -> Iterator[str]:
+    found = part
+    for name in need.name.split("."):
+        found = getattr(found, name, None)
+        if found is None:
+            yield f"{part.__name__}.{need.name}"
+            return
+    yield from (f"{need.name}({name}=)" for name in _not_taken(found, need.takes.split()))
+    yield from (f"{need.name}().{name}" for name in need.keeps.split() if name not in _kept(found))
+
+
+def _not_taken(function: Any, names: list[str]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled: it does not say
+        return []
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return []
+    return [name for name in names if name not in parameters]
+
+
+def _kept(owner: type) -> set[str]:
+    """Names of attributes that a class, or a method of it, gives its instances."""
+    found: set[str] = set()
+    for each in inspect.getmro(owner):
+        found |= vars(each).keys() | set(inspect.get_annotations(each))
+        for member in vars(each).values():
+            function = inspect.unwrap(member) if callable(member) else member
+            if isinstance(function, FunctionType):
+                found |= _names(function.__code__)
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(_names, inner))

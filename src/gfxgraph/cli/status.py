@@ -1,0 +1,31 @@
+"""Print what is here, to paste into a report: settings, PyTorch, GPU, engines."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gfxgraph import config
+from gfxgraph.cli import _contract
+from gfxgraph.compat import devices
+from gfxgraph.compat.diagnosis import environment_report
+from gfxgraph.diagnostics.render import visible
+
+
+@click.command(cls=_contract.Command, short_help="Print what is here.")
+@_contract.as_json
+def command(as_json: bool) -> None:
+    """Print what is here; nothing is judged (gfxgraph doctor does that). Exit status: 0."""
+    if not as_json:
+        click.echo(visible(environment_report(), keep="\n"))
+        return
+    found = devices.device_info()
+    told = {
+        "device": {name: getattr(found, name) for name in found.__dataclass_fields__} if found else None,
+        "torch": devices.torch_rocm_status(),
+        "accelerators": devices.detect_accelerators(),
+        "engines": devices.detect_engines(),
+        "variables": config.reported(config.gpu_variables()),
+    }
+    click.echo(json.dumps(told, indent=1, ensure_ascii=False))

@@ -1,0 +1,102 @@
+"""Switching on and off, counters, and the three classes of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gfxgraph.callables import older
+from gfxgraph.errors import ReplayError
+from gfxgraph.process import health
+from gfxgraph.process.bridge import is_enabled
+from gfxgraph.startup.activation import disable, enable
+
+if TYPE_CHECKING:
+    from torch.cuda import CUDAGraph as BridgedCUDAGraph
+
+__all__ = [
+    "BridgedCUDAGraph", "ConditionalGraph", "ShapeBucketPool", "disable", "enable", "health_check", "is_enabled",
+    "stats",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name != "BridgedCUDAGraph":
+        raise AttributeError(name)
+    # lazily: it is the class of the torch, or simulator, now in force
+    from gfxgraph.startup import names
+
+    return names.BridgedCUDAGraph
+
+
+def stats() -> dict[str, Any]:
+    """As ``gfxgraph.stats``; the mean time is 0.0, not None, before a replay was timed."""
+    found = health.stats()
+    return {**found, "avg_replay_us": found["avg_replay_us"] or 0.0}
+
+
+def health_check() -> dict[str, Any]:
+    """As ``gfxgraph.health_check``, with "unknown" and 0 where that has None."""
+    found = health.health_check()
+    unknown = {"gpu": "unknown", "rocm": "unknown", "vram_total_mb": 0, "vram_free_mb": 0}
+    return {name: unknown.get(name) if value is None else value for name, value in found.items()}
+
+
+class ShapeBucketPool(older.ShapeBucketPool):
+    """``gfxgraph.ShapeBucketPool``; sizes above the largest bucket have none (-1), and run eagerly."""
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any] | None = None,
+        buckets: list[int] | None = None,
+        warmup: bool = False,
+    ) -> None:
+        if model_fn is not None and not callable(model_fn):
+            raise TypeError(f"model_fn must be callable, not {type(model_fn).__name__}")
+        super().__init__(model_fn, buckets, warmup)
+
+    def select_bucket(self, size: int) -> int:
+        """The smallest bucket that holds ``size`` rows, -1 where none does."""
+        return self.route_bucket(size)[0]
+
+    def route_bucket(self, input_size: int) -> tuple[int, int]:
+        """The bucket (-1: none is large enough) and its state: 0 captured, 1 to be captured, 2 runs eagerly."""
+        if input_size > self.buckets[-1]:
+            return -1, older.FAILED
+        bucket = next(each for each in self.buckets if each >= input_size)
+        if bucket in self.failed_buckets:
+            return bucket, older.FAILED
+        return bucket, older.READY if bucket in self.captured_buckets else older.NEEDS_WARMUP
+
+
+class ConditionalGraph(older.ConditionalGraph):
+    """``gfxgraph.ConditionalGraph``; an unknown branch is a KeyError."""
+
+    def add_branch(self, name: str, fn: Callable[..., Any]) -> None:
+        """Register a branch; before ``capture``.
+
+        Raises:
+            RuntimeError: ``capture`` has been called.
+            TypeError: ``fn`` cannot be called.
+        """
+        if self._chosen is not None:
+            raise RuntimeError("Cannot add branches after capture: add them all, then call capture() once")
+        if not callable(fn):
+            raise TypeError(f"Branch function must be callable, got {type(fn).__name__}")
+        super().add_branch(name, fn)
+
+    def run(self, branch: str, input_tensor: Tensor | None = None) -> Any:
+        """Run a branch on a tensor, or on the last one that was given.
+
+        Raises:
+            KeyError: there is no such branch.
+            ReplayError: `replay_before_capture`.
+        """
+        try:
+            return super().run(branch, input_tensor)
+        except ReplayError as error:
+            if error.code != "no_such_branch":
+                raise
+            raise KeyError(f"Unknown branch '{branch}'. Available: {self.branches}") from error

@@ -1,0 +1,64 @@
+"""kernels: the operations of a decode step in Triton, and swapping them into models.
+
+Problem: a graph removes launches, and each small kernel still costs the device microseconds; a step of a small Llama
+launches several hundred. Idea: kernels that do what stands between two reads of weights: a norm is part of the
+linear layer behind it, a gate and a residual part of the one before.
+
+Enters: torch, tensors, models.
+Stays out: graphs. torch and Triton are imported when a name is used; without Triton the operations are composed of
+torch's own, counted (`fallbacks`).
+
+Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py, choice.py,
+then the kernels themselves (``_*_kernels.py``); modules.py and trial.py put them into models, objects.py compiles
+them for GPUs that are not here. What they reach is in docs/kernels.md. New in 2.0.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gfxgraph.kernels.attention import decode_attention, rotary_to_cache
+    from gfxgraph.kernels.choice import greedy, sample
+    from gfxgraph.kernels.gates import activation, geglu, swiglu
+    from gfxgraph.kernels.launching import fallbacks, has_triton
+    from gfxgraph.kernels.layers import linear, linear_three
+    from gfxgraph.kernels.modules import Applied, apply
+    from gfxgraph.kernels.norms import layer_norm, rms_norm, softmax
+
+_PLACES = {
+    "Applied": "modules", "activation": "gates", "apply": "modules", "decode_attention": "attention",
+    "fallbacks": "launching", "geglu": "gates", "greedy": "choice", "has_triton": "launching", "layer_norm": "norms",
+    "linear": "layers", "linear_three": "layers", "rms_norm": "norms", "rotary_to_cache": "attention",
+    "sample": "choice", "softmax": "norms", "swiglu": "gates",
+}  # fmt: skip
+
+__all__ = [
+    "Applied",
+    "activation",
+    "apply",
+    "decode_attention",
+    "fallbacks",
+    "geglu",
+    "greedy",
+    "has_triton",
+    "layer_norm",
+    "linear",
+    "linear_three",
+    "rms_norm",
+    "rotary_to_cache",
+    "sample",
+    "softmax",
+    "swiglu",
+]
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # lazily: torch is imported when something is used
+    found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    globals()[name] = found
+    return found

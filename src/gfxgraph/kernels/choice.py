@@ -1,0 +1,78 @@
+"""The end of a step as an operation of torch: which token is next. New in 2.0.
+
+``torch.ops.gfxgraph_kernels.choose``. The same number is chosen as torch chooses: the first of the highest; NaN is
+higher than all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.kernels import eager
+from gfxgraph.kernels.launching import flat_rows, launch, target, why_not
+from gfxgraph.kernels.shapes import choice_block, power_of_two
+
+
+def greedy(scores: Tensor) -> Tensor:
+    """The place of the highest score of each row.
+
+    Args:
+        scores: [..., vocabulary], float32, float16 or bfloat16.
+
+    Returns:
+        [...] int64, as ``torch.argmax(scores, -1)``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: there are no scores to choose from.
+    """
+    return choose(scores, None, 1.0)
+
+
+def sample(scores: Tensor, temperature: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+    """A place drawn by softmax(scores / temperature), from one number of the generator for each score.
+
+    The draw is that of ``torch.multinomial(..., 1)``: the same generator draws the same place wherever rounding does
+    not decide between two. Minus infinity is never drawn; infinities and NaN are not looked for.
+
+    Args, returns, raises: as `greedy`; and ValueError for a temperature that is not above 0.
+    """
+    if not temperature > 0:
+        raise ValueError(f"the temperature is {temperature} and must be above 0; greedy() takes the highest")
+    noise = torch.empty(scores.shape, dtype=torch.float32, device=scores.device).exponential_(1, generator=generator)
+    return choose(scores, noise, temperature)
+
+
+@torch.library.custom_op("gfxgraph_kernels::choose", mutates_args=())
+def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
+    """The operation behind `greedy` and `sample`."""
+    if scores.dim() == 0 or not scores.shape[-1]:
+        raise ValueError(f"nothing can be chosen from scores of {tuple(scores.shape)}")
+    if why_not("choose", scores, noise):
+        return eager.choose(scores, noise, temperature)
+    out = torch.empty(scores.shape[:-1], dtype=torch.int64, device=scores.device)
+    if not out.numel():
+        return out
+    # lazily: Triton need not be there
+    from gfxgraph.kernels._attention_kernels import choice_finish, choice_parts
+
+    flat = flat_rows(scores)
+    drawn = flat if noise is None else flat_rows(noise)
+    m, n = flat.shape
+    block, warps = choice_block(target(scores.device))
+    parts = -(-n // block)
+    keys, places = torch.empty((2, m, parts), dtype=torch.int32, device=scores.device).unbind(0)
+    launch(choice_parts, (m, parts),
+        flat, drawn, keys, places, n, parts, flat.stride(0), drawn.stride(0), temperature,
+        HAS_NOISE=noise is not None, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    launch(choice_finish, (m,), keys, places, out, parts, BLOCK=power_of_two(parts), num_warps=1)
+    return out
+
+
+@choose.register_fake
+def _(scores: Any, noise: Any, temperature: Any) -> Any:
+    return scores.new_empty(scores.shape[:-1], dtype=torch.int64)

@@ -1,0 +1,113 @@
+"""The operations composed of torch's own, in float32 and rounded once at the end, as the kernels compute.
+
+They answer where no kernel can, and are what the kernels are compared with.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVATIONS = ("none", "silu", "gelu", "gelu_tanh")
+
+
+def activate(x: Tensor, kind: str) -> Tensor:
+    if kind == "silu":
+        return F.silu(x)
+    if kind == "gelu":
+        return F.gelu(x)
+    return F.gelu(x, approximate="tanh") if kind == "gelu_tanh" else x
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float, is_rms: bool) -> Tensor:
+    v = _wide(x)
+    if not is_rms:
+        v = v - v.mean(-1, keepdim=True)
+    v = v / torch.sqrt(v.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        v = v * (_wide(weight) + offset)
+    if bias is not None:
+        v = v + _wide(bias)
+    return v.to(x.dtype)
+
+
+def norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, offset: float, is_rms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx in the dtype of x; dw and db, [n] float32."""
+    v, d = _wide(x).reshape(-1, x.shape[-1]), _wide(dy).reshape(-1, x.shape[-1])
+    if not is_rms:
+        v = v - v.mean(-1, keepdim=True)
+    root = torch.sqrt(v.square().mean(-1, keepdim=True) + eps)
+    v = v / root
+    dw, db = (d * v).sum(0), d.sum(0)
+    if weight is not None:
+        d = d * (_wide(weight) + offset)
+    dx = d - v * (d * v).mean(-1, keepdim=True)
+    if not is_rms:
+        dx = dx - d.mean(-1, keepdim=True)
+    return (dx / root).to(x.dtype).reshape(x.shape), dw, db
+
+
+def gate(x: Tensor, up: Tensor | None, kind: str) -> Tensor:
+    y = activate(_wide(x), kind)
+    return (y if up is None else y * _wide(up)).to(x.dtype)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(_wide(x), -1).to(x.dtype)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None, kind: str,
+    norm_weight: Tensor | None, eps: float, offset: float, has_norm: bool,
+) -> Tensor:  # fmt: skip
+    v = _wide(x)
+    if has_norm:
+        v = norm(v, norm_weight, None, eps, offset, True)
+    y = F.linear(v, v.new_empty(0) if weight is None else _wide(weight), None if bias is None else _wide(bias))
+    y = activate(y, kind)
+    if up is not None:
+        y = y * F.linear(v, _wide(up))
+    if residual is not None:
+        y = y + _wide(residual)
+    return y.to(x.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: [batch, tokens, heads, width]; cos, sin: [batch or 1, tokens, rotated width]."""
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    a, b = _wide(turned).chunk(2, -1)
+    c, s = _wide(cos)[:, :, None], _wide(sin)[:, :, None]
+    y = _wide(turned) * c + torch.cat((-b, a), -1) * s
+    return torch.cat((y.to(x.dtype), rest), -1)
+
+
+def attention(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, last: Tensor | None, scale: float, softcap: float
+) -> Tensor:
+    """q: [batch, heads, 1, width]; see `gfxgraph.kernels.attention.decode_attention`."""
+    n = q.shape[1] // keys.shape[1]
+    scores = _wide(q) @ _wide(keys).repeat_interleave(n, 1).transpose(2, 3) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + _wide(mask)
+    vs = _wide(values)
+    if last is not None:
+        unseen = torch.arange(keys.shape[2], device=q.device) > last
+        scores = scores.masked_fill(unseen, -torch.inf)
+        vs = vs.masked_fill(unseen[:, None], 0.0)  # what lies there may be anything, and 0 times it must be 0
+    return (torch.softmax(scores, -1) @ vs.repeat_interleave(n, 1)).to(q.dtype)
+
+
+def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
+    v = _wide(scores)
+    if noise is not None:
+        v = v / temperature - torch.log(noise)
+    return torch.argmax(v, -1)

@@ -1,0 +1,157 @@
+"""Whether Triton's kernels can work on a tensor, and for which target; what could not is counted.
+
+A call whose tensors no kernel can take is answered by the same operation composed of torch's own (eager.py), and
+counted with its reason: `fallbacks` returns the counts, and where gfxgraph is enabled its statistics have them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.kernels.shapes import INTERPRETER, Target, target_of
+from gfxgraph.process import process
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+_counted: Counter[tuple[str, str]] = Counter()
+_lock = threading.Lock()
+_local = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch that was written down and not made: tensors may be on the meta device."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    flags: dict[str, Any]
+    num_warps: int
+
+
+@contextlib.contextmanager
+def recorded(wanted: Target) -> Iterator[list[Launch]]:
+    """Inside, this thread's operations choose sizes for ``wanted``, and their launches are written down only."""
+    before = getattr(_local, "recording", None)
+    made: list[Launch] = []
+    _local.recording = (wanted, made)
+    try:
+        yield made
+    finally:
+        _local.recording = before
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **flags: Any) -> None:
+    """Launch a kernel on the current stream of the first tensor's device.
+
+    Args:
+        args: tensors and numbers, in the kernel's order.
+        flags: its constants.
+    """
+    recording = getattr(_local, "recording", None)
+    if recording is not None:
+        recording[1].append(Launch(kernel, grid, args, flags, num_warps))
+        return
+    device = args[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        kernel[grid](*args, **flags, num_warps=num_warps)
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def is_interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter: TRITON_INTERPRET=1 when this was first asked."""
+    if not has_triton():
+        return False
+    # lazily: Triton takes a second to import, and need not be there
+    from gfxgraph.kernels import _norm_kernels
+
+    return type(_norm_kernels.norm_forward).__name__ == "InterpretedFunction"
+
+
+def why_not(op: str, *tensors: Tensor | None) -> str:
+    """Why no kernel takes these; "" where one does. A reason is counted.
+
+    Raises:
+        TypeError: a tensor is of no dtype that the kernels compute in.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    for tensor in given:
+        if tensor.dtype not in DTYPES:
+            raise TypeError(f"gfxgraph.kernels.{op} computes in float32, float16 and bfloat16, not in {tensor.dtype}")
+    reason = _reason(given)
+    if reason:
+        with _lock:
+            _counted[op, reason] += 1
+        state = process.current()
+        if state is not None:
+            state.report("fallback", f"composed of torch's own operations: {reason}", f"gfxgraph.kernels.{op}")
+    return reason
+
+
+def _reason(given: list[Tensor]) -> str:
+    if not has_triton():
+        return "Triton is not installed"
+    if getattr(_local, "recording", None) is not None:
+        return ""
+    if len({tensor.device for tensor in given}) > 1:
+        return "the tensors are on several devices"
+    if is_interpreted():
+        return ""
+    if not given[0].is_cuda:
+        return f"the tensors are on {given[0].device.type}, for which Triton compiles nothing"
+    state = process.current()
+    if state is not None and state.platform == "simulator":
+        return "the simulator runs no kernels"
+    return ""
+
+
+def fallbacks() -> dict[tuple[str, str], int]:
+    """How often each operation was composed of torch's own, by (operation, reason), in this process."""
+    with _lock:
+        return dict(_counted)
+
+
+def target(device: torch.device) -> Target:
+    """What the sizes for this device depend on."""
+    recording = getattr(_local, "recording", None)
+    if recording is not None:
+        return recording[0]  # type: ignore[no-any-return]
+    return _target(device.index if device.type == "cuda" else None)
+
+
+@functools.cache
+def _target(index: int | None) -> Target:
+    if index is None:
+        # The interpreter keeps bf16 as bare 16 bits and multiplies those as integers in tl.dot.
+        return Target(INTERPRETER, has_bf16_dot=False, n_units=2)
+    found: Any = torch.cuda.get_device_properties(index)
+    name = getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
+    return target_of(name, found.multi_processor_count)
+
+
+def flat_rows(x: Tensor) -> Tensor:
+    """[..., n] as [rows, n] with neighbours in memory; copied only where strides leave no other way."""
+    n = x.shape[-1]
+    flat = x if x.dim() == 2 else x.reshape(-1, n) if n else x.reshape(x.shape[:-1].numel(), 0)
+    return flat if flat.stride(-1) == 1 or n == 1 and flat.is_contiguous() else flat.contiguous()
+
+
+def dense(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
+    """One-dimensional tensors with neighbours in memory."""
+    return [tensor if tensor is None else tensor.contiguous() for tensor in tensors]

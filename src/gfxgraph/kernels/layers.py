@@ -1,0 +1,248 @@
+"""Linear layers of few rows as operations of torch: what comes before and after is part of them. New in 2.0.
+
+``torch.ops.gfxgraph_kernels.linear`` and ``.linear_three``. Sums are float32, results rounded once; the norm, the
+activation and the residual are taken on the unrounded sums. Against float64 a result is within 1e-5 (float32), 2e-3
+(float16) or 1.6e-2 (bfloat16) of the sum of its products' sizes. There is no backward: torch raises
+at one through them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.kernels import eager
+from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
+from gfxgraph.kernels.norms import norm
+from gfxgraph.kernels.shapes import MOST_VECTOR_ROWS, Linear
+from gfxgraph.kernels.shapes import linear as how_to
+
+FINISH_BLOCK = 256
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    up: Tensor | None = None,
+    residual: Tensor | None = None,
+    norm_weight: Tensor | None = None,
+    norm_eps: float | None = None,
+    norm_offset: float = 0.0,
+) -> Tensor:
+    """activation(norm(x) @ weight.T + bias) * (norm(x) @ up.T) + residual, for few rows.
+
+    Args:
+        x: [..., k] float32, float16 or bfloat16; best for 1 to 32 rows in all, right for any.
+        weight: [n, k], x's dtype.
+        bias: [n].
+        activation: "none", "silu", "gelu" or "gelu_tanh".
+        up: [n, k]; the other half of a gate.
+        residual: [..., n]; added last.
+        norm_weight: [k], of an RMS norm before.
+        norm_eps: of that norm; None where there is none.
+        norm_offset: added to the norm's weight.
+
+    Returns:
+        [..., n], x's dtype, contiguous.
+
+    Raises:
+        TypeError: another dtype, or several.
+        ValueError: shapes that do not fit, an activation that is not there.
+    """
+    n, k = _check_weight(x, weight)
+    for what, tensor, shape in (
+        ("up", up, (n, k)), ("bias", bias, (n,)), ("residual", residual, (*x.shape[:-1], n)),
+        ("norm_weight", norm_weight, (k,)),
+    ):  # fmt: skip
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{what} is {tuple(tensor.shape)} and should be {shape}")
+    if activation not in eager.ACTIVATIONS:
+        raise ValueError(f"no activation {activation!r}; there are {', '.join(eager.ACTIVATIONS)}")
+    has_norm = norm_eps is not None
+    return fused_linear(
+        x, weight, bias, up, residual, activation, norm_weight, norm_eps or 0.0, norm_offset, has_norm
+    )
+
+
+def linear_three(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    *,
+    norm_weight: Tensor | None = None,
+    norm_eps: float | None = None,
+    norm_offset: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Three layers of the same rows, as query, key and value are: one launch up to 4 rows.
+
+    Args:
+        x: [..., k].
+        weights: each [n, k], every n its own.
+        biases: each [n]; all or none.
+        norm_weight, norm_eps, norm_offset: as in `linear`.
+
+    Returns:
+        Three views, [..., n], of one tensor.
+
+    Raises:
+        TypeError, ValueError: as `linear`.
+    """
+    for weight, bias in zip(weights, biases):
+        n, _ = _check_weight(x, weight)
+        if bias is not None and tuple(bias.shape) != (n,):
+            raise ValueError(f"bias is {tuple(bias.shape)} and should be {(n,)}")
+    if len({bias is None for bias in biases}) > 1:
+        raise ValueError("all three have a bias or none has")
+    y = fused_three(x, *weights, *biases, norm_weight, norm_eps or 0.0, norm_offset, norm_eps is not None)
+    a, b, c = y.split([weight.shape[0] for weight in weights], -1)
+    return a, b, c
+
+
+def _check_weight(x: Tensor, weight: Tensor) -> tuple[int, int]:
+    if x.dim() == 0 or weight.dim() != 2 or weight.shape[1] != x.shape[-1]:
+        raise ValueError(
+            f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}: it should be [n, k] for x of [..., k]"
+        )
+    return weight.shape[0], weight.shape[1]
+
+
+@torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
+def fused_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    up: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    norm_weight: Tensor | None,
+    norm_eps: float,
+    norm_offset: float,
+    has_norm: bool,
+) -> Tensor:
+    """The operation behind `linear`."""
+    _check_dtypes(x, weight, up)
+    if why_not("linear", x, weight, bias, up, residual, norm_weight):
+        return eager.linear(
+            x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm
+        ).contiguous()
+    (n, k), m = weight.shape, x.shape[:-1].numel()
+    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
+    if not out.numel():
+        return out
+    if has_norm and (m > MOST_VECTOR_ROWS or not k):
+        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
+    how = how_to(m, n, k, target(x.device), is_pair=up is not None, is_half=x.itemsize == 2)
+    _launch(how, x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm, out)
+    return out
+
+
+def _launch(
+    how: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None,
+    activation: str, norm_weight: Tensor | None, eps: float, offset: float, has_norm: bool, out: Tensor,
+) -> None:  # fmt: skip
+    # lazily: Triton need not be there
+    from gfxgraph.kernels import _linear_kernels as kernels
+
+    (n, k), flat = weight.shape, flat_rows(x)
+    m = flat.shape[0]
+    weight, other = flat_rows(weight), None if up is None else flat_rows(up)
+    added = None if residual is None else flat_rows(residual)
+    bias, norm_weight = dense((bias, norm_weight))
+    parts = squares = out
+    if how.splits > 1:
+        pairs = 1 if up is None else 2
+        parts = torch.empty((how.splits, pairs, m, n), dtype=torch.float32, device=x.device)
+        squares = torch.empty((how.splits, m), dtype=torch.float32, device=x.device)
+    flags: dict[str, Any] = {
+        "KIND": activation, "HAS_UP": up is not None, "HAS_NORM": has_norm, "HAS_BIAS": bias is not None,
+        "HAS_RESIDUAL": residual is not None, "SPLITS": how.splits,
+    }  # fmt: skip
+    blocks: dict[str, Any] = {
+        "BLOCK_M": how.block_m,
+        "BLOCK_N": how.block_n,
+        "BLOCK_K": how.block_k,
+        "num_warps": how.num_warps,
+    }
+    if not how.is_vector:
+        at = target(x.device)
+        blocks["AS_FLOAT32"] = x.dtype is torch.bfloat16 and not at.has_bf16_dot
+    kernel = kernels.linear_vector if how.is_vector else kernels.linear_tiled
+    launch(kernel, (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
+        flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
+        squares, m, n, k, flat.stride(0), weight.stride(0), _or(other, weight).stride(0),
+        _or(added, flat).stride(0), eps, offset, HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
+    )  # fmt: skip
+    if how.splits > 1:
+        launch(kernels.linear_finish, (-(-n // FINISH_BLOCK), m),
+            parts, squares, _or(bias, weight), _or(added, flat), out, m, n, k, _or(added, flat).stride(0), eps,
+            **flags, BLOCK=FINISH_BLOCK, num_warps=2,
+        )  # fmt: skip
+
+
+@torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=())
+def fused_three(
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    bias_a: Tensor | None,
+    bias_b: Tensor | None,
+    bias_c: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_eps: float,
+    norm_offset: float,
+    has_norm: bool,
+) -> Tensor:
+    """The operation behind `linear_three`; the three side by side."""
+    _check_dtypes(x, a, b, c)
+    m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])
+    is_apart = m > MOST_VECTOR_ROWS or not m or not k
+    if is_apart or why_not("linear_three", x, a, b, c, bias_a, norm_weight):
+        if has_norm:
+            x = norm(x, norm_weight, None, norm_eps, norm_offset, True)
+        each = [
+            fused_linear(x, weight, bias, None, None, "none", None, 0.0, 0.0, False)
+            for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))
+        ]
+        return torch.cat(each, -1)
+    # lazily: Triton need not be there
+    from gfxgraph.kernels._linear_kernels import linear_vector_three
+
+    out = torch.empty((*x.shape[:-1], sum(sizes)), dtype=x.dtype, device=x.device)
+    flat, weights = flat_rows(x), [flat_rows(weight) for weight in (a, b, c)]
+    biases = [_or(bias, flat) for bias in dense((bias_a, bias_b, bias_c))]
+    (norm_weight,) = dense((norm_weight,))
+    how = how_to(m, sum(sizes), k, target(x.device))
+    launch(linear_vector_three, (sum(-(-n // how.block_n) for n in sizes), -(-m // how.block_m)),
+        flat, *weights, *biases, _or(norm_weight, flat), out, m, *sizes, k, flat.stride(0),
+        *(weight.stride(0) for weight in weights), norm_eps, norm_offset,
+        HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
+        BLOCK_M=how.block_m, BLOCK_N=how.block_n, BLOCK_K=how.block_k, num_warps=how.num_warps,
+    )  # fmt: skip
+    return out
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """A kernel takes a pointer, looked at or not."""
+    return other if tensor is None else tensor
+
+
+def _check_dtypes(x: Tensor, *weights: Tensor | None) -> None:
+    for weight in weights:
+        if weight is not None and weight.dtype is not x.dtype:
+            raise TypeError(f"x is {x.dtype}, a weight {weight.dtype}: a linear layer takes them alike")
+
+
+@fused_linear.register_fake
+def _(x: Any, weight: Any, *rest: Any) -> Any:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@fused_three.register_fake
+def _(x: Any, a: Any, b: Any, c: Any, *rest: Any) -> Any:
+    return x.new_empty((*x.shape[:-1], a.shape[0] + b.shape[0] + c.shape[0]))

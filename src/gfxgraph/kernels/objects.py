@@ -1,0 +1,230 @@
+"""What Triton makes of the kernels for GPUs that are not here: registers, LDS and spills, read from the code objects.
+
+The operations run as always, on tensors without memory, and their launches are written down (`launching.recorded`);
+each is then compiled for every target with the constants and alignments that a launch would have. Nothing runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gfxgraph.driver import code_objects
+from gfxgraph.hardware.architectures import architecture
+from gfxgraph.kernels import attention, choice, gates, launching, layers, norms
+from gfxgraph.kernels.shapes import Target, target_of
+
+TARGETS = {
+    "gfx906": 60, "gfx90a": 104, "gfx942": 304, "gfx950": 256,
+    "gfx1030": 40, "gfx1100": 48, "gfx1151": 20, "gfx1201": 32,
+}  # fmt: skip
+"""Architectures, each with the compute units of a common device of it, which sizes depend on."""
+LDS_KIB = 64
+"""Of a workgroup, where the architecture's table says nothing else."""
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+_NAMES = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+    torch.uint8: "u8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operation at one size."""
+
+    name: str
+    run: Callable[[torch.dtype], Any]
+
+
+def _made(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _norm(n: int, is_rms: bool) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        x, w = _made(32, n, dtype=dtype), _made(n, dtype=dtype)
+        if is_rms:
+            return _inside(norms.add_norm)(x, x, w, None, 1e-6, 0.0, True)
+        return _inside(norms.norm)(x, w, w, 1e-5, 0.0, False)
+
+    return run
+
+
+def _norm_backward(n: int, is_rms: bool) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        x, w = _made(32, n, dtype=dtype), _made(n, dtype=dtype)
+        return _inside(norms.norm_backward)(x, x, w, 1e-6, 0.0, is_rms)
+
+    return run
+
+
+def _linear(m: int, k: int, n: int, **fused: Any) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        x, w = _made(m, k, dtype=dtype), _made(n, k, dtype=dtype)
+        up = w if fused.get("gate") else None
+        residual = _made(m, n, dtype=dtype) if fused.get("residual") else None
+        norm = _made(k, dtype=dtype) if fused.get("norm") else None
+        kind = fused.get("kind", "silu" if up is not None else "none")
+        has_norm = norm is not None
+        return _inside(layers.fused_linear)(x, w, None, up, residual, kind, norm, 1e-6, 0.0, has_norm)
+
+    return run
+
+
+def _three(m: int, k: int, n: int, shared: int) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        x, norm = _made(m, k, dtype=dtype), _made(k, dtype=dtype)
+        weights = [_made(size, k, dtype=dtype) for size in (n, shared, shared)]
+        return _inside(layers.fused_three)(x, *weights, None, None, None, norm, 1e-6, 0.0, True)
+
+    return run
+
+
+def _rotary(dtype: torch.dtype) -> Any:
+    q, k, cos = _made(1, 1, 32, 64, dtype=dtype), _made(1, 1, 8, 64, dtype=dtype), _made(1, 1, 64, dtype=dtype)
+    keys = _made(1, 8, 256, 64, dtype=dtype)
+    slots = _made(1, dtype=torch.int64)
+    return _inside(attention.rotary_to_cache)(q, k, k, cos, cos, keys, keys.clone(), slots)
+
+
+def _attention(batch: int, heads: int, shared: int, length: int, width: int) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        q, keys = _made(batch, heads, 1, width, dtype=dtype), _made(batch, shared, length, width, dtype=dtype)
+        mask, last = _made(1, 1, 1, length, dtype=dtype), _made(1, dtype=torch.int64)
+        return _inside(attention.attend)(q, keys, keys, mask, last, width**-0.5, 0.0)
+
+    return run
+
+
+def _gate(kind: str) -> Callable[[torch.dtype], Any]:
+    return lambda dtype: _inside(gates.gated)(_made(1, 8192, dtype=dtype), _made(1, 8192, dtype=dtype), kind)
+
+
+def _choose(has_noise: bool) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        scores = _made(1, 128256, dtype=dtype)
+        return _inside(choice.choose)(scores, _made(1, 128256, dtype=torch.float32) if has_noise else None, 0.8)
+
+    return run
+
+
+def _inside(op: Any) -> Callable[..., Any]:
+    """The function of an operation: torch would answer for tensors without memory by its fake."""
+    return op._init_fn  # type: ignore[no-any-return]
+
+
+CASES = (
+    *(Case(f"rms norm and residual, {n}", _norm(n, True)) for n in (1024, 8192, 131072)),
+    *(Case(f"layer norm, {n}", _norm(n, False)) for n in (1024, 8192, 131072)),
+    *(Case(f"{name} backward, {n}", _norm_backward(n, name == "rms norm"))
+      for name in ("rms norm", "layer norm") for n in (1024, 8192)),
+    Case("softmax, 8192", lambda dtype: _inside(norms.softmax_rows)(_made(32, 8192, dtype=dtype))),
+    Case("softmax, 131072", lambda dtype: _inside(norms.softmax_rows)(_made(1, 131072, dtype=dtype))),
+    Case("swiglu, 8192", _gate("silu")),
+    Case("geglu, 8192", _gate("gelu_tanh")),
+    Case("rotary and cache", _rotary),
+    *(Case(f"norm, q, k and v, {m} x 2048 to 2048 and 2 x 512", _three(m, 2048, 2048, 512)) for m in (1, 4)),
+    *(Case(f"norm and gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True, norm=True)) for m in (1, 4)),
+    *(Case(f"gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True)) for m in (8, 32)),
+    *(Case(f"linear and residual, {m} x 8192 to 2048", _linear(m, 8192, 2048, residual=True)) for m in (1, 4, 8, 32)),
+    *(Case(f"linear and residual, {m} x 1024 to 1024", _linear(m, 1024, 1024, residual=True)) for m in (1, 32)),
+    Case("norm and linear, 1 x 2048 to 128256", _linear(1, 2048, 128256, norm=True)),
+    Case("tiled linear and gelu, 128 x 2048 to 8192", _linear(128, 2048, 8192, kind="gelu")),
+    Case("attention, 1 x 32 heads on 8, 256 x 64", _attention(1, 32, 8, 256, 64)),
+    Case("attention, 1 x 16 heads on 16, 256 x 64", _attention(1, 16, 16, 256, 64)),
+    Case("attention, 8 x 32 heads on 8, 4096 x 128", _attention(8, 32, 8, 4096, 128)),
+    Case("greedy, 128256", _choose(False)),
+    Case("sample, 128256", _choose(True)),
+)  # fmt: skip
+
+
+def launches(case: Case, dtype: torch.dtype, target: Target) -> list[launching.Launch]:
+    """What an operation launches for a target."""
+    with launching.recorded(target) as made:
+        case.run(dtype)
+    return made
+
+
+def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
+    """Compile one launch and read its code object.
+
+    Returns:
+        ``kernel``, ``num_warps``, ``vgprs``, ``agprs``, ``sgprs``, ``vgpr_spills``, ``sgpr_spills``,
+        ``scratch_nbytes``, ``lds_nbytes``, ``wavefront``, ``code_nbytes``.
+
+    Raises:
+        RuntimeError: this Triton does not compile for the target.
+    """
+    # lazily: Triton need not be there
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+
+    where = GPUTarget("hip", target.name, target.wavefront)
+    backend = make_backend(where)
+    names = launch.kernel.arg_names
+    signature: dict[str, str] = {}
+    constants: dict[Any, Any] = dict(launch.flags)
+    attributes: dict[Any, Any] = {}
+    for index, (name, value) in enumerate(zip(names, launch.args)):
+        if isinstance(value, torch.Tensor):
+            signature[name] = f"*{_NAMES[value.dtype]}"
+            attributes[(index,)] = backend.parse_attr("D")
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value == 1:
+            signature[name], constants[name] = "constexpr", 1
+        else:
+            signature[name] = "i32"
+            if value % 16 == 0:
+                attributes[(index,)] = backend.parse_attr("D")
+    signature |= dict.fromkeys(launch.flags, "constexpr")
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Triton says of its own defaults
+        made = triton.compile(source, target=where, options={"num_warps": launch.num_warps})
+    (found,) = code_objects.metadata(made.asm["hsaco"])["amdhsa.kernels"]
+    return {
+        "kernel": launch.kernel.__name__,
+        "num_warps": launch.num_warps,
+        "vgprs": found[".vgpr_count"],
+        "agprs": found.get(".agpr_count", 0),
+        "sgprs": found[".sgpr_count"],
+        "vgpr_spills": found[".vgpr_spill_count"],
+        "sgpr_spills": found[".sgpr_spill_count"],
+        "scratch_nbytes": found[".private_segment_fixed_size"],
+        "lds_nbytes": max(made.metadata.shared, found[".group_segment_fixed_size"]),
+        "wavefront": found[".wavefront_size"],
+        "code_nbytes": len(made.asm["hsaco"]),
+    }
+
+
+def rows(targets: dict[str, int], dtypes: dict[str, torch.dtype], cases: tuple[Case, ...] = CASES) -> Iterator[dict]:
+    """Compile every case for every target; a row each launch."""
+    for name, n_units in targets.items():
+        target = target_of(name, n_units)
+        for case in cases:
+            for word, dtype in dtypes.items():
+                for launch in launches(case, dtype, target):
+                    yield {"target": name, "case": case.name, "dtype": word, **compiled(launch, target)}
+
+
+def lds_limit(name: str) -> int:
+    """Bytes of LDS that a workgroup may have: 64 KiB, more only where the architecture has more."""
+    known = architecture(name)
+    return (known.lds_kib if known is not None and known.is_cdna else LDS_KIB) * 1024
+
+
+def source_digest() -> str:
+    """Of all that the table depends on beside Triton: a table of other sources is known by it."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.name.endswith("_kernels.py") or path.name in ("shapes.py", "objects.py"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,185 @@
+"""Which of two ways is faster on this device: measured once, kept for later processes.
+
+Both ways are captured and replayed in turns, so that launches, which a graph removes, do not decide. What was found
+is kept in ``kernels.json`` in the user's state folder, by device, versions and what was compared. A file that cannot
+be read or written is no reason to fail: it is reported once and the trial is held again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gfxgraph import config, files
+from gfxgraph.process import process
+
+VERSION = 1
+N_CALLS, N_TURNS = 10, 7
+MARGIN = 0.98
+"""Ours must take less than this share of the time: what cannot be told apart stays as it is."""
+MOST_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Microseconds of a call, the median of the turns."""
+
+    ours_us: float
+    theirs_us: float
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether ours is to be used."""
+        return self.ours_us < MARGIN * self.theirs_us
+
+
+class Kept:
+    """Verdicts on disk: one JSON file, replaced as a whole.
+
+    Args:
+        folder: "" to keep nothing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(folder) / "kernels.json" if folder else None
+
+    def get(self, about: dict[str, Any]) -> Verdict | None:
+        """What was found about this, if it can be read."""
+        row = self._rows().get(_key(about))
+        try:
+            return Verdict(float(row["ours_us"]), float(row["theirs_us"])) if isinstance(row, dict) else None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+    def put(self, about: dict[str, Any], verdict: Verdict) -> None:
+        """Keep a verdict; what other processes have kept meanwhile stays."""
+        if self.path is None:
+            return
+        rows = self._rows()
+        rows[_key(about)] = {**asdict(verdict), "about": about, "at": round(time.time())}
+        newest = sorted(rows.items(), key=lambda item: _time(item[1]))[-MOST_ROWS:]
+        try:
+            files.new_folder(self.path.parent, 0o700)
+            files.write(self.path, json.dumps({"version": VERSION, "rows": dict(newest)}, indent=1))
+        except OSError as error:
+            _report("verdicts_not_kept", f"{self.path}: {error.strerror}")
+
+    def _rows(self) -> dict[str, Any]:
+        if self.path is None:
+            return {}
+        try:
+            data = files.read_json(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as error:
+            _report("verdicts_not_read", f"{self.path}: {error}")
+            return {}
+        rows = data.get("rows") if isinstance(data, dict) and data.get("version") == VERSION else None
+        return rows if isinstance(rows, dict) else {}
+
+
+def kept() -> Kept:
+    """In the folder that the settings name."""
+    state = process.current()
+    return Kept(state.settings.state_dir if state is not None else config.load().state_dir)
+
+
+def compare(
+    about: dict[str, Any], ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device, store: Kept
+) -> Verdict:
+    """What is known of the two ways, or is measured now.
+
+    Args:
+        about: all that the verdict holds for, beside the device and the versions.
+        ours, theirs: run once on the device; can be captured.
+    """
+    about = {**about, **_platform(device)}
+    found = store.get(about)
+    if found is None:
+        found = measured(ours, theirs, device)
+        store.put(about, found)
+    return found
+
+
+def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> Verdict:
+    """Time both in turns: as graphs on a GPU, by the clock elsewhere."""
+    timers = [_timer(way, device) for way in (ours, theirs)]
+    turns = [[timer() for timer in timers] for _ in range(N_TURNS)]
+    mine, other = (statistics.median(column) for column in zip(*turns))
+    return Verdict(mine, other)
+
+
+def _timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
+    """A function that returns microseconds of one call."""
+    if device.type != "cuda":
+
+        def by_clock() -> float:
+            began = time.perf_counter()
+            way()
+            return (time.perf_counter() - began) * 1e6
+
+        way()
+        return by_clock
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            way()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    with torch.cuda.graph(graph):
+        for _ in range(N_CALLS):
+            way()
+
+    def by_events() -> float:
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        begun.record()
+        graph.replay()
+        ended.record()
+        ended.synchronize()
+        return begun.elapsed_time(ended) * 1e3 / N_CALLS
+
+    return by_events
+
+
+def _platform(device: torch.device) -> dict[str, Any]:
+    # lazily: Triton need not be there
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = ""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "runtime": torch.version.hip or torch.version.cuda,
+        "triton": triton,
+    }
+
+
+def _key(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _time(row: Any) -> float:
+    at = row.get("at") if isinstance(row, dict) else None
+    return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def _report(kind: str, reason: str) -> None:
+    state = process.current()
+    if state is not None:
+        state.report(kind, reason)
+    else:
+        process.log.warning("%s: %s", kind.replace("_", " "), reason)

@@ -1,0 +1,79 @@
+"""``accelerate(model, fast=True)``: generate() through graphs with our kernels in the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+gfx = pytest.importorskip("gfxgraph.adapters.transformers")
+if not gfx.ADAPTER.available():
+    pytest.skip(f"the adapter supports transformers {gfx.ADAPTER.supported}", allow_module_level=True)
+
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from gfxgraph.kernels import trial  # noqa: E402
+
+ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 61, "max_position_embeddings": 256, "bos_token_id": 1,
+    "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def platform():
+    gfxgraph.enable(validate=False, **ON)
+    yield
+    gfxgraph.disable()
+
+
+@pytest.fixture(autouse=True)
+def kernels_that_win(monkeypatch):
+    """Kernels that answer (on a simulated device composed of torch's own) and win every trial."""
+    from gfxgraph.kernels import launching
+
+    if not torch.cuda.is_available() or ON.get("simulate"):
+        for name in ("norms", "gates", "layers", "attention", "choice"):
+            monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
+        monkeypatch.setattr(launching, "why_not", lambda op, *tensors: "")
+    monkeypatch.setattr(trial, "compare", lambda *args: trial.Verdict(1.0, 2.0))
+    yield
+    gfx.restore()
+
+
+@pytest.mark.parametrize("make", [lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
+                                  lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL, sliding_window=12))],
+                         ids=["llama", "gemma2"])  # fmt: skip
+def test_generate_with_kernels(make):
+    """The same tokens here, from graphs that hold our operations, past a full window; restored, the classes are back."""
+    torch.manual_seed(0)
+    model = make().to("cuda").eval()
+    classes = [type(module) for module in model.modules()]
+    ids = torch.randint(3, 61, (2, 6), device="cuda")
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 20, "do_sample": False}
+    wanted = gfx.accelerate(model).generate(**given)
+    assert "kernels" not in gfx.report(model)
+    gfx.accelerate(model, fast=True)
+    assert torch.equal(model.generate(**given), wanted)
+    found = gfx.report(model)
+    assert found["kernels"]["swapped"]["head"] == 1 and found["kernels"]["swapped"]["norm"] >= 5
+    assert not [reason for reason in found["kernels"]["skipped"] if "more than one token" not in reason]
+    assert found["decoders"][0]["forwards"] >= 1 and not found["decoders"][0]["why_eager"]
+    gfx.restore(model)
+    assert [type(module) for module in model.modules()] == classes
+
+
+def test_fast_can_be_taken_back():
+    """``fast=False`` takes the kernels out and leaves the graphs; leaving it out changes nothing."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    gfx.accelerate(model, fast=True)
+    gfx.accelerate(model)
+    assert gfx.report(model)["kernels"]["swapped"]
+    gfx.accelerate(model, fast=False)
+    assert "kernels" not in gfx.report(model) and gfx.is_accelerated(model)
+    assert type(model.model.layers[0]).__module__ == "transformers.models.llama.modeling_llama"

@@ -1,0 +1,230 @@
+"""`apply` on small random models of transformers: what is swapped, near the model's own, undone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from gfxgraph import kernels  # noqa: E402
+from gfxgraph.kernels import structure, trial  # noqa: E402
+
+SIZES = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 48, "pad_token_id": 0,
+}  # fmt: skip
+LAYERS = {"layer": 2, "attention": 2, "mlp": 2, "norm": 5, "head": 1}
+MODELS = {
+    "Llama": LAYERS,
+    "Mistral": LAYERS,
+    "Qwen2": LAYERS,
+    "Qwen3": {**LAYERS, "norm": 9},
+    "Gemma": LAYERS,
+    "Gemma2": {"attention": 2, "mlp": 2, "norm": 9, "head": 1},
+}
+
+
+def model_of(name, **sizes):
+    sizes = {**SIZES, **sizes}
+    if name == "Qwen2":
+        sizes["hidden_size"], _ = 32, sizes.pop("head_dim")
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+@pytest.fixture(autouse=True)
+def no_folder(monkeypatch):
+    monkeypatch.setenv("GFXGRAPH_STATE_DIR", "off")
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """As if a kernel answered, composed of torch's own operations: quick, and anywhere."""
+    from gfxgraph.kernels import launching
+
+    real = launching.why_not
+    for name in ("norms", "gates", "layers", "attention", "choice"):
+        monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
+    monkeypatch.setattr(launching, "why_not", lambda op, *t: "" if op == "apply" else real(op, *t))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_known_by_structure(composed, name):
+    """Each kind of module is found in each model, and greedy tokens over twelve steps are the same."""
+    model = model_of(name)
+    with kernels.apply(model, choose="all") as done:
+        assert done.report()["swapped"] == MODELS[name]
+        assert not done.left
+        found = done.compare(torch.tensor([[5, 9, 2, 30]]), 12)
+    assert found["same"] == [12] and found["tokens"] == 12
+    assert found["logits_difference"] < 1e-4
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_steps_in_the_interpreter(triton_interpreter, name):
+    """The same with the kernels themselves."""
+    model = model_of(name, num_hidden_layers=1)
+    before = kernels.fallbacks()
+    with kernels.apply(model, choose="all") as done:
+        found = done.compare(torch.tensor([[5, 9]]), 2)
+    assert found["same"] == [2] and found["logits_difference"] < 1e-4
+    assert kernels.fallbacks() == before
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_a_static_cache_is_written_in_place(composed, name):
+    """A step writes the slot that the model's own step writes, and leaves the same cache, over several rows."""
+    results = []
+    for fast in (False, True):
+        model = model_of(name)
+        done = kernels.apply(model, choose="all", rows=2) if fast else None
+        cache = transformers.StaticCache(config=model.config, max_cache_len=10)
+        ids = torch.tensor([[5, 9, 2], [7, 7, 1]])
+        with torch.no_grad():
+            model(ids, past_key_values=cache)
+            for token in ([[3], [4]], [[8], [1]]):
+                scores = model(torch.tensor(token), past_key_values=cache).logits
+        results.append((scores, cache.layers[0].keys, cache.layers[1].values, cache.get_seq_length()))
+        if done is not None:
+            assert not [reason for reason in done.skipped if "more than one token" not in reason]
+    for mine, other in zip(*results):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_undo_puts_every_class_back(composed):
+    """Classes, state and numbers are what they were; a second undo changes nothing."""
+    model = model_of("Llama")
+    classes, ids = [type(module) for module in model.modules()], torch.tensor([[1, 2, 3]])
+    names, before, own = list(model.state_dict()), model(ids).logits, type(model.model.layers[0])
+    done = kernels.apply(model, choose="all")
+    assert [type(module) for module in model.modules()] != classes
+    assert list(model.state_dict()) == names
+    made = type(model.model.layers[0])
+    assert issubclass(made, own) and (made.__name__, made.__module__) == (own.__name__, own.__module__)
+    with pytest.raises(ValueError, match="undo"):
+        kernels.apply(model, choose="all")
+    done.undo()
+    done.undo()
+    assert [type(module) for module in model.modules()] == classes
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_training_goes_its_own_way(composed):
+    """With gradients the layers answer themselves, the norms have gradients, and both are the model's own."""
+    ids = torch.tensor([[1, 2, 3]])
+    gradients = []
+    for fast in (False, True):
+        model = model_of("Llama")
+        if fast:
+            done = kernels.apply(model, choose="all")
+        model(ids, labels=ids).loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for mine, other in zip(*gradients):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
+    assert done.skipped["layer: gradients are wanted"] == 2
+
+
+def test_other_numbers_are_left(composed):
+    """A layer that looks like Llama's and scales its residual is left alone, with the reason."""
+    model = model_of("Llama")
+
+    class Scaled(type(model.model.layers[0])):
+        def forward(self, hidden_states, **kwargs):
+            return super().forward(hidden_states, **kwargs) * 0.5
+
+    model.model.layers[1].__class__ = Scaled
+    done = kernels.apply(model, choose="all")
+    assert done.left["model.layers.1"] == "it gives other numbers"
+    assert done.swapped["model.layers.0"] == "layer"
+
+
+def test_hooks_and_quantized_linears_are_left(composed):
+    """A linear layer of another class, or with a hook, is not read past."""
+    model = model_of("Llama")
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *args: None)
+
+    class Other(torch.nn.Linear):
+        pass
+
+    model.model.layers[1].self_attn.q_proj.__class__ = Other
+    done = kernels.apply(model, choose="all")
+    assert "model.layers.0.mlp" not in done.swapped and "model.layers.0.self_attn" in done.swapped
+    assert "model.layers.1.self_attn" not in done.swapped and "model.layers.1.mlp" in done.swapped
+    assert not {"model.layers.0", "model.layers.1"} & set(done.swapped)
+
+
+@pytest.mark.parametrize("theirs_us, is_swapped", [(100.0, True), (10.2, False), (5.0, False)])
+def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
+    """A kind of one size is measured once for all layers, and used where the time is clearly less."""
+    calls = []
+
+    def measured(ours, theirs, device):
+        calls.append((ours(), theirs()))
+        return trial.Verdict(10.1, theirs_us)
+
+    monkeypatch.setattr(trial, "measured", measured)
+    done = kernels.apply(model_of("Llama"))
+    assert bool(done.swapped) == is_swapped
+    assert set(done.left.values()) == (set() if is_swapped else {"it is not faster on this device"})
+    assert len(calls) == len(done.verdicts) == 5  # layer, attention, MLP, norm, head
+
+
+def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
+    """What was measured is kept; what cannot be read is measured again."""
+    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path / "state"))
+    calls = []
+    monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.Verdict(1.0, 2.0))
+    kernels.apply(model_of("Llama"))
+    assert len(calls) == 5
+    kernels.apply(model_of("Llama"))
+    assert len(calls) == 5
+    kernels.apply(model_of("Llama"), rows=2)
+    assert len(calls) == 10
+    path = tmp_path / "state" / "kernels.json"
+    rows = json.loads(path.read_text())["rows"]
+    assert len(rows) == 10 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
+    for content in (
+        "[" * 100_000,
+        "Infinity",
+        '{"version": 1, "rows": {"k": 3}}',
+        '{"version": 1, "rows": [1]}',
+        "\0",
+    ):
+        path.write_text(content)
+        assert trial.kept().get(rows[next(iter(rows))]["about"]) is None
+
+
+def test_the_clock_without_a_gpu():
+    """On a CPU both ways are timed by the clock; the slower is the slower."""
+    x = torch.ones(1 << 20)
+    verdict = trial.measured(lambda: x[:8] + 1, lambda: [x + 1 for _ in range(5)], torch.device("cpu"))
+    assert verdict.is_ours and verdict.ours_us < verdict.theirs_us
+
+
+def test_where_no_kernel_runs_nothing_is_swapped():
+    """On a CPU without the interpreter each module says why."""
+    from gfxgraph.kernels import launching
+
+    if launching.is_interpreted():
+        pytest.skip("here kernels run")
+    done = kernels.apply(model_of("Llama"))
+    assert not done.swapped
+    assert all("Triton" in reason for reason in done.left.values())
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 0}, {"rows": 33}, {"choose": "best"}])
+def test_arguments(wrong):
+    """Rows beyond 32 and unknown choices are refused."""
+    with pytest.raises(ValueError):
+        kernels.apply(torch.nn.Linear(2, 2), **wrong)
+
+
+def test_activations_are_known_by_their_values():
+    """transformers' own GELU and SiLU classes, and no ReLU."""
+    from transformers.activations import ACT2FN
+
+    names = [structure.activation_of(ACT2FN[name]) for name in ("silu", "gelu", "gelu_pytorch_tanh", "relu")]
+    assert names == ["silu", "gelu", "gelu_tanh", ""]

@@ -1,0 +1,107 @@
+"""What builds, installs and generates CUDA code, wherever a repository keeps it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gfxgraph.port.audit import audit
+from gfxgraph.port.gitignore import tracked
+from tests.unit.port.conftest import Run, codes, write
+
+FIXABLE = "import pynvml\n"
+
+
+def git(root: Path, *arguments: str) -> None:
+    settings = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    subprocess.run(["git", "-C", str(root), *settings, *arguments], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_what_git_tracks_is_audited_whatever_gitignore_says(tmp_path: Path, version: str) -> None:
+    """A tracked file that a pattern names is audited; an untracked one is not."""
+    root = tmp_path / "repo"
+    write(
+        root, {".gitignore": "*.py\nbuild/\n", "a/seen.py": FIXABLE, "build/kept.py": FIXABLE, "hidden.py": FIXABLE}
+    )
+    git(root, "init", "-q")
+    git(root, "config", "index.version", version)
+    git(root, "add", "-f", "a/seen.py", "build/kept.py", ".gitignore")
+    assert {f.path for f in audit(str(root), jobs=1).findings} == {"a/seen.py", "build/kept.py"}
+
+
+def test_a_damaged_index_is_no_index() -> None:
+    """Whatever the repository put in the index's place ends in ValueError, which the walk expects."""
+    whole = b"DIRC" + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0" * 62 + b"a.py\0"
+    assert tracked(whole) == {"a.py"}
+    for damaged in (b"", b"DIRC", whole[:40], whole[:-1], b"DIRC" + (9).to_bytes(4, "big") + b"\0" * 99):
+        with pytest.raises(ValueError):
+            tracked(damaged)
+    for _ in range(200):
+        with pytest.raises(ValueError):
+            tracked(b"DIRC" + (4).to_bytes(4, "big") + b"\xff" * 4 + os.urandom(80))
+
+
+def test_recipes_of_an_exported_tree_are_audited(run: Run) -> None:
+    """Without an index a pattern such as *.txt does not hide the build from its own audit."""
+    report = run({".gitignore": "**.txt\nMakefile\n", "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n"})
+    assert codes(report) == ["cmake-cuda-language"]
+
+
+def test_the_worse_of_two_hits_of_a_line_counts(run: Run) -> None:
+    """A variable of CUDA's set under a CUDA option is named, not counted as a milder place."""
+    text = "if(WITH_CUDA)\n  set(LIB ${CUDA_LIBRARIES})\nendif()\n"
+    found = run({"CMakeLists.txt": text}).findings
+    assert any(f.covers(2) and f.severity.label != "info" for f in found)
+
+
+def test_a_script_that_installs_a_list_of_cudas(run: Run) -> None:
+    """A list that takes in one with CUDA wheels is CUDA's too; one that brings none is not reported."""
+    files = {
+        "requirements.txt": "-r requirements-gpu.txt\nnumpy\n",
+        "requirements-gpu.txt": "torch==2.4.0+cu121\n",
+        "requirements-doc.txt": "sphinx\n",
+        "install.sh": "pip install -r requirements-doc.txt\npip install -r requirements.txt\n",
+    }
+    report = run(files)
+    assert [(f.code, f.lines) for f in report.findings if f.path == "install.sh"] == [("cuda-named-in-recipe", (2,))]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("environment.yml", "dependencies:\n  - cudatoolkit=11.8\n  - pytorch-cuda=11.8\n"),
+        ("meson.build", "cuda = dependency('cuda')\n"),
+        ("install.bat", "set CUDA_HOME=C:\\cuda\n"),
+        ("flake.nix", "buildInputs = [ pkgs.cudaPackages.cudatoolkit ];\n"),
+        ("docker-compose.yml", "environment:\n  CUDA_VISIBLE_DEVICES: 0\n"),
+        ("Makefile.gpu", "NVCC = nvcc\n"),
+        ("codegen.py", "def f(n):\n    return 'cudaMalloc(&%s, %s);' % (n, n)\n"),
+        ("find.py", "import shutil\n\nHAS_GPU = shutil.which('nvidia-smi') is not None\n"),
+        ("paths.py", "INCLUDE = '/usr/local/cuda/include'\n"),
+        ("infer.cpp", "void f(O& o) { OrtCUDAProviderOptions cuda; o.AppendExecutionProvider_CUDA(cuda); }\n"),
+        ("scan.cu", '#include "../external/cub/cub/warp/warp_scan.cuh"\n'),
+    ],
+)
+def test_named_toolchain(run: Run, path: str, text: str) -> None:
+    """A recipe, a generator or a probe that knows only NVIDIA's toolchain is reported."""
+    assert run({path: text}).findings
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("train.yaml", "device: cuda\ntrainer:\n  accelerator: cuda\n"),
+        ("flake.nix", "buildInputs = [ pkgs.rocmPackages.clr ];\n"),
+        ("codegen.py", "def f(n, gpu):\n    return f'{gpu}Malloc(&{n});'\n"),
+        ("report.py", "def f(e):\n    raise RuntimeError('cudaErrorNoDevice: no GPU')\n"),
+        ("find.py", "import shutil\n\nGPU = shutil.which('nvidia-smi') or shutil.which('rocm-smi')\n"),
+        ("install.sh", "echo 'needs cudatoolkit'\n"),
+    ],
+)
+def test_what_holds_on_amd_too(run: Run, path: str, text: str) -> None:
+    """A device name, a message and a choice between both vendors are no findings."""
+    assert run({path: text}).findings == []

@@ -153,3 +153,27 @@ def test_replays_know_the_autocast_of_the_capture(platform):
         picked = rows[x > 0]
         assert torch.equal(full, picked @ rows.t()) and half.dtype is torch.bfloat16
         assert torch.equal(half, picked.bfloat16() @ rows.bfloat16().t())
+
+
+def test_what_an_operation_keeps_is_renewed(platform):
+    """A backward outside reads the statistics of the latest replay's normalization, or is refused."""
+    rows = torch.randn(4, 8, device="cuda")
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    x = torch.tensor(FEW, device="cuda")
+
+    def body():
+        return (torch.nn.functional.layer_norm(rows[x > 0] * 3, (8,), weight) ** 2).sum()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = body()
+    for values in (OTHERS, FEW, MANY):
+        x.copy_(torch.tensor(values))
+        graph.replay()
+        assert torch.allclose(loss, body())
+        if values is MANY:
+            with pytest.raises(gfxgraph.GuardMismatch):
+                torch.autograd.grad(loss, weight, retain_graph=True)
+        else:
+            got, want = torch.autograd.grad(loss, weight, retain_graph=True), torch.autograd.grad(body(), weight)
+            assert torch.allclose(got[0], want[0])

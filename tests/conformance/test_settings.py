@@ -81,3 +81,25 @@ def test_debug_logs_each_fallback(simulated, caplog):
         for _ in range(3):
             note_fallback("a reason", "an op", "a place")
     assert sum("a reason" in record.message for record in caplog.records) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GFXGRAPH_VRAM_CAP", "0.000001"),
+        ("GFXGRAPH_REPLAY_MODE", "adaptive"),
+        ("GFXGRAPH_REPLAY_HOT_MODE", "1"),
+        ("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", "2"),
+    ],
+)
+def test_settings_of_callables_leave_plain_graphs_alone(simulated, monkeypatch, name, value):
+    """As the documentation says: a plain graph is captured and replayed as it is asked to."""
+    monkeypatch.setenv(name, value)
+    simulated()
+    gfxgraph.reset_stats()
+    graph, y = captured()
+    for _ in range(4):
+        y.zero_()
+        graph.replay()
+        assert y.tolist() == [2.0] * 4
+    assert graph._program.is_plain and not gfxgraph.stats()["fallbacks"] and gfxgraph.stats()["replay_count"] == 4

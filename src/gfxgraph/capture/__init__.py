@@ -4,6 +4,8 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines, functions that are captured per signature.
 
     graph.py      BridgedCUDAGraph: what users hold; above.py: what it asks of the rooms above
+    torchs_graph.py
+                  what torch's CUDAGraph says and takes, by torch's version
     session.py    one capture: segments, splits, undo
     failures.py, recovery.py
                   a capture that cannot begin, cannot end or dies; cleaning torch up after it
@@ -16,8 +18,13 @@ Stays out: command line, engines, functions that are captured per signature.
                   what is known of an operation, how it is called, and which ones are not taken apart
     places.py     which line of the program is running
     modes.py      standing on torch's stack of dispatch modes, and leaving it
-    intercept.py  host reads and waits that no dispatch mode sees
+    intercept.py, stock.py
+                  host reads and waits that no dispatch mode sees
+    tensor_reads.py, waits.py
+                  what stands in their place
     numbers.py    what ``.item()`` hands out inside a capture
+    moving.py, homes.py
+                  tensors whose shape depends on data, and other captures that use them
     program.py    a captured program; steps.py: what a replay of it does, step by step
     walk.py       a program's nodes, launched one by one
     execute.py    running a tape eagerly

@@ -21,7 +21,7 @@ from gfxgraph.capture.places import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.structure import flat
 from gfxgraph.core.tape import where_of
-from gfxgraph.core.unsafe import Kind, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
@@ -29,6 +29,15 @@ from gfxgraph.types import CaptureStatus
 if TYPE_CHECKING:
     from gfxgraph.capture.session import Session
 
+# torch's own refusals that leave the capture alive: the operation can be split out.
+_REFUSALS = (
+    "called a synchronizing CUDA operation",
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+    "not permitted when stream is capturing",
+)
+# A random operation with a generator that was not registered with the graph; asking beforehand is
+# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+_UNREGISTERED = "not in capture mode"
 # Of status 901, which says that the capture was dead before the operation came.
 _WAS_DEAD = "due to a previous error during capture"
 
@@ -54,6 +63,36 @@ def refuse_busy_pool(session: Session) -> None:
             problem=f"the capture begun at {where_of(*other.begun_at)} is recording into it",
             quote=f"beginAllocateToPool: already recording to mempool_id {tuple(session.pool_id)}",
         )
+
+
+def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+    """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
+    if isinstance(error, torch.OutOfMemoryError):
+        session.state.counters.add("out_of_memory")
+        try:
+            raise error
+        finally:
+            del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
+    if session.streams.status() is not CaptureStatus.ACTIVE:
+        return recover(session, info.name, error, lambda row: session.unsafe_op(row, func, args, kwargs))
+    text = str(error)
+    if not info.mutates:
+        session.recorder.disown_new_nodes()
+    if _UNREGISTERED in text:
+        return session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
+    if any(refusal in text for refusal in _REFUSALS):
+        row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
+        return session.unsafe_op(row, func, args, kwargs)
+    explain_devices(session, info.name, args, kwargs, error)
+    raise error
+
+
+def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
+    """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+    if session.streams.status() is CaptureStatus.ACTIVE:
+        raise error
+    recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
+    return again()
 
 
 def end_error(session: Session, error: RuntimeError) -> CaptureError:

@@ -27,32 +27,26 @@ import torch
 
 from gfxgraph.capture import above, intercept, remedies, turns, validate
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.hooks import bare_launch, one_replay
+from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.session import Session, shown
+from gfxgraph.capture.torchs_graph import (
+    STOCK_ALREADY,
+    STOCK_DEFAULT_STREAM,
+    STOCK_INSTANTIATE,
+    STOCK_NO_RAW_GRAPH,
+    STOCK_NOT_BEGUN,
+    STOCK_NOT_CAPTURED,
+    TORCH_VERSION,
+    checked_pool,
+    launch_of,
+    without_liveness_check,
+)
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
-
-STOCK_ALREADY = (
-    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
-)
-STOCK_DEFAULT_STREAM = (
-    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
-    "on the default stream.)"
-)
-STOCK_NOT_BEGUN = "Capture must end on the same stream it began on."
-STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
-TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-STOCK_NO_RAW_GRAPH = (
-    "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
-    if TORCH_VERSION < (2, 14)
-    else "No {api}Graph_t is available: either capture_end() has not been called, or the underlying {api}Graph_t was "
-    "destroyed (keep_graph=false, and capture has been finalized)."
-)
-STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 
 # One replay in so many is timed; the others take no clock.
 SAMPLE_INTERVAL = 256
@@ -116,13 +110,13 @@ def bridged_class(base: type) -> type:
                 raise CaptureError("already_captured", where=shown(place()), quote=STOCK_ALREADY)
             if torch.cuda.current_stream() == torch.cuda.default_stream():
                 raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
-            pool = _checked_pool(pool)
+            pool = checked_pool(pool)
             mode = self._state.capture_error_mode if capture_error_mode == "global" else None
             if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
                 mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
             if capture_error_mode == "relaxed":
                 mode = self._state.decisions.relaxed_capture_mode
-            extra = _without_liveness_check(args, kwargs)
+            extra = without_liveness_check(args, kwargs)
             if self._state.settings.guard is GuardTier.DEEP:
                 pool = self._begin_deep(pool)
             session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
@@ -584,36 +578,3 @@ def bridged_class(base: type) -> type:
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"
     return BridgedCUDAGraph
-
-
-def launch_of(base: Any) -> Any:
-    """torch's replay in its leanest form that loses nothing.
-
-    Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
-    """
-    return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
-
-
-def _without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
-
-    A capture of ours keeps its inputs alive, so there is nothing to find; and torch takes the check's
-    mode off the stack of modes by taking what is on top, which would be the recorder.
-    """
-    if TORCH_VERSION < (2, 13):
-        return args, kwargs
-    named = {"check_input_liveness": False} if "check_input_liveness" in kwargs else {}
-    return (False, *args[1:]) if args else (), {**kwargs, **named}
-
-
-def _checked_pool(pool: Any) -> Any:
-    """The pool as torch takes it. Raises CaptureError `wrong_pool` for what it would abort on."""
-    if pool is None or hasattr(pool, "id"):
-        return pool
-    if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) for part in pool)):
-        raise CaptureError(
-            "wrong_pool", pool=pool, problem="a pool is what graph.pool() or graph_pool_handle() gives"
-        )
-    if pool[0] and pool[1]:
-        raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
-    return pool

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -80,6 +81,8 @@ class Moving:
         self._session = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: Calls | None = None
+        self._graded: list[weakref.ref[HostStep]] = []
+        """Steps whose results require gradients."""
 
     @property
     def is_idle(self) -> bool:
@@ -144,26 +147,37 @@ class Moving:
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
                 homes.note(tensor, step)
-        self._expect_gradients(made, self.among([*given, *made], {}))
+        self._expect_gradients(step, made, self.among([*given, *made], {}))
 
-    def _expect_gradients(self, made: list[Tensor], moving: list[Tensor]) -> None:
+    def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
         """A backward through these goes by the sizes and the memory that C++ has kept: it ends their moving."""
         places = [(weakref.ref(tensor), Layout.of(tensor)) for tensor in moving]
-        mine = weakref.ref(self)
+        mine, made_by = weakref.ref(self), weakref.ref(step)
 
         def arrived(_: Tensor) -> None:
             here = mine()
             if here is not None and not here.is_idle:
-                here.fix([tensor for ref, _ in list(here._steps.values()) if (tensor := ref()) is not None])
+                here._fix_all()
                 return
-            for ref, then in places:
+            then = made_by()
+            if then is not None and then.has_stale:
+                raise _gone("what an operation kept", "another shape")
+            for ref, place_then in places:
                 tensor = ref()
-                if tensor is not None and Layout.of(tensor) != then:
-                    raise _gone(then, tensor)
+                if tensor is not None and Layout.of(tensor) != place_then:
+                    raise _gone(place_then.size, tuple(tensor.size()))
 
         for tensor in made:
             if tensor.requires_grad:
+                self._graded.append(weakref.ref(step))
                 tensor.register_hook(arrived)
+
+    def _fix_all(self) -> None:
+        self.fix([tensor for ref, _ in list(self._steps.values()) if (tensor := ref()) is not None])
+        for ref in self._graded:
+            step = ref()
+            if step is not None:
+                step.saved_must_fit = True
 
     # -- what is done with them -------------------------------------------------------------------------
 
@@ -182,7 +196,7 @@ class Moving:
         if not found or name in _HARMLESS:
             return func(*args, **kwargs)
         tensors = flat(args, kwargs)
-        if name in _FORMS or not _can_be_made_again(tensors):
+        if name in _FORMS or not _can_be_made_again(tensors, kwargs):
             self.fix(found)
             return func(*args, **kwargs)
         session: Any = self._session()
@@ -199,7 +213,7 @@ class Moving:
         if (
             self.is_idle
             or session.policy is not OnUnsafe.SPLIT
-            or not _can_be_made_again(tensors)
+            or not _can_be_made_again(tensors, kwargs)
             or not self._starts()
         ):
             return func(*plain(args, name), **plain(kwargs, name))
@@ -225,7 +239,7 @@ class Moving:
         given = flat(args, kwargs)
 
         def make() -> tuple[Any, Step | None]:
-            with Writes(session) as writes:
+            with Writes(session) as writes, Saved() as saved:
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -241,6 +255,7 @@ class Moving:
                     session.values.taint(tensor)
             step = HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
             step.is_symbolic = spec_args is not args
+            step.saved = saved.apart_from([*given, *flat(out)])
             self._move(step, given)
             return out, step
 
@@ -265,6 +280,32 @@ class Calls(TorchFunctionMode):
         return self._moving.call(func, args, kwargs)
 
 
+class Saved:
+    """Sees what autograd keeps of a call for its backward."""
+
+    def __init__(self) -> None:
+        self.found: list[Tensor] = []
+        self._hooks = saved_tensors_hooks(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self.found.append(tensor)
+        return tensor
+
+    def __enter__(self) -> Saved:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
+        """What was kept, in order; None in place of what lies in the memory of ``others``."""
+        return [
+            None if any(each is other or _share_memory(each, other) for other in others) else each
+            for each in self.found
+        ]
+
+
 class Writes(TorchDispatchMode):
     """Saves what a call writes that was there before it."""
 
@@ -285,23 +326,25 @@ class Writes(TorchDispatchMode):
         return out
 
 
-def _can_be_made_again(tensors: list[Tensor]) -> bool:
+def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
     """True where a call means at a replay what it means here."""
     return not (
-        torch.is_autocast_enabled("cpu")
+        "out" in kwargs  # it may be given other memory
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         or _interpreter() is not None
         or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
     )
 
 
-def _gone(then: Layout, tensor: Tensor) -> GuardMismatch:
+def _gone(expected: object, actual: object) -> GuardMismatch:
     process.require().counters.add("guard_mismatch")
     return GuardMismatch(
         "shape_guard_mismatch",
         op="a tensor whose shape depends on data",
         where="a backward through what a capture computed",
-        expected=then.size,
-        actual=tuple(tensor.size()),
+        expected=expected,
+        actual=actual,
     )
 
 

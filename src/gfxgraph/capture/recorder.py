@@ -74,7 +74,6 @@ class Watched(Protocol):
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
     def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
-    def escaped_recording(self, out: Any, info: OpInfo) -> bool: ...
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
     def grew(self) -> None: ...
 
@@ -326,7 +325,7 @@ class Recorder(TorchDispatchMode):
                 self._note_mutation(info, args, kwargs)
             if info.draws:
                 self.session.note_draw(info.generator, args, kwargs)
-        if not launched and self.is_hip_like and info.makes_memory and self.session.escaped_recording(out, info):
+        if not launched and self.is_hip_like and info.makes_memory and _escaped(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
         if len(self.frontiers) > self.max_nodes:
@@ -511,6 +510,14 @@ def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
     return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
 
 
+def _escaped(out: Any, info: OpInfo) -> bool:
+    """HIP only: device work that returned success and left no node behind."""
+    tensors = flat(out)
+    if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
+        return False
+    return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+
+
 class NoStorage(Exception):
     """The tensor has no strided memory."""
 
@@ -522,6 +529,10 @@ _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
 _EXACT = frozenset({Tensor, Parameter, list})
+_NO_NODE = frozenset(
+    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
+    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
+)
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _SYMBOLIC = UnsafeOp(

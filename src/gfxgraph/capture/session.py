@@ -46,19 +46,9 @@ from gfxgraph.capture.structure import flat, written
 from gfxgraph.capture.undo import Undo
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
-
-# torch's own refusals that leave the capture alive: the operation can be split out.
-_REFUSALS = (
-    "called a synchronizing CUDA operation",
-    "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
-    "not permitted when stream is capturing",
-)
-# A random operation with a generator that was not registered with the graph; asking beforehand is
-# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
-_UNREGISTERED = "not in capture mode"
 
 
 class Session:
@@ -498,39 +488,11 @@ class Session:
 
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
         """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
-        if isinstance(error, torch.OutOfMemoryError):
-            self.state.counters.add("out_of_memory")
-            try:
-                raise error
-            finally:
-                del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
-        status = self.streams.status()
-        if status is CaptureStatus.ACTIVE:
-            text = str(error)
-            if not info.mutates:
-                self.recorder.disown_new_nodes()
-            if _UNREGISTERED in text:
-                return self.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
-            if any(refusal in text for refusal in _REFUSALS):
-                row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
-                return self.unsafe_op(row, func, args, kwargs)
-            failures.explain_devices(self, info.name, args, kwargs, error)
-            raise error
-        return failures.recover(self, info.name, error, lambda row: self.unsafe_op(row, func, args, kwargs))
+        return failures.op_failed(self, info, func, args, kwargs, error)
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
-        if self.streams.status() is CaptureStatus.ACTIVE:
-            raise error
-        failures.recover(self, name, error, lambda row: self.split(row, name, lambda: (None, None)))
-        return again()
-
-    def escaped_recording(self, out: Any, info: Any) -> bool:
-        """HIP only: device work that returned success and left no node behind."""
-        tensors = flat(out)
-        if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
-            return False
-        return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+        return failures.call_failed(self, name, error, again)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """The operation noted last draws: note from which generator, and a handle on the state it has now."""
@@ -621,10 +583,6 @@ class Session:
 
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
-_NO_NODE = frozenset(
-    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
-    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
-)
 
 
 def shown(where: Any) -> str:

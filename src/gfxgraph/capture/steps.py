@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
+from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
@@ -214,15 +215,43 @@ class HostStep(Step):
     """Those that share memory with an argument that stays: not to be copied into."""
     homes: dict[int, list[Tensor]] = field(default_factory=dict)
     """Where moving results lay, by ``id``, when another capture used them; see homes.py."""
+    saved: list[Tensor | None] = field(default_factory=list)
+    """What autograd kept of the call besides its arguments and results, in order; see moving.py."""
+    saved_must_fit: bool = False
+    """Whether a backward of the capture reads it."""
+    has_stale: bool = False
+    """Whether the latest replay could not renew it."""
 
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
+        result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd():  # inference mode, for the tensors may have been made under it
-            result = self.func(*args, **kwargs)
+            if result is None:
+                result = self.func(*args, **kwargs)
             wait_for_collective(result)
             self._store(self.out, result)
+
+    def _renewing(self, args: Any, kwargs: Any) -> Any:
+        """The call with what autograd keeps of it, which goes where the captured call's was kept."""
+        fresh: list[Tensor] = []
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch._C._DisableAutocast(),
+            saved_tensors_hooks(fresh.append, lambda _: _),
+        ):
+            result = self.func(*_trackable(args), **_trackable(kwargs))
+        pairs = [(old, new) for old, new in zip(self.saved, fresh) if old is not None]
+        differing = next((pair for pair in pairs if pair[0].size() != pair[1].size()), None)
+        self.has_stale = differing is not None or len(fresh) != len(self.saved)
+        if self.has_stale and self.saved_must_fit:
+            self._differs(*(tuple(each.size()) for each in differing) if differing else (len(self.saved), len(fresh)))
+        if not self.has_stale:
+            for old, new in pairs:
+                _refresh(old, new)
+        return result
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
@@ -272,6 +301,20 @@ class HostStep(Step):
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def _trackable(item: Any) -> Any:
+    """Arguments as autograd takes them: in place of a tensor that a replay has made, another one over its memory."""
+    kind = type(item)
+    if kind is list or kind is tuple:
+        return kind(_trackable(part) for part in item)
+    if kind is dict:
+        return {name: _trackable(part) for name, part in item.items()}
+    if not isinstance(item, Tensor) or not item.is_inference():
+        return item
+    made = torch.empty(0, dtype=item.dtype, device=item.device)
+    made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
+    return made.requires_grad_(item.requires_grad)
 
 
 def _refresh(out: Tensor, result: Tensor) -> None:

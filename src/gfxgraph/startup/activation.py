@@ -197,7 +197,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
     from gfxgraph.callables.training import training
-    from gfxgraph.capture import blocks, intercept, remedies, watch, workspaces
+    from gfxgraph.capture import blocks, remedies, waits, watch, workspaces
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import takeover
     from gfxgraph.guard import for_capture
@@ -233,7 +233,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
     bridge.undo.append(training.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
-    torch.cuda.Event.__new__ = staticmethod(intercept.event_new(torch.cuda.Event.__new__))
+    torch.cuda.Event.__new__ = staticmethod(waits.event_new(torch.cuda.Event.__new__))
     bridge.undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
     workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))

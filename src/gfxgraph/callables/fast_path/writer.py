@@ -23,7 +23,7 @@ from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import Result
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
 from gfxgraph.callables.signature import function_modes
-from gfxgraph.capture.graph import launch_of
+from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import ReplayError
 

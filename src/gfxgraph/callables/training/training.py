@@ -44,8 +44,8 @@ from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of
 from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
 from gfxgraph.capture.effects import Effects
-from gfxgraph.capture.graph import TORCH_VERSION
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 

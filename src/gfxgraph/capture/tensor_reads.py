@@ -1,0 +1,240 @@
+"""Stand-ins for what reads or makes tensors from Python, while a capture runs: ``item``, ``tolist``, indices."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture import scaler
+from gfxgraph.capture.number_functions import by_number
+from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
+from gfxgraph.capture.stock import STOCK, Targets, session_here
+
+_PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
+
+def _session_for(tensor: Any) -> Any:
+    session = session_here()
+    if session is None or not isinstance(tensor, Tensor):
+        return None
+    return session if session.values.comes_from_device(tensor) else None
+
+
+def _item(self: Tensor) -> Any:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["item"](self)
+    return session.values.read_scalar(self, "Tensor.item")
+
+
+def _bool(self: Tensor) -> bool:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["bool"](self)  # type: ignore[no-any-return]
+    return bool(session.values.read_scalar(self, "Tensor.__bool__"))
+
+
+def _float(self: Tensor) -> float:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["float"](self)  # type: ignore[no-any-return]
+    return float(session.values.read_scalar(self, "Tensor.__float__"))
+
+
+def _int(self: Tensor) -> int:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["int"](self)  # type: ignore[no-any-return]
+    return int(session.values.read_scalar(self, "Tensor.__int__"))
+
+
+def _index(self: Tensor) -> int:
+    session = _session_for(self)
+    if session is None or self.is_floating_point() or self.is_complex():
+        return STOCK["index"](self)  # type: ignore[no-any-return]
+    return operator.index(session.values.read_scalar(self, "Tensor.__index__"))
+
+
+def _tolist(self: Tensor) -> Any:
+    session = _session_for(self)
+    return STOCK["tolist"](self) if session is None else session.values.read_list(self)
+
+
+def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    session = _session_for(self)
+    if session is not None and not self.is_cuda:
+        session.values.read_contents(self, "Tensor.numpy()")
+        session.recorder.paused = True
+        try:
+            return STOCK["numpy"](self, *args, **kwargs)
+        finally:
+            session.recorder.paused = False
+    return STOCK["numpy"](self, *args, **kwargs)
+
+
+def _array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    session = _session_for(self)
+    if session is not None and not self.is_cuda:
+        session.values.read_contents(self, "a NumPy array")
+        session.recorder.paused = True
+        try:
+            return STOCK["array"](self, *args, **kwargs)
+        finally:
+            session.recorder.paused = False
+    return STOCK["array"](self, *args, **kwargs)
+
+
+def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["repr"](self, *args, **kwargs)  # type: ignore[no-any-return]
+    repr_of = STOCK["repr"]
+    # Printed, not decided on: nothing to repeat at replay.
+    return session.host_call("aten::item", lambda: repr_of(self, *args, **kwargs), repeat=False)  # type: ignore[no-any-return]
+
+
+def _format(self: Tensor, spec: str) -> str:
+    session = _session_for(self)
+    if session is not None and self.dim() == 0 and not self.is_meta:
+        return format(self.item(), spec)
+    return STOCK["format"](self, spec)  # type: ignore[no-any-return]
+
+
+def _tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    return _made_on_host("tensor", data, args, kwargs)
+
+
+def _as_tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    return _made_on_host("as_tensor", data, args, kwargs)
+
+
+def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
+    """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
+    make = STOCK[short]
+    session = session_here()
+    device = kwargs.get("device")
+    if session is not None and session.values.has_numbers and holds_numbers(data):
+        return _of_numbers(session, short, data, args, kwargs)
+    if device is None and short == "tensor" and session is not None:
+        device = torch.get_default_device()
+    if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
+        return make(data, *args, **kwargs)  # type: ignore[no-any-return]
+    grad = kwargs.pop("requires_grad", False)
+    made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
+    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+
+
+def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
+    """torch.tensor of numbers that the host read: made again at each replay, and copied where it is seen."""
+    make = STOCK[short]
+    device = kwargs.pop("device", None) or torch.get_default_device()
+    grad = kwargs.pop("requires_grad", False)
+    made = session.values.host_tensor(
+        lambda numbers: make(numbers, *args, **{**kwargs, "device": "cpu"}), data, f"torch.{short}"
+    )
+    if torch.device(device).type != "cpu":
+        made = made.to(device)
+    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+
+
+def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    session = session_here()
+    if session is None or not self.is_cuda or kwargs.get("device") is not None:
+        return STOCK["new_tensor"](self, data, *args, **kwargs)  # type: ignore[no-any-return]
+    kwargs.setdefault("dtype", self.dtype)
+    return torch.tensor(data, *args, device=self.device, **kwargs)
+
+
+def _getitem(self: Tensor, index: Any) -> Any:
+    session = session_here()
+    if session is not None:
+        index = _with_places(session, index)
+    if _holds_number(index):
+        return by_number(STOCK["getitem"], (self, index), {})
+    if type(index) is list or (type(index) is tuple and list in map(type, index)):
+        if session is not None and self.is_cuda:
+            index = _host_indices(index)
+    return STOCK["getitem"](self, index)
+
+
+def _setitem(self: Tensor, index: Any, value: Any) -> None:
+    session = session_here()
+    if session is not None:
+        index = _with_places(session, index)
+    if _holds_number(index):
+        by_number(STOCK["setitem"], (self, index, value), {})
+        return
+    if session is not None and self.is_cuda:
+        index = _host_indices(index)
+    STOCK["setitem"](self, index, value)
+
+
+def _with_places(session: Any, index: Any) -> Any:
+    """An index with each tensor that is one whole number as that number, for as such C++ would read it."""
+    if type(index) is tuple:
+        return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
+    if not isinstance(index, Tensor) or index.dim() or index.dtype not in _PLACES:
+        return index
+    return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
+
+
+def _holds_number(index: Any) -> bool:
+    kind = type(index)
+    if kind is TrackedNumber:
+        return True
+    return (kind is tuple or kind is slice or kind is list) and holds_numbers(index)
+
+
+def _host_indices(index: Any) -> Any:
+    """Lists in an index become host tensors here, so that the copy is seen at the dispatcher."""
+    if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
+        return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
+    if type(index) is tuple:
+        return tuple(_host_indices(part) if type(part) is list else part for part in index)
+    return index
+
+
+def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+    session = session_here()
+    stock_step = STOCK["maybe_opt_step"]
+    if session is None:
+        return stock_step(self, optimizer, optimizer_state, *args, **kwargs)
+    return scaler.maybe_opt_step(session, stock_step, self, optimizer, optimizer_state, args, kwargs)
+
+
+def _predicate(name: str, test: str) -> Callable[[Any], bool]:
+    def asked(value: Any) -> bool:
+        if type(value) is TrackedNumber:
+            return value._ask(test, bool(STOCK[name](value._value)))
+        return STOCK[name](value)  # type: ignore[no-any-return]
+
+    return asked
+
+
+def targets() -> Targets:
+    return {
+        "item": (Tensor, "item", _item),
+        "bool": (Tensor, "__bool__", _bool),
+        "float": (Tensor, "__float__", _float),
+        "int": (Tensor, "__int__", _int),
+        "index": (Tensor, "__index__", _index),
+        "tolist": (Tensor, "tolist", _tolist),
+        "numpy": (Tensor, "numpy", _numpy),
+        "array": (Tensor, "__array__", _array),
+        "repr": (Tensor, "__repr__", _repr),
+        "format": (Tensor, "__format__", _format),
+        "new_tensor": (Tensor, "new_tensor", _new_tensor),
+        "getitem": (Tensor, "__getitem__", _getitem),
+        "setitem": (Tensor, "__setitem__", _setitem),
+        "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
+        "tensor": (torch, "tensor", _tensor),
+        "as_tensor": (torch, "as_tensor", _as_tensor),
+        "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
+        "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
+        "isinf": (math, "isinf", _predicate("isinf", "is infinite")),
+    }

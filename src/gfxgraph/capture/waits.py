@@ -1,0 +1,218 @@
+"""Stand-ins for waits, queries, seeds and the cache while a capture runs: split out, or kept from harming one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gfxgraph.capture import turns
+from gfxgraph.capture.random_state import in_the_place_of
+from gfxgraph.capture.stock import STOCK, Targets, session_here
+
+EXTERNAL = "_gfxgraph_external"
+"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
+
+
+def event_new(original: Any) -> Any:
+    """Event.__new__ that remembers ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
+
+
+def _device_synchronize(*args: Any) -> Any:
+    return _wait_for_device("device_synchronize", *args)
+
+
+def _accelerator_synchronize(*args: Any) -> Any:
+    return _wait_for_device("accelerator_synchronize", *args)
+
+
+def _wait_for_device(short: str, *args: Any) -> Any:
+    call = STOCK[short]
+    if session_here() is None:
+        return turns.synchronize_device(lambda: call(*args))
+    return _wait("torch.cuda.synchronize", short, *args)
+
+
+def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
+    """Wait for the stream that is current when it is called: at replay, the one that replays."""
+    current_stream = torch.cuda.current_stream
+    return lambda: synchronize(current_stream())
+
+
+def _stream_synchronize(self: Any) -> Any:
+    session = session_here()
+    if session is not None and session.streams.captures(self):
+        call = _synchronize_current(STOCK["stream_synchronize"])
+        return session.host_call("torch.cuda.Stream.synchronize", call)
+    return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
+
+
+def _wait(name: str, short: str, *args: Any) -> Any:
+    session = session_here()
+    call = STOCK[short]
+    if session is None:
+        with turns.unnoticed():
+            return call(*args)
+    return session.host_call(name, lambda: call(*args))
+
+
+def _stream_query(self: Any) -> bool:
+    session = session_here()
+    if session is None:
+        with turns.unnoticed():
+            return STOCK["stream_query"](self)  # type: ignore[no-any-return]
+    synchronize = STOCK["stream_synchronize"]
+    session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
+    return True
+
+
+def _event_synchronize(self: Any) -> Any:
+    session = session_here()
+    if session is None:
+        with turns.unnoticed():
+            return STOCK["event_synchronize"](self)
+    if session.streams.recorded_in(self) is not None:  # everything up to here has to be done
+        return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(STOCK["stream_synchronize"]))
+    event_synchronize = STOCK["event_synchronize"]
+    return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
+
+
+def _event_query(self: Any) -> bool:
+    session = session_here()
+    if session is None:
+        with turns.unnoticed():
+            return STOCK["event_query"](self)  # type: ignore[no-any-return]
+    if session.streams.recorded_in(self) is not None:
+        synchronize, stream = STOCK["stream_synchronize"], session.streams.own
+        session.host_call("torch.cuda.Event.query", lambda: synchronize(stream), repeat=False)
+        return True
+    query = STOCK["event_query"]
+    return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]
+
+
+def _event_elapsed(self: Any, other: Any) -> float:
+    session = session_here()
+    elapsed = STOCK["elapsed"]
+    if session is None:
+        return elapsed(self, other)  # type: ignore[no-any-return]
+    return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
+
+
+def _record(self: Any, stream: Any = None) -> Any:
+    session = session_here()
+    record = STOCK["record"]
+    given = () if stream is None else (stream,)
+    if session is None or getattr(self, EXTERNAL, False):
+        return record(self, *given)
+    session.streams.note_event(self, session.n_segments)
+    try:
+        return record(self, *given)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
+
+
+def _wait_event(self: Any, stream: Any = None) -> Any:
+    session = session_here()
+    wait = STOCK["wait"]
+    if session is None:
+        return wait(self, stream) if stream is not None else wait(self)
+    stream = stream if stream is not None else torch.cuda.current_stream()
+    segment = session.streams.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
+    if segment is None:
+        if not session.streams.captures(stream):
+            return wait(self, stream)  # a stream that has nothing to do with the capture
+        # At replay the program's work is on whatever stream is current then.
+        current_stream = torch.cuda.current_stream
+        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
+    session.streams.note_side(stream)
+    try:
+        if segment == session.n_segments:
+            return wait(self, stream)
+        # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
+        fork = torch.cuda.Event()
+        STOCK["record"](fork, session.streams.own)
+        return wait(fork, stream)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
+
+
+def _empty_cache() -> None:
+    _wait_once("torch.cuda.empty_cache", "empty_cache")
+
+
+def _host_empty_cache() -> None:
+    # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+    _wait_once("torch.cuda.empty_cache", "host_empty_cache")
+
+
+def _wait_once(name: str, short: str) -> None:
+    session = session_here()
+    call = STOCK[short]
+    if session is None:
+        with turns.held(), turns.unnoticed():  # torch gives no memory back while any capture is underway
+            call()
+    else:
+        session.host_call(name, call, repeat=False)
+
+
+def _manual_seed(seed: Any) -> Any:
+    return _reseed("torch.manual_seed", "manual_seed", seed)
+
+
+def _cuda_manual_seed(seed: Any) -> Any:
+    return _reseed("torch.cuda.manual_seed", "cuda_manual_seed", seed)
+
+
+def _cuda_manual_seed_all(seed: Any) -> Any:
+    return _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all", seed)
+
+
+def _reseed(name: str, short: str, seed: Any) -> Any:
+    session = session_here()
+    call = STOCK[short]
+    if session is None:
+        return call(seed)
+    return session.host_call(name, lambda: call(seed))
+
+
+def _read_rng_state(call: Callable[[], Any]) -> Any:
+    session = session_here()
+    return call() if session is None else session.values.generator_state(call)
+
+
+def _write_rng_state(call: Callable[[], Any]) -> Any:
+    session = session_here()
+    return call() if session is None else session.host_call("torch.cuda.set_rng_state", call)
+
+
+def targets() -> Targets:
+    cuda, C = torch.cuda, torch._C
+    return {
+        "device_synchronize": (C, "_cuda_synchronize", _device_synchronize),
+        "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _accelerator_synchronize),
+        "stream_synchronize": (cuda.Stream, "synchronize", _stream_synchronize),
+        "stream_query": (cuda.Stream, "query", _stream_query),
+        "event_synchronize": (cuda.Event, "synchronize", _event_synchronize),
+        "event_query": (cuda.Event, "query", _event_query),
+        "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
+        "record": (cuda.Event, "record", _record),
+        "wait": (cuda.Event, "wait", _wait_event),
+        "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
+        "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),
+        "manual_seed": (torch, "manual_seed", _manual_seed),
+        "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),
+        "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
+        "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
+        "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
+    }

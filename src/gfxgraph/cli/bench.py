@@ -93,6 +93,7 @@ def command(
         click.echo(bench.table(results))
     sys.exit(_contract.OK if any(way.ms for result in results for way in result.ways) else _contract.COULD_NOT)
 
+
 def _kernels(rounds: int, as_json: bool, simulate: bool) -> NoReturn:
     # lazily: it needs torch
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gfxgraph import __version__
+import gfxgraph
 from gfxgraph.config import Activation
 from gfxgraph.process import bridge, health, process
 
@@ -23,7 +23,7 @@ def announce(engine: str) -> None:
     log = logging.getLogger(f"{engine}.gfxgraph")
     settings = state.settings
     mode = {Activation.DEBUG: "debug", Activation.VALIDATE: "validate"}.get(settings.activation, "normal")
-    log.info("gfxGRAPH v%s enabled (mode=%s, vram_cap=%.2f)", __version__, mode, settings.vram_cap)
+    log.info("gfxGRAPH v%s enabled (mode=%s, vram_cap=%.2f)", gfxgraph.__version__, mode, settings.vram_cap)
     if not log.isEnabledFor(logging.INFO):
         return  # nobody would read what the check finds
     found = health.health_check()

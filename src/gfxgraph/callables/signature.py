@@ -167,8 +167,12 @@ def foreign_mode() -> str:
     """A mode that looks at each operation: a replay would show it none. "" where there is none."""
     modes = [torch._C._get_function_stack_at(i) for i in range(_n_function_modes())]
     modes += [_dispatch._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
-    names = [type(mode) for mode in modes if not isinstance(mode, DeviceContext)]
-    return next((kind.__qualname__ for kind in names if kind.__module__.partition(".")[0] != "gfxgraph"), "")
+    kinds = [type(mode) for mode in modes if not isinstance(mode, DeviceContext)]
+    return next((kind.__qualname__ for kind in kinds if not kind.__module__.startswith(_NOT_THE_PROGRAMS)), "")
+
+
+# Our own modes, and those that AOTAutograd has about the code it compiled.
+_NOT_THE_PROGRAMS = ("gfxgraph.", "torch._functorch.")
 
 
 def matmul_precision() -> str:

@@ -83,6 +83,7 @@ class Pool:
     use_count: int = 0
     segments: list[Segment] = field(default_factory=list)
     no_split: bool = False
+    has_run: bool = False  # a graph that lies here was launched: what is free here holds what kernels left
     fence_nbytes: int = 0  # kept free on both sides of each segment
     # (stream, small) -> free blocks as (nbytes, address, block), ascending
     free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = field(default_factory=dict)

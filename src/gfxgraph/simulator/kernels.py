@@ -401,7 +401,10 @@ class Kernels:
         if kind == "tensor":
             made = self.sim.allocate(*spec[1:])
             twin = self.arena.twin(made)
-            poison(twin)
+            block = self.sim.allocator.live.get(made.data_ptr())
+            # A device writes nothing while it captures: what a launched graph left may be read by a later one.
+            if block is None or not block.segment.pool.has_run:
+                poison(twin)
             node.outputs.append(twin)
             return made
         if kind == "argument":

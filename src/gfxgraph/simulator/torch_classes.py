@@ -418,6 +418,9 @@ class SimCUDAGraphBase:
             state.offset += increment
         for draw in self._draws:
             draw.base = bases.get(draw.state, draw.state.offset)
+        pool = None if self._pool is None else self.sim.allocator.pools.get(self._pool)
+        if pool is not None:
+            pool.has_run = True
         self.sim.call(device.launch, self._exec, device.current())
 
     def reset(self) -> None:

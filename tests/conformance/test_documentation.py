@@ -106,7 +106,7 @@ INSTEAD = {"max_new_tokens=128": "max_new_tokens=4"}
 # Programs that a reader has, beside ours.
 OTHERS = {
     "pip", "git", "python", "make", "vllm", "llama-server", "some-engine", "eval", "some", "gfxgraph", "program",
-    "llama-cli", "torchrun", "x",
+    "llama-cli", "torchrun", "x", "ln",
 }  # fmt: skip
 
 

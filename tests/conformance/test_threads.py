@@ -157,6 +157,23 @@ def test_draws_wait_though_something_was_compiled(platform, call):
     assert counter.frame_count == 1
 
 
+def test_what_compiled_code_is_guarded_on_after_dynamo_began_again(platform, monkeypatch):
+    """Dynamo counts its frames from nothing again; the functions of the code before are not taken for today's."""
+    import torch._dynamo.convert_frame as frames
+    from torch._dynamo.testing import CompileCounter
+
+    for function in (lambda x: x + torch.rand_like(x), lambda x: x + torch.randn_like(x)):
+        torch._dynamo.reset()
+        monkeypatch.setattr(frames, "FRAME_COUNTER", 0)
+        counter = CompileCounter()
+        compiled = torch.compile(function, backend=counter)
+        compiled(torch.ones(4))
+        with capturing_elsewhere("global") as go_on:
+            threading.Timer(0.05, go_on.set).start()
+            compiled(torch.ones(4))
+        assert counter.frame_count == 1
+
+
 def test_compiling_inside_a_capture_beside_another_thread(platform):
     """Dynamo sees torch's own function in what waits in its place: one graph, as the program asks."""
     torch._dynamo.reset()

@@ -488,7 +488,10 @@ class Session:
 
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
         """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
-        return failures.op_failed(self, info, func, args, kwargs, error)
+        try:
+            return failures.op_failed(self, info, func, args, kwargs, error)
+        finally:
+            del error  # what is raised holds this frame: a cycle, and what its frames hold would stay
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
         """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""

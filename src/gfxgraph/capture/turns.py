@@ -36,7 +36,7 @@ from gfxgraph.types import CaptureStatus
 WAIT_FOR_CAPTURE_S = 120.0
 """After so long two captures at once are the smaller harm."""
 _LOOK_EVERY_S = 0.02
-_LOOKS_UNTIL_BLOCKED = 5
+_LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: a thread that a busy machine keeps waiting seems to sit in a lock, too
 _WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/")
 # torch's CUDAGeneratorState, where the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")

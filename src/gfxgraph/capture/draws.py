@@ -70,7 +70,6 @@ def _identities(seen: list[Any] | None) -> frozenset[int] | None:
 
 
 def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         # While Dynamo traces it, this is only the call below.
         if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
@@ -79,7 +78,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
 
     # Not a file of this room: Dynamo is told to skip those, and is to look through this function.
     draw.__code__ = draw.__code__.replace(co_filename="<gfxgraph>")
-    return draw
+    return functools.update_wrapper(draw, original)
 
 
 def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -45,7 +45,7 @@ def reports(platform):
 def watched(platform):
     """A watch on this process."""
     state = process.require()
-    state.hang_watch = watch.Watch(state, LIMIT_S)
+    state.hang_watch = watch.Deadline(state, LIMIT_S)
     yield state.hang_watch
     state.hang_watch.stop()
 

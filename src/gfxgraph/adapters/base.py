@@ -33,7 +33,7 @@ from gfxgraph.process.imports import watch
 log = logging.getLogger("gfxgraph")
 
 
-class Undo:
+class Replaced:
     """What an adapter replaced, in order, and what stood there before."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Adapter(ABC):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._undo = Undo()
+        self._undo = Replaced()
         self._done: set[str] = set()
 
     @property
@@ -141,7 +141,7 @@ class Adapter(ABC):
                 del _refused[why]
 
     @abstractmethod
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         """Replace, through ``undo``, what is to be replaced in one of ``parts``, the module itself."""
 
     def _install(self, parts: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ class Adapter(ABC):
             version = self.version()
             if not version:
                 raise ActivationError("engine_missing", engine=self.name, module=self.module)
-            undo = Undo()
+            undo = Replaced()
             try:
                 modules = [import_module(part) for part in left]
                 lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]

@@ -33,7 +33,7 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import Need
-from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault, ReplayError
 from gfxgraph.hardware.software import migraphx_available
@@ -413,7 +413,7 @@ class MigraphxAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return settings.migraphx_graphs
 
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         own = _Own(part.program.run, part.program.run_async)
         undo.replace(part.program, "run", lambda program, params: own.graphed(program).run(params))
         undo.replace(

@@ -27,7 +27,7 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import Need
-from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
 from gfxgraph.hardware import defects, environment
@@ -370,7 +370,7 @@ class OnnxruntimeAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return False  # it runs a model at other sizes than the program does: only where asked by name
 
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         owner = part.InferenceSession
         undo.replace(owner, "__init__", _noting(owner.__init__))
         undo.replace(owner, "run", _through_buckets(owner.run))

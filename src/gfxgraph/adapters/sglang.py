@@ -24,7 +24,7 @@ from typing import Any
 from gfxgraph.adapters._announce import announce
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
 from gfxgraph.adapters._needs import Need
-from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.adapters.base import Adapter, Replaced
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
 _BREAKABLE = "sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend"
@@ -61,7 +61,7 @@ class SglangAdapter(Adapter):
     }
     tested = "0.5.23"
 
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _PIECEWISE:
             owner = part.CUDAPiecewiseBackend
             undo.replace(owner, "__call__", _surviving(owner.__call__, part))

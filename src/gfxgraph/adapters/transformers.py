@@ -26,7 +26,7 @@ from typing import Any
 from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_trial import TESTED
-from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
 
@@ -89,7 +89,7 @@ class TransformersAdapter(Adapter):
             restore(model)
         super().uninstall()
 
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         for name in ("_sample", *_LEFT_ALONE):
             undo.replace(part.GenerationMixin, name, _ours(name, getattr(part.GenerationMixin, name)))
 

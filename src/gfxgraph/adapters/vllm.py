@@ -21,7 +21,7 @@ from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
 from gfxgraph.adapters._needs import Need
-from gfxgraph.adapters.base import Adapter, Undo
+from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"
@@ -51,7 +51,7 @@ class VllmAdapter(Adapter):
     }
     tested = "0.33.0"
 
-    def put_in_place(self, undo: Undo, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _FULL:
             wrapper, entries, graph = part.CUDAGraphWrapper, "concrete_cudagraph_entries", "cudagraph"
             clean = _nothing

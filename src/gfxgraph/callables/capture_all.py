@@ -19,10 +19,10 @@ from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry
+    from gfxgraph.callables.entry import Captures
     from gfxgraph.callables.graphed import Graphed
 
-Todo = tuple["Entry", Bucketed, list[Content]]
+Todo = tuple["Captures", Bucketed, list[Content]]
 
 
 def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
@@ -71,7 +71,7 @@ def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
-    def capture(entry: Entry, content: list[Content], pool: Any = None) -> Any:
+    def capture(entry: Captures, content: list[Content], pool: Any = None) -> Any:
         _fill(entry, call, content)
         instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
         graphed._learn(call, entry, instance)
@@ -104,7 +104,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
     return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
 
 
-def _is_warm(graphed: Graphed, call: Call, entry: Entry, bucketed: Bucketed, content: list[Content]) -> bool:
+def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, content: list[Content]) -> bool:
     """Static inputs of the bucket's size, and the warm-up on the example; False where that is no single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
     _fill(entry, call, content)
@@ -120,7 +120,7 @@ def _is_warm(graphed: Graphed, call: Call, entry: Entry, bucketed: Bucketed, con
     return True
 
 
-def _fill(entry: Entry, call: Call, content: list[Content]) -> None:
+def _fill(entry: Captures, call: Call, content: list[Content]) -> None:
     """The example's values, cut to the bucket's size; captures share their inputs, so before each one again."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):

@@ -20,7 +20,7 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.call import Call, RunEagerly
 from gfxgraph.callables.draws import Draws
-from gfxgraph.callables.entry import Entry, Instance
+from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.planned import Planned
 from gfxgraph.callables.relocation import NotRelocatable, learn
@@ -47,7 +47,7 @@ class Capturing(Planned):
     _n_captures: int
     _is_clean: dict[Any, bool]
 
-    def _warm_up(self, arena: Arena, entry: Entry, call: Call) -> Any:
+    def _warm_up(self, arena: Arena, entry: Captures, call: Call) -> Any:
         """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
 
         A call that may be differentiated stays on its own: backward runs where forward ran.
@@ -67,7 +67,7 @@ class Capturing(Planned):
         self._look_at(entry, result, current)
         return result
 
-    def _look_at(self, entry: Entry, result: Any, current: Any) -> None:
+    def _look_at(self, entry: Captures, result: Any, current: Any) -> None:
         """What an eager result, made on the capture's stream, says of captures to come."""
         made: list[Tensor] = []
         try:
@@ -83,14 +83,14 @@ class Capturing(Planned):
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
             entry.why_eager = "its result needs gradients"
 
-    def _stay_eager(self, entry: Entry, why: str, error: CaptureError | None = None) -> None:
+    def _stay_eager(self, entry: Captures, why: str, error: CaptureError | None = None) -> None:
         entry.why_eager = why
         entry.error = error or CaptureError(
             "graphed_not_captured", function=self._name, signature=entry.label, reason=why
         )
         entry.arena.state.report("fallback", why, self._name, entry.label)
 
-    def _capture(self, arena: Arena, entry: Entry, call: Call, bucketed: Bucketed | None) -> None:
+    def _capture(self, arena: Arena, entry: Captures, call: Call, bucketed: Bucketed | None) -> None:
         """Capture the entry.
 
         Raises:
@@ -132,7 +132,7 @@ class Capturing(Planned):
                 entry.evict("it takes more memory than the limit allows")
                 raise
 
-    def _attempt_twice(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+    def _attempt_twice(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """An attempt, and where memory runs out another with everything else given back."""
         for _ in range(2):
             try:
@@ -147,7 +147,7 @@ class Capturing(Planned):
         arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
         raise RunEagerly("out of memory in a capture")
 
-    def _relocate(self, entry: Entry, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
+    def _relocate(self, entry: Captures, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
         """Have the graph read large arguments where they lie, where that is understood."""
         try:
             if self._options.mode is ReplayMode.HOT:
@@ -163,13 +163,13 @@ class Capturing(Planned):
             entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)
             torch.cuda.current_stream(entry.arena.device_index).wait_stream(entry.arena.stream)
 
-    def _make_room(self, arena: Arena, entry: Entry, needed: int) -> None:
+    def _make_room(self, arena: Arena, entry: Captures, needed: int) -> None:
         if not arena.make_room(needed, keep=entry):
             entry.n_seen = self._warmup - TRY_AGAIN_AFTER
             error = CaptureError("vram_cap_exceeded", **arena.account(needed))
             raise RunEagerly("a capture would go over the memory limit", error)
 
-    def _attempt(self, arena: Arena, entry: Entry, call: Call, sizes: Sequence[Any]) -> Instance | None:
+    def _attempt(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""
         for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
@@ -189,7 +189,7 @@ class Capturing(Planned):
                 break
         return None
 
-    def _is_traced_for(self, entry: Entry) -> bool:
+    def _is_traced_for(self, entry: Captures) -> bool:
         """Whether Dynamo has code for the entry's own buffers: in a capture nothing may be traced."""
         world = self._front.find(entry.args, entry.kwargs)
         if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
@@ -197,7 +197,7 @@ class Capturing(Planned):
         entry.world = world
         return True
 
-    def _learn(self, call: Call, entry: Entry, instance: Instance) -> None:
+    def _learn(self, call: Call, entry: Captures, instance: Instance) -> None:
         """What the first recorded capture of a kind of call says of the others: only sizes differ."""
         if instance.is_recorded and call.kind not in self._is_clean:
             self._is_clean[call.kind] = instance.graph._program.is_plain and not instance.has_guards
@@ -208,7 +208,7 @@ class Capturing(Planned):
             return False
         return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
 
-    def _variant(self, arena: Arena, entry: Entry) -> Instance:
+    def _variant(self, arena: Arena, entry: Captures) -> Instance:
         """A replay of another capture of the same signature, which the values at hand have steered.
 
         Raises:

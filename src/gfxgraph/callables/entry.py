@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.relocation import Moving
 
 
-class Steered(RunEagerly):
+class GuardMiss(RunEagerly):
     """A value read inside is not what the capture was steered by."""
 
 
@@ -64,7 +64,7 @@ class Instance:
         """The stream on which the results were last handed out."""
 
 
-class Entry:
+class Captures:
     """The captures of one function for one signature.
 
     Args:
@@ -351,14 +351,14 @@ class Entry:
             before.put_back()
             instance.n_trials += 1
             question = error.fields.get("question", "")
-            raise Steered(f"a value that steered the capture changed: {question}") from error
+            raise GuardMiss(f"a value that steered the capture changed: {question}") from error
 
     def replay_variant(self) -> Instance | None:
         """Launch the captures that other values have steered until one fits; that one is ``first`` then."""
         for k, variant in enumerate(self.variants):
             try:
                 self.replay(variant)
-            except Steered:
+            except GuardMiss:
                 continue
             assert self.first is not None
             self.first, self.variants[k] = variant, self.first

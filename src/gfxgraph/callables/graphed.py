@@ -34,7 +34,7 @@ from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.call import Call, InPieces, RunEagerly, understand
 from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.capturing import Capturing
-from gfxgraph.callables.entry import Entry, Instance, Steered
+from gfxgraph.callables.entry import Captures, GuardMiss, Instance
 from gfxgraph.callables.fast_path.fast import make_fast, never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.inputs import Buffers, dim_order
@@ -79,7 +79,7 @@ class Graphed(Capturing):
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
-        self._entries: dict[Any, Entry] = {}
+        self._entries: dict[Any, Captures] = {}
         self._eager: Counter[str] = Counter()
         self._n_captures = 0
         self._n_gone = 0
@@ -324,7 +324,7 @@ class Graphed(Capturing):
                 self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
         return self._changing
 
-    def _evict(self, which: Callable[[Entry], bool]) -> None:
+    def _evict(self, which: Callable[[Captures], bool]) -> None:
         """What was captured reads tensors that are no more, and would keep them."""
         for entry in self._entries.values():
             if which(entry) and entry.is_captured:
@@ -354,7 +354,7 @@ class Graphed(Capturing):
         self._routes[call.key] = route
         return route
 
-    def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Entry:
+    def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Captures:
         in_place = self._options.moved is MovedInput.RECAPTURE
         shapes: list[Any] = []
         for t, size in zip(call.tensors, bucketed.sizes):
@@ -396,7 +396,7 @@ class Graphed(Capturing):
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
-    def _replay(self, arena: Arena, entry: Entry, route: Route, tensors: list[Tensor]) -> Any:
+    def _replay(self, arena: Arena, entry: Captures, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
         instance, own = self._instance(entry, stream, route, tensors)
@@ -404,7 +404,7 @@ class Graphed(Capturing):
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         try:
             entry.replay(instance)
-        except Steered:
+        except GuardMiss:
             if own is False or route.padded is not None:
                 raise
             instance = self._variant(arena, entry)
@@ -413,7 +413,7 @@ class Graphed(Capturing):
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _instance(self, entry: Entry, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
+    def _instance(self, entry: Captures, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
         """The graph to launch, and whether its results are to be copied out."""
         assert entry.first is not None
         if self._options.mode is not ReplayMode.HOT or entry.first.outputs.is_shared:
@@ -439,7 +439,7 @@ class Graphed(Capturing):
         chosen.stream, chosen.seen_on = stream, stream.cuda_stream
         return chosen, False
 
-    def _fast_for(self, route: Route, entry: Entry, call: Call) -> Fast:
+    def _fast_for(self, route: Route, entry: Captures, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured again."""
         graphs = (*entry.instances(), entry.can_join, entry.all_held)
         if route.fast is None or route.fast_of != graphs:
@@ -465,18 +465,18 @@ class Graphed(Capturing):
 
     # -- capture ----------------------------------------------------------------------------------
 
-    def _entry_for(self, arena: Arena, key: Any, label: str) -> Entry:
+    def _entry_for(self, arena: Arena, key: Any, label: str) -> Captures:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Entry(arena, self._run, label, self._name, self._buffers, in_place)
+            entry = Captures(arena, self._run, label, self._name, self._buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
 
-    def _forget(self, which: Callable[[Entry], bool]) -> None:
+    def _forget(self, which: Callable[[Captures], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
         self._last = None

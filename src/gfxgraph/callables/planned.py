@@ -40,7 +40,7 @@ from gfxgraph.types import ReplayMode
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
-    from gfxgraph.callables.entry import Entry
+    from gfxgraph.callables.entry import Captures
     from gfxgraph.callables.padding.dependence import Independence
     from gfxgraph.callables.trace.frontend import Frontend
     from gfxgraph.callables.trace.world import World
@@ -61,7 +61,7 @@ class Route:
         "why_eager",
     )  # fmt: skip
 
-    def __init__(self, entry: Entry | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
+    def __init__(self, entry: Captures | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
         self.bucketed = bucketed
         self.why_eager = why_eager
@@ -102,7 +102,7 @@ class Planned:
     _eager: Counter[str]
     _pieces: Counter[str]
     _n_replays: Callable[[], int]
-    _entries: dict[Any, Entry]
+    _entries: dict[Any, Captures]
     _fast: Fast
     _front: Frontend | None
     _run: Callable[..., Any]
@@ -121,7 +121,7 @@ class Planned:
         self._refused: list[Mapping[str, int]] = []
         """Sizes whose bucket does not serve them."""
         self._adaptive: Adaptive | None = None
-        self._last: tuple[Mapping[str, int], Entry, int] | None = None
+        self._last: tuple[Mapping[str, int], Captures, int] | None = None
 
     # -- padding ----------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Planned:
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
             process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
 
-    def _cut(self, route: Route, entry: Entry) -> None:
+    def _cut(self, route: Route, entry: Captures) -> None:
         """Make out how a replay's results are cut to the call's size.
 
         Raises:
@@ -328,7 +328,7 @@ class Planned:
             sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
         route.result_sizes = sizes
 
-    def _look_for_views(self, route: Route, entry: Entry, tensors: Sequence[Tensor]) -> None:
+    def _look_for_views(self, route: Route, entry: Captures, tensors: Sequence[Tensor]) -> None:
         """See whether results are views of arguments, which the strides of other calls in the bucket do not fit.
 
         Raises:
@@ -427,7 +427,7 @@ class Planned:
         plan = self._sizes.plan()
         self._last = None
 
-        def is_gone(entry: Entry) -> bool:
+        def is_gone(entry: Captures) -> bool:
             bucket = tuple(entry.bucket.get(name, 0) for name in plan.dims)
             return bool(entry.bucket) and plan.pick(bucket) != bucket
 
@@ -447,7 +447,7 @@ class Planned:
 
     # -- how often the slow way is taken ----------------------------------------------------------
 
-    def _is_trusted(self, entry: Entry) -> bool:
+    def _is_trusted(self, entry: Captures) -> bool:
         """Whether enough replays have gone the slow way for the short one to be taken."""
         least = process.require().settings.trusted_replay_threshold
         if process.log.isEnabledFor(logging.DEBUG):
@@ -463,7 +463,7 @@ class Planned:
 
     # -- eager or graph ---------------------------------------------------------------------------
 
-    def _the_faster(self, arena: Arena, entry: Entry, route: Route, call: Call) -> tuple[Any, bool]:
+    def _the_faster(self, arena: Arena, entry: Captures, route: Route, call: Call) -> tuple[Any, bool]:
         """The call by the way measured to be faster, or by the one to be timed next; whether that is settled.
 
         Raises:

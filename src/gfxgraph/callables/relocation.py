@@ -44,7 +44,7 @@ from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.entry import Captures, Instance
 
 LEAST_NBYTES = 1 << 18
 """Smaller arguments are copied: that costs no more than two changed kernels."""
@@ -137,7 +137,7 @@ class Moving:
         return True
 
 
-def learn(entry: Entry, instance: Instance, tensors: Sequence[Tensor]) -> Moving:
+def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Moving:
     """Find out how the large arguments of a graph just captured can be moved, and prove it.
 
     Raises:
@@ -188,7 +188,7 @@ def _is_large(static: StaticInput, tensor: Tensor) -> bool:
 
 
 def _words(
-    entry: Entry, first: Instance, second: Instance, twins: dict[int, Tensor]
+    entry: Captures, first: Instance, second: Instance, twins: dict[int, Tensor]
 ) -> Iterator[tuple[int, int, KernelParams, int, int, int]]:
     """Every address of a moving argument, as ``Moving.words`` has it.
 
@@ -244,7 +244,7 @@ def _shown(node: SegmentNode) -> str:
 # -- the proof ----------------------------------------------------------------------------------------
 
 
-def _prove(entry: Entry, first: Instance, second: Instance, moving: Moving, twins: dict[int, Tensor]) -> None:
+def _prove(entry: Captures, first: Instance, second: Instance, moving: Moving, twins: dict[int, Tensor]) -> None:
     """Moved to the twins, the first graph gives what the second gives and what the function gives."""
     launch = bare_launch(entry.arena.state.base)
     homes = [entry.statics[i].tensor.detach() for i in twins]

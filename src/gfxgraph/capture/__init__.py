@@ -14,7 +14,7 @@ Stays out: command line, engines, functions that are captured per signature.
     undo.py, generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
-    overloads.py, bindings.py, whole.py
+    overloads.py, bindings.py, fused_recording.py
                   what is known of an operation, how it is called, and which ones are not taken apart
     places.py     which line of the program is running
     modes.py      standing on torch's stack of dispatch modes, and leaving it

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.capture.holdings import Surroundings
+from gfxgraph.capture.holdings import ThreadState
 from gfxgraph.process import process
 
 
@@ -26,7 +26,7 @@ class _Watch:
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
-        self._around = Surroundings()
+        self._around = ThreadState()
         self._thread = threading.get_ident()
         self._is_over = False
 

@@ -122,7 +122,7 @@ def _set_debug_mode(mode: int) -> None:
         torch._C._cuda_set_sync_debug_mode(mode)
 
 
-class Surroundings:
+class ThreadState:
     """What a call of ours finds in its thread, and leaves there whatever happens to it."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not torch.cuda.is_initialized():
             return call(*args, **kwargs)
-        around = Surroundings()
+        around = ThreadState()
         try:
             return call(*args, **kwargs)
         except BaseException:

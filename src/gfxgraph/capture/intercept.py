@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import draws, shield, tensor_reads, turns, waits, whole
+from gfxgraph.capture import draws, fused_recording, shield, tensor_reads, turns, waits
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.stock import STOCK, Targets
 from gfxgraph.process import process
@@ -132,7 +132,7 @@ def keep_until_captures_end(held: Any) -> bool:
 def _install() -> None:
     global _guards_draws
     _put_named(_targets() | waiting_targets(stock))
-    if whole.has_compiled_nothing():
+    if fused_recording.has_compiled_nothing():
         _put_named(number_targets())
     for target in shield.targets(keep_until_captures_end):
         _put(*target)
@@ -200,10 +200,10 @@ def _targets() -> Targets:
     cuda = torch.cuda
     found = {**_targets_of(cuda.Stream, cuda.Event, cuda.get_rng_state, cuda.set_rng_state)}
     for name, attribute, stand_in in (
-        ("linear", "linear", whole.linear),
-        ("attention", "scaled_dot_product_attention", whole.attention),
+        ("linear", "linear", fused_recording.linear),
+        ("attention", "scaled_dot_product_attention", fused_recording.attention),
     ):
-        owner = whole.owner_of(attribute)
+        owner = fused_recording.owner_of(attribute)
         if owner is not None:
             found[name] = owner, attribute, stand_in
     return found

@@ -24,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import homes, intercept, whole
+from gfxgraph.capture import fused_recording, homes, intercept
 from gfxgraph.capture.autocasting import as_now
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.numbers import plain
@@ -128,7 +128,7 @@ class Moving:
 
     def _starts(self) -> bool:
         """See calls from now on; False where Dynamo would compile anew under a mode of ours."""
-        if self._mode is None and whole.has_compiled_nothing():
+        if self._mode is None and fused_recording.has_compiled_nothing():
             self._mode = Calls(self)  # known before it is entered, so that it is taken off whatever happens
             _put_below(self._mode)
             session: Any = self._session()

@@ -60,7 +60,7 @@ class Replaying:
         return f"replay {self.number} of the graph captured at {self.where}"
 
 
-class Watch:
+class Deadline:
     """Args:
     limit_s: how long a capture or a replay may take.
     peers: the other ranks; None where there are none, or as torch.distributed says once it is started.
@@ -228,5 +228,5 @@ def start(state: process.Process) -> Any:
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:
         return None
-    state.hang_watch = Watch(state, float(limit))
+    state.hang_watch = Deadline(state, float(limit))
     return state.hang_watch.stop

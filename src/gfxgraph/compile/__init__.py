@@ -4,8 +4,8 @@ Enters: what Inductor compiled, and what it knows of it: which inputs stay in pl
 Stays out: tracing and code generation, which are torch's; capture and replay, which are ``callables``'.
 
     backend.py    torch.compile(backend="gfxgraph")
-    takeover.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
-    seam.py       where Inductor hands over what is to be captured, in every torch that we know
+    torch_compile_patch.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
+    inductor_hook.py       where Inductor hands over what is to be captured, in every torch that we know
     region.py     one compiled callable, captured and replayed
     calls.py      whole calls of compiled code as one graph, where that is asked for
     sizes.py      which dim of which tensor a number among the inputs is

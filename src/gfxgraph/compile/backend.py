@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gfxgraph.callables.trace.region import Wanted
-from gfxgraph.compile import calls, seam, simulated
+from gfxgraph.compile import calls, inductor_hook, simulated
 
 OURS = ("buckets", "max_graphs")
 """Options that are ours; every other is Inductor's."""
@@ -46,7 +46,7 @@ def gfxgraph(
     wanted = Wanted(**{name: asked.pop(name) for name in OURS if name in asked})
     config = _inductors(mode, asked)
     with simulated.device():
-        return seam.compile_with(wanted, compile_fx, gm, example_inputs, config)
+        return inductor_hook.compile_with(wanted, compile_fx, gm, example_inputs, config)
 
 
 def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Hint(NamedTuple):
     words: Mapping[str, str]
 
 
-class Entry(NamedTuple):
+class Condition(NamedTuple):
     """One condition: how it is recognised and what is said about it."""
 
     code: str
@@ -66,7 +66,7 @@ def codes() -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def entry(code: str) -> Entry:
+def entry(code: str) -> Condition:
     """Return the entry named ``code``.
 
     Raises:
@@ -82,9 +82,9 @@ def entry(code: str) -> Entry:
     return parse(tomllib.loads(data.decode("utf-8")))
 
 
-def parse(table: Mapping[str, Any]) -> Entry:
+def parse(table: Mapping[str, Any]) -> Condition:
     """Turn a parsed file into an ``Entry``."""
-    return Entry(
+    return Condition(
         code=table["code"],
         since=table["since"],
         fields=tuple(table.get("fields", ())),

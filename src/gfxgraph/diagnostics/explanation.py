@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gfxgraph.diagnostics.entries import Entry, entry
+from gfxgraph.diagnostics.entries import Condition, entry
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
@@ -183,7 +183,7 @@ class Explanation:
         lines.append(_indent(more, f"gfxgraph explain {match.code}"))
         return "\n".join(lines)
 
-    def _notes(self, found: Entry, lang: str) -> Iterable[tuple[str, str]]:
+    def _notes(self, found: Condition, lang: str) -> Iterable[tuple[str, str]]:
         """The notes of the families in play; a note for RDNA holds for RDNA2 unless that has its own."""
         notes = found.text(lang).notes
         if self.situation.arch in notes:

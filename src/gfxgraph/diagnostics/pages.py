@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gfxgraph.diagnostics import situation, statuses
-from gfxgraph.diagnostics.entries import Entry, codes, entry
+from gfxgraph.diagnostics.entries import Condition, codes, entry
 from gfxgraph.diagnostics.render import LABELS, fill
 
 _WORDS = {
@@ -83,7 +83,7 @@ def markdown_index(lang: str) -> str:
     return "\n".join(lines)
 
 
-def _sections(found: Entry, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
+def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
     text = found.text(lang)
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
@@ -98,7 +98,7 @@ def _general(step: str, lang: str) -> str:
     return f"[{shown}] {text}" if shown else text
 
 
-def _extras(found: Entry, lang: str) -> Iterator[tuple[str, str]]:
+def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
     words = _WORDS[lang]
     for hint in found.hints:
         yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang], lang)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gfxgraph.diagnostics.entries import Entry, UnknownCodeError, entry
+from gfxgraph.diagnostics.entries import Condition, UnknownCodeError, entry
 
 LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
@@ -37,7 +37,7 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
     return render_entry(found, values, lang, quote)
 
 
-def render_entry(found: Entry, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
+def render_entry(found: Condition, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
     """As ``render``, for an entry already at hand."""
     text = found.text(lang)
     why = fill(text.why, found, values, lang)
@@ -58,7 +58,7 @@ def visible(text: str, keep: str = "") -> str:
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
-def fill(template: str, found: Entry, values: Mapping[str, object], lang: str) -> str:
+def fill(template: str, found: Condition, values: Mapping[str, object], lang: str) -> str:
     """Replace the entry's own placeholders; other braces (shell, JSON) stay as they are."""
 
     def value(match: re.Match[str]) -> str:

@@ -41,7 +41,7 @@ _SEARCHES = 16
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class Pointer:
     """A pointer that may become stale."""
 
     position: int
@@ -78,7 +78,7 @@ class PointerGuard:
         unchecked: nodes whose arguments are not known.
     """
 
-    watches: list[Watch] = field(default_factory=list)
+    watches: list[Pointer] = field(default_factory=list)
     unchecked: list[tuple[int, SegmentNode]] = field(default_factory=list)
     n_pointers: int = 0
     is_dirty: bool = False
@@ -122,7 +122,7 @@ class PointerGuard:
         names: Names,
     ) -> None:
         pool = block.pool if block is not None else DEFAULT_POOL
-        watch = Watch(position, node, address, pool, allocated=block.where if block is not None else "")
+        watch = Pointer(position, node, address, pool, allocated=block.where if block is not None else "")
         if tensors:
             called = {names.of(tensor, search=len(self.watches) < _SEARCHES): tensor for tensor in reversed(tensors)}
             name = next(filter(None, called), "")
@@ -184,7 +184,7 @@ class PointerGuard:
             self.has_moved = self.is_dirty = True
 
 
-def _mark_when_gone(guard: PointerGuard, watch: Watch) -> Any:
+def _mark_when_gone(guard: PointerGuard, watch: Pointer) -> Any:
     guard_ref = weakref.ref(guard)
 
     def died(dead: object) -> None:

@@ -20,7 +20,7 @@ from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import Entry, TextFile
+from gfxgraph.port.readers.text import LogicalLine, TextFile
 from gfxgraph.port.registry import Check, for_kind
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
@@ -201,7 +201,7 @@ def _run_lines(
     for rule, check in wanted(kind, text.lower()):
         for hit in guarded_run(rule, check, file, context, result):
             reached, reason = archs, ""
-            if isinstance(hit.node, Entry):
+            if isinstance(hit.node, LogicalLine):
                 reached, reason = text_guards.reaching(hit.node, archs)
                 if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
                     continue
@@ -343,7 +343,7 @@ def _end(hit: Hit) -> int:
         if isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body"):
             return min(getattr(node, "end_lineno", None) or hit.line, hit.line + _MAX_SPAN)
         return hit.line
-    if hit.end_line or node is None or isinstance(node, Entry):
+    if hit.end_line or node is None or isinstance(node, LogicalLine):
         return min(hit.end_line or hit.line, hit.line + _MAX_SPAN)
     if node.type in ("function_definition", "if_statement", "for_statement", "while_statement"):
         return hit.line

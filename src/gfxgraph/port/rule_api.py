@@ -33,11 +33,11 @@ from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_import, torch_is_
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
-from gfxgraph.port.readers.cpp import Call, CppFile
+from gfxgraph.port.readers.cpp import CppCall, CppFile
 from gfxgraph.port.readers.directives import blank_comments
 from gfxgraph.port.readers.python import PyFile, argument, defaults, int_of, is_true, keyword, text_of
 from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import Condition, Entry, TextFile
+from gfxgraph.port.readers.text import Condition, LogicalLine, TextFile
 from gfxgraph.port.rules._common import (
     CAPTURES,
     EXCHANGE,
@@ -75,8 +75,8 @@ from gfxgraph.port.rules._common import (
 )
 
 __all__ = [
-    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "Call", "Condition", "Context", "CppFile", "EXCHANGE", "Edit",
-    "Effort", "Entry", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
+    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "CppCall", "Condition", "Context", "CppFile", "EXCHANGE", "Edit",
+    "Effort", "LogicalLine", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
     "NOT_FNUZ_FP8", "NVIDIA", "Project", "PyFile", "ROCM", "Refusal", "RequirementFile", "Rule", "SYNC_INTRINSICS",
     "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64", "World", "argument",
     "asm_blocks", "assigned", "ast", "blank_comments", "captured_blocks", "compile_modes", "cpp_hit", "defaults",

@@ -46,7 +46,7 @@ class Capture(Protocol):
     def make_room_for_threads(self) -> None: ...
 
 
-class Watch(Protocol):
+class LaunchCounter(Protocol):
     """Who counts replays and eager launches while it is there (reporting/watch.py)."""
 
     def replaying(self, graph: Any) -> None: ...
@@ -89,7 +89,7 @@ class Process:
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    watch: Watch | None = None
+    watch: LaunchCounter | None = None
     """Where it is there, each replay tells it, and none takes the fast path."""
     coverage: Callable[[], Samples] | None = None
     """What coverage tells Prometheus; None where nobody counts."""

@@ -63,7 +63,7 @@ _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-class Watch(TorchDispatchMode):
+class EagerLaunches(TorchDispatchMode):
     """Counts one thread's eager launches while it stands on that thread's stack of dispatch modes."""
 
     supports_higher_order_operators = True
@@ -448,7 +448,7 @@ def way_s() -> float:
 class Sampler:
     """Opens and closes windows in the main thread, from a thread of its own."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: EagerLaunches) -> None:
         self.watch = watch
         self.ended = threading.Event()
         self._calls = [
@@ -487,15 +487,15 @@ class Sampler:
             self.ended.wait(pause * random.uniform(0.8, 1.2))
 
 
-_watching: Watch | None = None
+_watching: EagerLaunches | None = None
 _sampler: Sampler | None = None
 
 
-def start(is_exact: bool) -> Watch:
+def start(is_exact: bool) -> EagerLaunches:
     """Watch this process's main thread (sampled) or this thread (exact) from now on; again changes nothing."""
     global _watching, _sampler
     if _watching is None:
-        _watching = Watch(is_exact)
+        _watching = EagerLaunches(is_exact)
         state = process.require()
         state.coverage = _watching.families
         if is_exact:
@@ -520,7 +520,7 @@ def stop() -> None:
     _watching = _sampler = None
 
 
-def watching() -> Watch | None:
+def watching() -> EagerLaunches | None:
     """Who watches this process; None where coverage is off."""
     return _watching
 
@@ -529,7 +529,7 @@ class CoverageBlock:
     """``with gfxgraph.coverage() as seen``: every launch of this thread inside the block is counted."""
 
     def __init__(self) -> None:
-        self._watch = Watch(is_exact=True)
+        self._watch = EagerLaunches(is_exact=True)
         self._outer: Any = None
 
     def __enter__(self) -> CoverageBlock:
@@ -582,5 +582,5 @@ def _shield_from_dynamo(mode: Any) -> None:
     mode.__torch_dispatch__ = plain
 
 
-_shield_from_dynamo(Watch)
+_shield_from_dynamo(EagerLaunches)
 _shield_from_dynamo(_PassOn)

@@ -326,7 +326,7 @@ def import_all(module: str) -> None:
         "callables.older",
         "callables.training.training",
         "guard.for_capture",
-        "compile.takeover",
+        "compile.torch_compile_patch",
         "adapters.transformers",
     ):
         importlib.import_module(f"gfxgraph.{name}")

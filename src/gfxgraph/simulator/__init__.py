@@ -21,7 +21,7 @@ from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.device import SimulatedCrash
 from gfxgraph.simulator.driver import SimDriver
 from gfxgraph.simulator.faults import Faults, WrongReplay
-from gfxgraph.simulator.installation import Undo, active, install
+from gfxgraph.simulator.installation import Restore, active, install
 from gfxgraph.simulator.profiles import names as profile_names
 from gfxgraph.types import NodeKind
 
@@ -30,7 +30,7 @@ __all__ = [
     "SimDriver",
     "SimulatedCrash",
     "Simulator",
-    "Undo",
+    "Restore",
     "WrongReplay",
     "active",
     "install",

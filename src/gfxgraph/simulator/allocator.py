@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
-from gfxgraph.simulator.arena import Arena
+from gfxgraph.simulator.arena import DeviceMemory
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)
@@ -116,7 +116,7 @@ class Stat:
 class Allocator:
     """Blocks, segments and pools of one arena. Thread-safe."""
 
-    def __init__(self, arena: Arena, total_nbytes: int) -> None:
+    def __init__(self, arena: DeviceMemory, total_nbytes: int) -> None:
         self.arena = arena
         self.total_nbytes = total_nbytes
         self.fraction = 1.0

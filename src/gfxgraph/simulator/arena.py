@@ -67,7 +67,7 @@ _slots = _Slots()
 _watched: set[weakref.ref[Any]] = set()
 
 
-class Arena:
+class DeviceMemory:
     """The simulated card's memory: ``nbytes`` of addresses, backed by pages only where touched."""
 
     def __init__(self, nbytes: int) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from gfxgraph.simulator import codes, generators
 from gfxgraph.simulator.allocator import Allocator, OutOfDeviceMemory
-from gfxgraph.simulator.arena import Arena, span_nbytes
+from gfxgraph.simulator.arena import DeviceMemory, span_nbytes
 from gfxgraph.simulator.device import Device, Refused
 from gfxgraph.simulator.faults import Faults
 from gfxgraph.simulator.graphs import Node
@@ -29,14 +29,14 @@ _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 
 # Address ranges of simulators that are gone: they are never unmapped, so they are used again.
-_retired: list[Arena] = []
+_retired: list[DeviceMemory] = []
 
 
-def _arena(nbytes: int) -> Arena:
+def _arena(nbytes: int) -> DeviceMemory:
     for at, arena in enumerate(_retired):
         if arena.nbytes == nbytes:
             return _retired.pop(at)
-    return Arena(nbytes)
+    return DeviceMemory(nbytes)
 
 
 class Simulator:

@@ -50,7 +50,7 @@ def active() -> Simulator | None:
     return _active
 
 
-class Undo:
+class Restore:
     """Restores every object that ``install`` patched; calling it twice does nothing."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Undo:
         while self._steps:
             self._steps.pop()()
 
-    def __enter__(self) -> Undo:
+    def __enter__(self) -> Restore:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,7 +82,7 @@ class Undo:
             self.add(lambda: setattr(owner, name, before))
 
 
-def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Undo:
+def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Restore:
     """Make ``torch.cuda`` one simulated card behaving as ``profile`` says.
 
     Args:
@@ -107,7 +107,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
-    undo = Undo()
+    undo = Restore()
     try:
         native = NativeDevice()
         undo.add(native.undo)
@@ -142,7 +142,7 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
             raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
 
 
-def _tell_dynamo(undo: Undo) -> None:
+def _tell_dynamo(undo: Restore) -> None:
     """Give torch's functions that are other ones now Dynamo's rules for them: it knows them by identity.
 
     To clear its map would do the same, but looking up all of torch takes 60 ms, at each installation.
@@ -174,7 +174,7 @@ def _forget(sim: Simulator) -> None:
     sim.retire()
 
 
-def _patch_names(sim: Simulator, undo: Undo) -> None:
+def _patch_names(sim: Simulator, undo: Restore) -> None:
     for name, value in torch_c_names(sim).items():
         for binder in _BINDERS:
             module = sys.modules[binder]
@@ -183,7 +183,7 @@ def _patch_names(sim: Simulator, undo: Undo) -> None:
         undo.set(torch._C, name, value)
 
 
-def _patch_modules(sim: Simulator, undo: Undo) -> None:
+def _patch_modules(sim: Simulator, undo: Restore) -> None:
     cuda = torch.cuda
     undo.set(cuda, "_lazy_init", lambda: None)
     undo.set(cuda, "_initialized", True)
@@ -208,7 +208,7 @@ def _patch_modules(sim: Simulator, undo: Undo) -> None:
         undo.set(torch.version, "cuda", None)
 
 
-def _patch_compile(undo: Undo) -> None:
+def _patch_compile(undo: Restore) -> None:
     """Let torch.compile trace as ever, and run what it traced eagerly: there is no device to generate for."""
 
     def run_eagerly(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
@@ -217,7 +217,7 @@ def _patch_compile(undo: Undo) -> None:
     undo.set(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
 
 
-def _patch_classes(sim: Simulator, undo: Undo) -> None:
+def _patch_classes(sim: Simulator, undo: Restore) -> None:
     cuda = torch.cuda
     bases = make_classes(sim)
     for name, base in bases.items():
@@ -231,7 +231,7 @@ def _patch_classes(sim: Simulator, undo: Undo) -> None:
     undo.set(cuda.graphs.graph, "default_capture_stream", None)
 
 
-def rebase(undo: Undo, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
+def rebase(undo: Restore, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
     """Give torch's Python class ``cls`` another base, keeping its code.
 
     Where Python allows it the class stays the same object, so subclasses made before are covered. Where the
@@ -267,7 +267,7 @@ def _holds(cell: Any, value: object) -> bool:
         return False
 
 
-def _settle_autograd(undo: Undo) -> None:
+def _settle_autograd(undo: Restore) -> None:
     """Find out whether autograd's engine has a thread for the card; else let callers' threads do its work.
 
     The engine starts one thread per device when it is first used and never again: a process that ran a
@@ -312,7 +312,7 @@ def _thread_states() -> int:
     return count
 
 
-def _run_backward_in_callers_thread(undo: Undo) -> None:
+def _run_backward_in_callers_thread(undo: Restore) -> None:
     real = autograd_graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:

@@ -199,7 +199,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.callables.training import training
     from gfxgraph.capture import blocks, remedies, waits, watch, workspaces
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.compile import takeover
+    from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
     from gfxgraph.reporting import inspect as inspection
 
@@ -238,7 +238,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)
-    for companion in (takeover.install, transformers.beside_enable, adapter.count_refusals):
+    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals):
         undo = companion(torch, state)
         if undo is not None:
             bridge.undo.append(undo)

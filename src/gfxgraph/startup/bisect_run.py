@@ -47,7 +47,7 @@ from gfxgraph.startup import activation
 STATUS_FOUND = 1
 
 
-class Watch:
+class BisectRun:
     """Where the result goes, and what was found."""
 
     def __init__(self, result: Path, target: Path) -> None:
@@ -106,7 +106,7 @@ class WatchedValues(HostValues):
 class WatchedSession(Session):
     """A capture that remembers the operation it is at, and bisects where that one cannot be captured."""
 
-    watch: Watch
+    watch: BisectRun
     at: tuple[Any, Any, Any] | None = None
 
     values_type = WatchedValues
@@ -173,7 +173,7 @@ class Replays:
         again: where an earlier run faulted; empty in the first.
     """
 
-    def __init__(self, watch: Watch, progress: NotedProgress, again: dict[str, Any]) -> None:
+    def __init__(self, watch: BisectRun, progress: NotedProgress, again: dict[str, Any]) -> None:
         self.watch = watch
         self.progress = progress
         self.again = again
@@ -211,7 +211,7 @@ class Replays:
 def main(arguments: Sequence[str]) -> None:
     """Run the script; does not return where something was found."""
     result, target, again, *program = arguments
-    watch = Watch(Path(result), Path(target))
+    watch = BisectRun(Path(result), Path(target))
     WatchedSession.watch = watch
     activation.enable(on_unsafe="raise", validate=True)
     vars(graph)["Session"] = WatchedSession

@@ -15,7 +15,7 @@ from gfxgraph import simulator  # noqa: E402
 @pytest.fixture
 def install() -> Iterator[Callable[..., simulator.Simulator]]:
     """Install a profile for the rest of the test."""
-    undos: list[simulator.Undo] = []
+    undos: list[simulator.Restore] = []
 
     def start(profile: str = "cuda", **options: int) -> simulator.Simulator:
         undos.append(simulator.install(profile, **options))

@@ -24,7 +24,7 @@ Install = Callable[..., simulator.Simulator]
 @pytest.fixture(scope="module")
 def profile_of() -> Iterator[Install]:
     """Install a profile, unless it is installed already: installing costs more than an experiment."""
-    current: list[simulator.Undo] = []
+    current: list[simulator.Restore] = []
 
     def switch(profile: str) -> simulator.Simulator:
         sim = simulator.active()

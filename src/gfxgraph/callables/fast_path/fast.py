@@ -26,7 +26,7 @@ from gfxgraph.callables.inputs import is_dense
 from gfxgraph.callables.padding.content import Content
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.entry import Captures, Instance
     from gfxgraph.callables.reads import Reads
 
 
@@ -42,7 +42,7 @@ def has_guards() -> bool:
 
 
 def make_fast(
-    entry: Entry,
+    entry: Captures,
     mark: object,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -29,7 +29,7 @@ from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.entry import Captures, Instance
     from gfxgraph.process.process import Process
 
 MOST_NODES = 1024
@@ -52,7 +52,7 @@ class JoinedCall:
 
     __slots__ = ("at", "copied", "launched")
 
-    def __init__(self, entry: Entry, instance: Instance, kernel: CopyKernel, into: Pairs, back: Pairs) -> None:
+    def __init__(self, entry: Captures, instance: Instance, kernel: CopyKernel, into: Pairs, back: Pairs) -> None:
         state = entry.arena.state
         assert state.driver is not None
         self.copied = copied(into, back)
@@ -71,7 +71,7 @@ def copied(into: Pairs, back: Pairs) -> Any:
     return [(part(*pair)[0], part(*pair)[2]) for pair in into], [part(*pair) for pair in back]
 
 
-def change_refused(entry: Entry) -> None:
+def change_refused(entry: Captures) -> None:
     """A change of a joined graph was refused: nothing is joined for ``entry`` any more."""
     entry.can_join = False
     entry.why_not_joined = "an address in the graph exec could not be changed"
@@ -80,7 +80,7 @@ def change_refused(entry: Entry) -> None:
 
 
 def joined_call(
-    entry: Entry, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
+    entry: Captures, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> JoinedCall | None:
     """The joined graph of an instance; made at the first call, None where there cannot be one.
 
@@ -119,7 +119,7 @@ def joined_call(
     return instance.joined
 
 
-def _may_run_again(entry: Entry, instance: Instance) -> bool:
+def _may_run_again(entry: Captures, instance: Instance) -> bool:
     """True where a replay writes nothing but its results, as far as a recorded capture tells: to all there is."""
     segments = instance.graph._program.segments if instance.is_recorded else []
     is_known = all(not segment.mutated and not segment.tape.opaque for segment in segments)
@@ -128,7 +128,7 @@ def _may_run_again(entry: Entry, instance: Instance) -> bool:
 
 
 def _gives_the_same(
-    entry: Entry, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
+    entry: Captures, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> bool:
     """Launch the graph as torch does, spoil its buffers, launch it joined, and compare."""
     sources = [made.detach() for made in instance.outputs.made]
@@ -157,7 +157,7 @@ def _gives_the_same(
         return all(is_near(a, b, False) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
-def _why_not(entry: Entry, instance: Instance, n_copies: int) -> str:
+def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:
     """Why a graph is not joined; "" where it may be."""
     state, graph = entry.arena.state, instance.graph
     driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES

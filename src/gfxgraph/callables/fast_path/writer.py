@@ -28,7 +28,7 @@ from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import ReplayError
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Entry, Instance
+    from gfxgraph.callables.entry import Captures, Instance
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.reads import Reads
 
@@ -49,7 +49,7 @@ def _addresses(tensors: Sequence[str]) -> str:
 class Writer:
     """Writes the function's source, and keeps what its names stand for."""
 
-    def __init__(self, entry: Entry, mark: object, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, entry: Captures, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
         moving = entry.first.moving if entry.first is not None else None
         self._moving = moving.places if moving is not None else {}

@@ -51,7 +51,7 @@ from gfxgraph.callables.padding.rows import (
     Value,
     Why,
 )
-from gfxgraph.callables.padding.symbolic import Dynamic, Entry, NotTraced, Traced, traced
+from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, Traced, traced
 
 _TABLES = (index_rules, layout_rules, row_rules)  # imported for the rules that they register
 
@@ -189,7 +189,7 @@ class _Judgement:
         self.back = back
         self.rows: dict[int, Rows] = {}
         """Of each tensor, by its id: the trace keeps them all."""
-        self.last: dict[int, Entry] = {}
+        self.last: dict[int, Operation] = {}
         """The operation that made each tensor."""
         self.needs = Padding.ANY
         self.written: dict[str, tuple[Cut, ...]] = {}
@@ -217,7 +217,7 @@ class _Judgement:
 
     # -- one operation --------------------------------------------------------------------------------
 
-    def _call(self, entry: Entry) -> None:
+    def _call(self, entry: Operation) -> None:
         leaves = list(entry.out) if isinstance(entry.out, (list, tuple)) else [entry.out]
         if not isinstance(entry.op, torch._ops.OpOverload):
             self._unknown(entry)
@@ -305,7 +305,7 @@ class _Judgement:
             return [self._value(v) for v in value]
         return value
 
-    def _unknown(self, entry: Entry) -> None:
+    def _unknown(self, entry: Operation) -> None:
         given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
         if any(self._depends(v) or (isinstance(v, Value) and not v.rows.is_free) for v in given):
             raise Refused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
@@ -372,7 +372,7 @@ def _first_mixed(tensors: Sequence[Value]) -> Rows | None:
     return next((t.rows for t in tensors if t.rows.mixed is not None), None)
 
 
-def _bound(entry: Entry, value: Callable[[Any], Any]) -> dict[str, Any]:
+def _bound(entry: Operation, value: Callable[[Any], Any]) -> dict[str, Any]:
     """The operation's arguments by their names in the schema, defaults included."""
     bound: dict[str, Any] = {}
     for i, argument in enumerate(entry.op._schema.arguments):

@@ -34,7 +34,7 @@ class NotTraced(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Operation:
     """One operation, as it was called."""
 
     op: Any
@@ -48,7 +48,7 @@ class Entry:
 class Traced:
     """The operations in their order, and what their symbols stand for. Tensors are fake, told apart as objects."""
 
-    tape: list[Entry]
+    tape: list[Operation]
     inputs: list[Any]
     results: Any
     written: dict[str, Tensor]
@@ -138,7 +138,7 @@ class _Recorder(FakeTensorMode):
 
     def __init__(self, env: ShapeEnv) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
-        self.tape: list[Entry] = []
+        self.tape: list[Operation] = []
         self.stack_trace: str | None = None
         self.is_recording = False
 
@@ -158,7 +158,7 @@ class _Recorder(FakeTensorMode):
             out = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self.is_recording = True
-        self.tape.append(Entry(func, args, kwargs, out, self.stack_trace))
+        self.tape.append(Operation(func, args, kwargs, out, self.stack_trace))
         return out
 
 

@@ -51,7 +51,7 @@ class Unwatchable(Exception):
     """No watch is known for this."""
 
 
-class Watch:
+class GuardWalk:
     """The walk over one tree of guards: what to compare at each call, and which dicts to watch."""
 
     def __init__(self, scope: dict[str, Any], parsed: dict[str, Any], code: frozenset[Any]) -> None:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
-from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch
+from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable
 from gfxgraph.callables.trace.words import Words, words_of
 from gfxgraph.config import environment_of
 
@@ -67,11 +67,11 @@ class Granted:
 
     def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
         """One more frame has been traced."""
-        watch = Watch({**guards.closure_vars, **scope}, {}, code)
+        watch = GuardWalk({**guards.closure_vars, **scope}, {}, code)
         watch.walk_inside(guards.root)
         self.take(watch, code)
 
-    def take(self, watch: Watch, code: frozenset[Any]) -> None:
+    def take(self, watch: GuardWalk, code: frozenset[Any]) -> None:
         """What a walk has met is granted as it is now."""
         own = [each for each in code if not PACKAGES.search(each.co_filename)]
         self._owned += _granted(watch.classes, watch.functions, code)
@@ -87,7 +87,7 @@ class Granted:
         if held is not None and self._environment is None:
             self._environment = held, dict(held)
 
-    def have_watched(self, watch: Watch) -> None:
+    def have_watched(self, watch: GuardWalk) -> None:
         """Have it asked again when some of it may have changed.
 
         Raises:
@@ -248,7 +248,7 @@ class World:
 
     def rearm(self, given: Mapping[str, Any]) -> None:
         """Watch what was read as it is now."""
-        watch = Watch({**self._names, "L": given}, self._parsed, self.code)
+        watch = GuardWalk({**self._names, "L": given}, self._parsed, self.code)
         try:
             watch.walk(self.guards.root)
         except Unwatchable as what:
@@ -274,7 +274,7 @@ class World:
                 self.unwatched = "a dict (this Python has no watchers left)"
         self.is_same = _never if self.unwatched else self._function(watch, kept)
 
-    def _function(self, watch: Watch, kept: Any) -> Callable[[], bool]:
+    def _function(self, watch: GuardWalk, kept: Any) -> Callable[[], bool]:
         """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
         first, behind, asked = list(watch.words), [], []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from gfxgraph.port.fix.edits import Edit, Refusal
-from gfxgraph.port.readers.text import Entry, TextFile
+from gfxgraph.port.readers.text import LogicalLine, TextFile
 
 OPTION = 'option(USE_HIP "Build for AMD GPUs with HIP" OFF)'
 DEFINED = "if(USE_HIP)\n  add_compile_definitions(USE_HIP)\nendif()"
@@ -60,7 +60,7 @@ def _deeper(rows: list[str]) -> list[str]:
     return [f"  {row}" if row.strip() else row for row in rows]
 
 
-def _instead(entry: Entry) -> list[str]:
+def _instead(entry: LogicalLine) -> list[str]:
     """HIP's commands in the place of one."""
     keyword, words = entry.keyword.lower(), entry.text.split()
     if keyword == "project":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.readers.text import Condition, Entry
+from gfxgraph.port.readers.text import Condition, LogicalLine
 
 _AMD_TOOLS = frozenset({"rocminfo", "rocmsmi", "amdsmi", "hipcc", "hipconfig", "kfd"})
 _NVIDIA = frozenset({"cuda", "nvidia", "nvcc", "nvidiasmi", "smi"})
@@ -45,7 +45,7 @@ def excludes_amd(condition: Condition) -> bool:
     return False
 
 
-def reaching(entry: Entry, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:
+def reaching(entry: LogicalLine, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:
     """Which architectures' builds run a line, and in words the branch that keeps them out."""
     for condition in entry.conditions:
         if excludes_amd(condition):
@@ -53,6 +53,6 @@ def reaching(entry: Entry, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], s
     return archs, ""
 
 
-def only_amd(entry: Entry) -> bool:
+def only_amd(entry: LogicalLine) -> bool:
     """Whether a line stands in a branch for AMD alone."""
     return any(c.taken and _vendor(c.text) == "amd" and not _negated(c.text) for c in entry.conditions)

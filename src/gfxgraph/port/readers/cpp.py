@@ -43,7 +43,7 @@ def _tools() -> tuple[Any, Any]:
 
 
 @dataclass(slots=True)
-class Call:
+class CppCall:
     """One call: the callee's last name, the arguments as text and as nodes."""
 
     node: Node
@@ -86,7 +86,7 @@ class CppFile:
         self._nodes: dict[str, list[Node]] | None = None
         self._trees: list[Any] = []  # nodes borrow from their trees
         self._sources: dict[int, bytes] = {}
-        self._calls: dict[str, list[Call]] | None = None
+        self._calls: dict[str, list[CppCall]] | None = None
         self._idents: dict[str, list[tuple[int, int]]] | None = None
         self._functions: list[tuple[Node, str]] | None = None
         self._code_lines = self.code.split("\n")
@@ -199,7 +199,7 @@ class CppFile:
 
     # -- questions rules ask -----------------------------------------------------------------------
 
-    def calls(self, *names: str) -> Iterator[Call]:
+    def calls(self, *names: str) -> Iterator[CppCall]:
         """Calls whose callee's last name is one of these; all calls without names."""
         if self._calls is None:
             if names and not any(name in self.code for name in names):
@@ -213,7 +213,7 @@ class CppFile:
                 name = re.split(r"::|\.|->", bare)[-1].strip()
                 args = [c for c in arguments.named_children if c.type != "comment"] if arguments else []
                 self._calls[name].append(
-                    Call(
+                    CppCall(
                         node,
                         name,
                         bare,
@@ -229,7 +229,7 @@ class CppFile:
         for name in names:
             yield from self._calls.get(name, ())
 
-    def calls_like(self, pattern: str) -> Iterator[Call]:
+    def calls_like(self, pattern: str) -> Iterator[CppCall]:
         """Calls whose last name matches a regular expression in full."""
         list(self.calls())
         assert self._calls is not None

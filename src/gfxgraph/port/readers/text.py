@@ -24,7 +24,7 @@ class Condition:
 
 
 @dataclass(slots=True)
-class Entry:
+class LogicalLine:
     """One logical line. ``keyword`` is a Dockerfile instruction or a CMake command, "" elsewhere.
 
     A CMake condition is an entry too, with keyword ``if`` and the tests of all its ``arms``.
@@ -44,8 +44,8 @@ class _Open:
     text: str
     line: int
     arms: list[str] = field(default_factory=list)
-    tests: list[Entry] = field(default_factory=list)
-    members: list[tuple[Entry, int]] = field(default_factory=list)
+    tests: list[LogicalLine] = field(default_factory=list)
+    members: list[tuple[LogicalLine, int]] = field(default_factory=list)
 
 
 class TextFile:
@@ -57,9 +57,9 @@ class TextFile:
         self.text = text
         self.lines = text.splitlines()
         reader = {"shell": _shell, "docker": _docker, "cmake": _cmake, "make": _make}.get(kind, _plain)
-        self.entries: list[Entry] = reader(self.lines)
+        self.entries: list[LogicalLine] = reader(self.lines)
 
-    def matching(self, pattern: str, flags: int = 0) -> Iterator[tuple[Entry, re.Match[str]]]:
+    def matching(self, pattern: str, flags: int = 0) -> Iterator[tuple[LogicalLine, re.Match[str]]]:
         """Entries in which a pattern is found; one match an entry."""
         matcher = re.compile(pattern, flags)
         for entry in self.entries:
@@ -67,13 +67,13 @@ class TextFile:
             if match:
                 yield entry, match
 
-    def commands(self, *keywords: str) -> Iterator[Entry]:
+    def commands(self, *keywords: str) -> Iterator[LogicalLine]:
         wanted = {k.lower() for k in keywords}
         for entry in self.entries:
             if entry.keyword.lower() in wanted:
                 yield entry
 
-    def where(self, entry: Entry, pattern: str) -> int:
+    def where(self, entry: LogicalLine, pattern: str) -> int:
         """The physical line of an entry on which a pattern stands; its first line when none does."""
         matcher = re.compile(pattern)
         for number in range(entry.line, max(entry.line, entry.last_line) + 1):
@@ -82,12 +82,12 @@ class TextFile:
         return entry.line
 
 
-def _plain(lines: list[str]) -> list[Entry]:
+def _plain(lines: list[str]) -> list[LogicalLine]:
     found = []
     for number, line in enumerate(lines, 1):
         text = re.sub(r"(^|\s)#.*$", "", line).rstrip()
         if text.strip():
-            found.append(Entry(number, text, last_line=number, column=len(text) - len(text.lstrip())))
+            found.append(LogicalLine(number, text, last_line=number, column=len(text) - len(text.lstrip())))
     return found
 
 
@@ -144,7 +144,7 @@ class _Branches:
                 fixed = Condition(old.text, old.taken, old.line, tuple(top.arms))
                 entry.conditions = (*entry.conditions[:index], fixed, *entry.conditions[index + 1 :])
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogicalLine) -> None:
         conditions = []
         for index, top in enumerate(self.stack):
             is_else = top.text == ""
@@ -157,8 +157,8 @@ class _Branches:
             self.close()
 
 
-def _shell(lines: list[str], first: int = 0) -> list[Entry]:
-    found: list[Entry] = []
+def _shell(lines: list[str], first: int = 0) -> list[LogicalLine]:
+    found: list[LogicalLine] = []
     branches = _Branches()
     for start, last, text in _logical(lines):
         for part in _shell_parts(text):
@@ -173,7 +173,7 @@ def _shell_parts(text: str) -> list[str]:
     return [p.strip() for p in parts if p.strip()] or [text]
 
 
-def _shell_step(text: str, line: int, last: int, branches: _Branches, found: list[Entry]) -> None:
+def _shell_step(text: str, line: int, last: int, branches: _Branches, found: list[LogicalLine]) -> None:
     while True:
         if match := re.match(r"if\s+(.*)$", text):
             branches.open(match.group(1), line)
@@ -211,9 +211,9 @@ def _shell_step(text: str, line: int, last: int, branches: _Branches, found: lis
 
 
 def _shell_emit(
-    text: str, line: int, last: int, branches: _Branches, found: list[Entry], *, in_test: bool = False
+    text: str, line: int, last: int, branches: _Branches, found: list[LogicalLine], *, in_test: bool = False
 ) -> None:
-    entry = Entry(line, text, last_line=last)
+    entry = LogicalLine(line, text, last_line=last)
     branches.add(entry)
     if in_test:
         entry.conditions = entry.conditions[:-1]
@@ -221,18 +221,18 @@ def _shell_emit(
     found.append(entry)
 
 
-def _docker(lines: list[str]) -> list[Entry]:
-    found: list[Entry] = []
+def _docker(lines: list[str]) -> list[LogicalLine]:
+    found: list[LogicalLine] = []
     for start, last, text in _logical(lines):
         match = re.match(r"([A-Za-z]+)\s+(.*)$", text)
         if not match:
             continue
         keyword = match.group(1).upper()
         if keyword != "RUN":
-            found.append(Entry(start, match.group(2), keyword, last))
+            found.append(LogicalLine(start, match.group(2), keyword, last))
             continue
         branches = _Branches()
-        inner: list[Entry] = []
+        inner: list[LogicalLine] = []
         for part in re.split(r"&&|(?<!\|)\|\|(?!\|)", match.group(2)):
             for piece in _shell_parts(part.strip()):
                 _shell_step(piece, start, last, branches, inner)
@@ -264,9 +264,9 @@ def commands(text: str) -> Iterator[tuple[int, int, str, str]]:
             at = match.end()  # never closed: look for commands inside
 
 
-def _cmake(lines: list[str]) -> list[Entry]:
+def _cmake(lines: list[str]) -> list[LogicalLine]:
     text = "\n".join(re.sub(r"(^|\s)#(?!\[\[).*$", "", line) for line in lines)
-    found: list[Entry] = []
+    found: list[LogicalLine] = []
     branches = _Branches()
     for start, end, keyword, arguments in commands(text):
         body = " ".join(arguments.split())
@@ -274,7 +274,7 @@ def _cmake(lines: list[str]) -> list[Entry]:
         last = line + text.count("\n", start, end)
         lowered = keyword.lower()
         if lowered in ("if", "elseif"):
-            test = Entry(line, body, "if", last)
+            test = LogicalLine(line, body, "if", last)
             if lowered == "if":
                 branches.add(test)
                 branches.open(body, line)
@@ -291,15 +291,15 @@ def _cmake(lines: list[str]) -> list[Entry]:
         elif lowered == "endif":
             branches.close()
         else:
-            entry = Entry(line, body, keyword, last)
+            entry = LogicalLine(line, body, keyword, last)
             branches.add(entry)
             found.append(entry)
     branches.close_all()
     return found
 
 
-def _make(lines: list[str]) -> list[Entry]:
-    found: list[Entry] = []
+def _make(lines: list[str]) -> list[LogicalLine]:
+    found: list[LogicalLine] = []
     branches = _Branches()
     for start, last, text in _logical(lines):
         if match := re.match(r"(ifeq|ifneq|ifdef|ifndef)\b\s*(.*)$", text):
@@ -310,7 +310,7 @@ def _make(lines: list[str]) -> list[Entry]:
         elif re.match(r"endif\b", text):
             branches.close()
         else:
-            entry = Entry(start, text, last_line=last)
+            entry = LogicalLine(start, text, last_line=last)
             branches.add(entry)
             found.append(entry)
     branches.close_all()

@@ -12,10 +12,10 @@ from gfxgraph.port.fix.edits import Edit, Refusal
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, World, truth
 from gfxgraph.port.model import Hit, Severity
-from gfxgraph.port.readers.cpp import Call, CppFile
+from gfxgraph.port.readers.cpp import CppCall, CppFile
 from gfxgraph.port.readers.directives import Arm, names_in
 from gfxgraph.port.readers.python import Function, PyFile, argument, defaults, keyword, text_of
-from gfxgraph.port.readers.text import Entry, TextFile
+from gfxgraph.port.readers.text import LogicalLine, TextFile
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,11 +31,11 @@ def hit(
 
 
 def cpp_hit(
-    file: CppFile, node: Node | Call, *, severity: Severity | None = None, archs: ArchSet | None = None,
+    file: CppFile, node: Node | CppCall, *, severity: Severity | None = None, archs: ArchSet | None = None,
     guarded_by: str = "", **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a C++ node."""
-    inner = node.node if isinstance(node, Call) else node
+    inner = node.node if isinstance(node, CppCall) else node
     return Hit(file.line(inner), file.column(inner), inner, values, severity, archs, guarded_by)
 
 
@@ -49,7 +49,7 @@ def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     return Hit(line, column, values=kwargs, **fields)
 
 
-def entry_hit(file: TextFile, entry: Entry, pattern: str = "", **kwargs: Any) -> Hit:
+def entry_hit(file: TextFile, entry: LogicalLine, pattern: str = "", **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
     fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "group") if k in kwargs}
     line = file.where(entry, pattern) if pattern else entry.line

@@ -4,10 +4,10 @@ from gfxgraph.port.rule_api import (
     Condition,
     Context,
     Edit,
-    Entry,
     Fix,
     Hit,
     Iterator,
+    LogicalLine,
     Refusal,
     Rule,
     Severity,
@@ -113,11 +113,11 @@ def _both(condition: Condition) -> bool:
     )
 
 
-def shown_as(entry: Entry) -> str:
+def shown_as(entry: LogicalLine) -> str:
     return f"{entry.keyword.lower()}({entry.text[:60]})"
 
 
-def _named(f: TextFile, entry: Entry) -> Iterator[Hit]:
+def _named(f: TextFile, entry: LogicalLine) -> Iterator[Hit]:
     """Every physical line of a command that names something of CUDA's."""
     if (
         entry.keyword.lower() in _SAID

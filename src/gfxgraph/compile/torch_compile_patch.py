@@ -17,7 +17,7 @@ from typing import Any
 
 from gfxgraph.callables.trace.region import Wanted
 from gfxgraph.capture.random_state import shield_from_dynamo
-from gfxgraph.compile import calls, seam, simulated
+from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import register
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
@@ -82,7 +82,7 @@ def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapp
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return seam.compile_with(Wanted(), compile_fx, gm, inputs, patches)
+        return inductor_hook.compile_with(Wanted(), compile_fx, gm, inputs, patches)
 
 
 def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:

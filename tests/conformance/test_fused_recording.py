@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import whole
+from gfxgraph.capture import fused_recording
 
 
 class Own(TorchDispatchMode):
@@ -155,16 +155,18 @@ def test_the_tape_attends_under_the_captures_switches(nothing_compiled, capture,
     with torch.no_grad():
         with sdpa_kernel(SDPBackend.MATH):
             graph, _ = capture(body)
-            inside = whole._switches()
-        outside = whole._switches()
+            inside = fused_recording._switches()
+        outside = fused_recording._switches()
         assert inside != outside
         (step,) = graph._program.segments
         func = step.tape.entries[0].func
         original = func._func
-        monkeypatch.setattr(func, "_func", lambda *a, **k: (switches.append(whole._switches()), original(*a, **k))[1])
+        monkeypatch.setattr(
+            func, "_func", lambda *a, **k: (switches.append(fused_recording._switches()), original(*a, **k))[1]
+        )
         step.run_tape(graph._program)
         assert switches == [inside]
-        assert whole._switches() == outside
+        assert fused_recording._switches() == outside
 
 
 def test_an_error_is_the_functions_own(nothing_compiled, capture):

@@ -1,6 +1,7 @@
 """gfxgraph.kernels on a GPU: every operation, the decode step of two Llama shapes, generate(), beside their peers.
 
     python benchmarks/bench_kernels.py [--out FILE] [--svg FILE] [--rounds N] [--part operations|step|generate]...
+        [--without compiled|max-autotune]... [--widths 1024,4096] [--rows 1,8]
 
 Operations: eager, torch.compile and, where it is installed, Liger-Kernel, all captured, at 1 to 32 rows of 1024 to
 8192, against what a copy moves in the same run. The step: the model captured eagerly, compiled by default and by
@@ -115,9 +116,11 @@ class Step:
         return begun.elapsed_time(ended) / N_REPLAYS
 
 
-def bench_step(name: str, sizes: dict, rounds: int, copy_gb_s: float) -> dict:
+def bench_step(name: str, sizes: dict, rounds: int, copy_gb_s: float, without: list[str]) -> dict:
     model, ways, prepared, errors = model_of(sizes), {}, {}, {}
     for way, mode in MODES.items():
+        if way in without:
+            continue
         try:
             ways[way] = Step(model, mode)
             prepared[way] = ways[way].prepared_s
@@ -208,12 +211,21 @@ def bench_generate(batch: int, rounds: int, n_tokens: int = 256) -> dict:
     }
 
 
+def sizes_of(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--part", action="append", choices=["operations", "step", "generate"])
+    parser.add_argument(
+        "--without", action="append", default=[], choices=[way for way in MODES if "eager" not in way]
+    )
+    parser.add_argument("--widths", type=sizes_of, default=operations.WIDTHS)
+    parser.add_argument("--rows", type=sizes_of, default=operations.ROWS)
     asked = parser.parse_args()
     parts, device = asked.part or ["step", "generate", "operations"], torch.device("cuda", 0)
     gfxgraph.enable(allow_cuda=True, validate=False)
@@ -228,7 +240,7 @@ def main() -> None:
 
     if "step" in parts:
         for name, sizes in SHAPES.items():
-            made["figures"].append(bench_step(name, sizes, asked.rounds, copy))
+            made["figures"].append(bench_step(name, sizes, asked.rounds, copy, asked.without))
             print(json.dumps({k: v for k, v in made["figures"][-1].items() if k != "ways"}, indent=1))
             leave()
     if "generate" in parts:
@@ -239,7 +251,7 @@ def main() -> None:
         for way, values in figure["ways"].items():
             print(f"{figure['figure']}: {way}: {values['median']:.3f} {figure['unit']}")
     if "operations" in parts:
-        for case in operations.cases():
+        for case in operations.cases(asked.rows, asked.widths):
             made["operations"].append(
                 operations.measure(case, asked.rounds, device, torch.float16, copy).as_dict()
             )  # fmt: skip

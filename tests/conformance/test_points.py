@@ -100,6 +100,8 @@ def test_commands_are_accepted():
 @pytest.mark.parametrize(("says", "code"), [(row[0], row[1].removeprefix("py ")) for row in of_kind("py")])
 def test_what_can_be_asked_at_once_is_so(platform, monkeypatch, says, code):
     """A line of Python, true in the simulator."""
+    if platform == "gpu":
+        __import__("torch").cuda.init()  # device_info() asks a torch that is awake, and wakes none
 
     def with_env(**variables):
         for name, value in variables.items():

@@ -19,7 +19,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gfxgraph.kernels.attention import decode_attention, rotary_to_cache
+    from gfxgraph.kernels.attention import (
+        decode_attention,
+        rotary_angles,
+        rotary_attention,
+        rotary_to_cache,
+    )
     from gfxgraph.kernels.choice import greedy, sample
     from gfxgraph.kernels.gates import activation, geglu, swiglu
     from gfxgraph.kernels.launching import fallbacks, has_triton
@@ -30,8 +35,9 @@ if TYPE_CHECKING:
 _PLACES = {
     "Applied": "modules", "activation": "gates", "apply": "modules", "decode_attention": "attention",
     "fallbacks": "launching", "geglu": "gates", "greedy": "choice", "has_triton": "launching", "layer_norm": "norms",
-    "linear": "layers", "linear_three": "layers", "rms_norm": "norms", "rotary_to_cache": "attention",
-    "sample": "choice", "softmax": "norms", "swiglu": "gates",
+    "linear": "layers", "linear_three": "layers", "rms_norm": "norms", "rotary_angles": "attention",
+    "rotary_attention": "attention", "rotary_to_cache": "attention", "sample": "choice", "softmax": "norms",
+    "swiglu": "gates",
 }  # fmt: skip
 
 __all__ = [
@@ -47,6 +53,8 @@ __all__ = [
     "linear",
     "linear_three",
     "rms_norm",
+    "rotary_angles",
+    "rotary_attention",
     "rotary_to_cache",
     "sample",
     "softmax",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gfxgraph.kernels._norm_kernels import overlap
+
 
 @triton.jit
 def activate(v, KIND: tl.constexpr):
@@ -20,14 +22,38 @@ def activate(v, KIND: tl.constexpr):
 
 
 @triton.jit
-def gate_forward(gate, up, y, n, stride_g, stride_u, KIND: tl.constexpr, HAS_UP: tl.constexpr, BLOCK: tl.constexpr):
+def gate_forward(
+    gate, up, y, n, stride_g, stride_u,
+    KIND: tl.constexpr, HAS_UP: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """y = activate(gate) * up."""
+    overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     v = activate(tl.load(gate + row * stride_g + at, mask=at < n, other=0.0).to(tl.float32), KIND)
     if HAS_UP:
         v = v * tl.load(up + row * stride_u + at, mask=at < n, other=0.0).to(tl.float32)
     tl.store(y + row * n + at, v.to(y.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def rotary_angles(
+    positions, frequencies, cos, sin, half, tokens, p_b, p_t, scaling, HALF: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Cosine and sine of position * frequency, twice beside each other; one program a token."""
+    overlap(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, HALF)
+    inside = at < half
+    position = tl.load(positions + row // tokens * p_b + row % tokens * p_t).to(tl.float32)
+    angle = position * tl.load(frequencies + at, mask=inside, other=0.0).to(tl.float32)
+    c = (tl.cos(angle) * scaling).to(cos.dtype.element_ty)
+    s = (tl.sin(angle) * scaling).to(sin.dtype.element_ty)
+    at += row * 2 * half
+    tl.store(cos + at, c, mask=inside)
+    tl.store(cos + at + half, c, mask=inside)
+    tl.store(sin + at, s, mask=inside)
+    tl.store(sin + at + half, s, mask=inside)
 
 
 @triton.jit
@@ -53,11 +79,13 @@ def rotary_to_cache(
     q, k, v, cos, sin, slots, out, keys, values, tokens, heads, half, width, width_v, length,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, c_b, c_t, keys_b, keys_h, keys_l, values_b, values_h, values_l,
     HALF: tl.constexpr, REST: tl.constexpr, WIDTH_V: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Queries are rotated; keys rotated into their slot of the cache, values copied there.
 
     A slot outside of the cache is not written.
     """
+    overlap(OVERLAP)
     b = (tl.program_id(0) // tokens).to(tl.int64)
     t = tl.program_id(0) % tokens
     h = tl.program_id(1)

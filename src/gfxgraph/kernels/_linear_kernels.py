@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from gfxgraph.kernels._gate_kernels import activate
+from gfxgraph.kernels._norm_kernels import overlap
 
 
 @triton.jit
@@ -85,8 +86,10 @@ def linear_vector(
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Products are added lane by lane, and the lanes once, at the end."""
+    overlap(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -118,13 +121,22 @@ def linear_vector(
 
 @triton.jit
 def linear_vector_three(
-    x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, out, M, N_A, N_B, N_C, K,
+    x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
     stride_x, stride_a, stride_b, stride_c, eps, offset,
-    HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Three layers of the same rows (query, key, value) in one launch, their results side by side."""
+    """Three layers of the same rows (query, key, value) in one launch, their results side by side.
+
+    Args:
+        counter: [1] int64; one program adds 1 to it.
+    """
+    overlap(OVERLAP)
     program = tl.program_id(0)
+    if HAS_COUNTER:
+        if (program == 0) & (tl.program_id(1) == 0):
+            tl.store(counter, tl.load(counter) + 1)
     blocks_a, blocks_b = tl.cdiv(N_A, BLOCK_N), tl.cdiv(N_B, BLOCK_N)
     if program < blocks_a:
         w, bias, N, stride_w, column = w_a, bias_a, N_A, stride_a, 0
@@ -159,12 +171,14 @@ def linear_tiled(
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Products by ``tl.dot``: matrix instructions where there are some. Inputs come normed; this one does not.
 
     Args:
         AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
     """
+    overlap(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -196,8 +210,10 @@ def linear_finish(
     parts, part_squares, bias, residual, out, M, N, K, stride_r, eps,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Add what the splits left, in their order."""
+    overlap(OVERLAP)
     m = tl.program_id(1) + tl.arange(0, 1)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = (m[:, None] < M) & (n[None, :] < N)

@@ -10,6 +10,17 @@ import triton.language as tl
 
 
 @triton.jit
+def overlap(OVERLAP: tl.constexpr):
+    """First in every kernel: the next one may be put on the units while this one runs, and waits there for its end.
+
+    Of NVIDIA's GPUs from sm_90 on (programmatic dependent launch); elsewhere nothing.
+    """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
 def _row_piece(x, residual, at, n, HAS_RESIDUAL: tl.constexpr):
     """Elements as the model has them: a sum with the residual is rounded to its dtype before it is normed."""
     inside = at < n
@@ -34,8 +45,10 @@ def norm_forward(
     x, residual, weight, bias, y, total, n, stride_x, stride_r, eps, offset,
     IS_RMS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr, IS_ONE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """y[row] = norm(x[row] + residual[row]) * (weight + offset) + bias; the sum goes to ``total``."""
+    overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     x += row * stride_x
     residual += row * stride_r
@@ -96,8 +109,10 @@ def _statistics(x, n, eps, IS_RMS: tl.constexpr, BLOCK: tl.constexpr):
 def norm_backward(
     dy, x, weight, dx, dw, db, rows, n, stride_dy, stride_x, eps, offset,
     IS_RMS: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """dx of each row, and the program's own part of dw and db, float32, which begin as zeros."""
+    overlap(OVERLAP)
     program = tl.program_id(0).to(tl.int64)
     piece = tl.arange(0, BLOCK)
     dw += program * n
@@ -129,8 +144,9 @@ def norm_backward(
 
 
 @triton.jit
-def softmax_forward(x, y, n, stride_x, BLOCK: tl.constexpr, IS_ONE: tl.constexpr):
+def softmax_forward(x, y, n, stride_x, BLOCK: tl.constexpr, IS_ONE: tl.constexpr, OVERLAP: tl.constexpr):
     """y[row] = softmax(x[row]); a row of minus infinities, or with a NaN or plus infinity, is NaN."""
+    overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     x += row * stride_x
     y += row * n

@@ -1,20 +1,78 @@
-"""Rotary embedding with the write to the cache, and attention of a step over it, as operations of torch. New in 2.0.
+"""Rotary embedding with the write to the cache, attention of a step over it, and both in one. New in 2.0.
 
-``torch.ops.gfxgraph_kernels.rotary_to_cache`` and ``.decode_attention``. Computed in float32, rounded once; against
-float64 within 1e-5 (float32), 3e-3 (float16) or 2e-2 (bfloat16) of the values' size.
+``torch.ops.gfxgraph_kernels.rotary_to_cache``, ``.decode_attention`` and ``.rotary_attention``. Computed in float32,
+rounded once; against float64 within 1e-5 (float32), 3e-3 (float16) or 2e-2 (bfloat16) of the values' size.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph.kernels import eager
-from gfxgraph.kernels.launching import launch, target, why_not
+from gfxgraph.kernels.launching import DTYPES, launch, target, why_not
 from gfxgraph.kernels.shapes import attention as how_to
 from gfxgraph.kernels.shapes import power_of_two
+
+
+@torch.library.custom_op("gfxgraph_kernels::rotary_angles", mutates_args=())
+def rotary_angles(
+    positions: Tensor, frequencies: Tensor, scaling: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of a rotary embedding by halves.
+
+    Args:
+        positions: [batch, tokens], integers.
+        frequencies: [n], of the halves' elements.
+        scaling: cosines and sines are multiplied by it.
+        dtype: of the results: float32, float16 or bfloat16.
+
+    Returns:
+        Two of [batch, tokens, 2n].
+
+    Raises:
+        TypeError: frequencies or results of another dtype.
+        ValueError: shapes that do not fit.
+    """
+    if positions.dim() != 2 or frequencies.dim() != 1:
+        raise ValueError(
+            f"positions are {tuple(positions.shape)} and should be [batch, tokens], frequencies "
+            f"{tuple(frequencies.shape)} and should be [n]"
+        )
+    if dtype not in DTYPES:
+        raise TypeError(f"gfxgraph.kernels.rotary_angles gives float32, float16 and bfloat16, not {dtype}")
+    if why_not("rotary_angles", frequencies) or positions.device != frequencies.device:
+        angles = positions[..., None].float() * frequencies.float()
+        angles = torch.cat((angles, angles), -1)
+        return (angles.cos() * scaling).to(dtype), (angles.sin() * scaling).to(dtype)
+    (batch, tokens), half = positions.shape, frequencies.shape[0]
+    cos, sin = (torch.empty((batch, tokens, 2 * half), dtype=dtype, device=positions.device) for _ in "cs")
+    if cos.numel():
+        # lazily: Triton need not be there
+        from gfxgraph.kernels._gate_kernels import rotary_angles as kernel
+
+        launch(kernel, (batch * tokens,),
+            positions, frequencies.contiguous(), cos, sin, half, tokens, *positions.stride(), scaling,
+            HALF=power_of_two(half), num_warps=1,
+        )  # fmt: skip
+    return cos, sin
+
+
+def _check_rotary(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, slots: Tensor
+) -> None:
+    batch, tokens, _, width = q.shape
+    turned = cos.shape[-1]
+    if k.shape[:2] != q.shape[:2] or v.shape[:3] != k.shape[:3] or k.shape[3] != width:
+        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not belong together")
+    if turned % 2 or turned > width or cos.shape != sin.shape or cos.shape[0] not in (1, batch):
+        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not turn heads of {width}")
+    if keys.shape[:2] != (batch, k.shape[2]) or values.shape[:3] != keys.shape[:3] or slots.shape != (tokens,):
+        raise ValueError(
+            f"a cache of {tuple(keys.shape)} with slots {tuple(slots.shape)} does not hold {tuple(k.shape)}"
+        )
+    if keys.stride(-1) != 1 or values.stride(-1) != 1:
+        raise ValueError("the last dimension of the cache must be dense")
 
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_to_cache", mutates_args=("keys", "values"))
@@ -38,16 +96,8 @@ def rotary_to_cache(
         TypeError: a dtype that is not float32, float16 or bfloat16.
         ValueError: shapes that do not fit.
     """
-    batch, tokens, heads, width = q.shape
-    turned = cos.shape[-1]
-    if k.shape[:2] != q.shape[:2] or v.shape[:3] != k.shape[:3] or k.shape[3] != width:
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not belong together")
-    if turned % 2 or turned > width or cos.shape != sin.shape or cos.shape[0] not in (1, batch):
-        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not turn heads of {width}")
-    if keys.shape[:2] != (batch, k.shape[2]) or values.shape[:3] != keys.shape[:3] or slots.shape != (tokens,):
-        raise ValueError(
-            f"a cache of {tuple(keys.shape)} with slots {tuple(slots.shape)} does not hold {tuple(k.shape)}"
-        )
+    _check_rotary(q, k, v, cos, sin, keys, values, slots)
+    (batch, tokens, heads, width), turned = q.shape, cos.shape[-1]
     if why_not("rotary_to_cache", q, k, v, cos, sin, keys, values):
         seen = (slots >= 0) & (slots < keys.shape[2])
         at = slots.clamp(0, keys.shape[2] - 1)
@@ -62,8 +112,6 @@ def rotary_to_cache(
     from gfxgraph.kernels._gate_kernels import rotary_to_cache as kernel
 
     q, k, v, cos, sin = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, cos, sin))
-    if keys.stride(-1) != 1 or values.stride(-1) != 1:
-        raise ValueError("the last dimension of the cache must be dense")
     launch(kernel, (batch * tokens, heads + k.shape[2]),
         q, k, v, cos, sin, slots, out, keys, values, tokens, heads, turned // 2, width, v.shape[3], keys.shape[2],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
@@ -72,6 +120,17 @@ def rotary_to_cache(
         WIDTH_V=power_of_two(v.shape[3]), num_warps=1,
     )  # fmt: skip
     return out
+
+
+def _check_attention(batch: int, heads: int, width: int, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
+    if keys.shape[0] != batch or keys.shape[3] != width or values.shape[:3] != keys.shape[:3]:
+        raise ValueError(
+            f"{batch} x {heads} queries of {width} do not fit keys {tuple(keys.shape)}, values {tuple(values.shape)}"
+        )
+    if not keys.shape[1] or heads % keys.shape[1]:
+        raise ValueError(f"{heads} heads cannot share {keys.shape[1]}")
+    if mask is not None and (mask.shape[0] not in (1, batch) or mask.shape[1:] != (1, 1, keys.shape[2])):
+        raise ValueError(f"the mask is {tuple(mask.shape)}, not [{batch} or 1, 1, 1, {keys.shape[2]}]")
 
 
 def decode_attention(
@@ -102,14 +161,10 @@ def decode_attention(
         TypeError: a dtype that is not float32, float16 or bfloat16.
         ValueError: shapes that do not fit.
     """
-    batch, heads, n_queries, width = q.shape
-    if n_queries != 1 or keys.shape[0] != batch or keys.shape[3] != width or values.shape[:3] != keys.shape[:3]:
-        raise ValueError(f"q {tuple(q.shape)}, keys {tuple(keys.shape)} and values {tuple(values.shape)} do not fit")
-    if not keys.shape[1] or heads % keys.shape[1]:
-        raise ValueError(f"{heads} heads cannot share {keys.shape[1]}")
-    if mask is not None and (mask.shape[0] not in (1, batch) or mask.shape[1:] != (1, 1, keys.shape[2])):
-        raise ValueError(f"the mask is {tuple(mask.shape)}, not [{batch} or 1, 1, 1, {keys.shape[2]}]")
-    return attend(q, keys, values, mask, last, width**-0.5 if scale is None else scale, softcap)
+    if q.shape[2] != 1:
+        raise ValueError(f"q {tuple(q.shape)} has more than one query a head")
+    _check_attention(q.shape[0], q.shape[1], q.shape[3], keys, values, mask)
+    return attend(q, keys, values, mask, last, q.shape[3] ** -0.5 if scale is None else scale, softcap)
 
 
 @torch.library.custom_op("gfxgraph_kernels::decode_attention", mutates_args=())
@@ -117,11 +172,74 @@ def attend(
     q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, last: Tensor | None, scale: float, softcap: float
 ) -> Tensor:
     """The operation behind `decode_attention`."""
-    is_bool = mask is not None and mask.dtype is torch.bool
-    if why_not("decode_attention", q, keys, values, None if is_bool else mask):
+    if why_not("decode_attention", q, keys, values, _numbers(mask)):
         return eager.attention(q, keys, values, mask, last, scale, softcap).contiguous()
     batch, heads, _, width = q.shape
-    shared, length, width_v = keys.shape[1], keys.shape[2], values.shape[3]
+    return _attend(q.view(batch, heads, width), None, keys, values, mask, last, 0, scale, softcap)
+
+
+def rotary_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    *,
+    behind: int = 0,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """`rotary_to_cache` and `decode_attention` of one token, in one launch where the keys are not divided.
+
+    Args:
+        q: [batch, 1, heads, width]; k, v, cos, sin, keys, values: as `rotary_to_cache` takes them.
+        position: [1] int64; the token's slot is ``position - behind``, and keys after it are not read.
+        mask, scale, softcap: as `decode_attention` takes them.
+
+    Returns:
+        [batch, heads, 1, width of values], q's dtype.
+
+    Raises:
+        TypeError: a dtype that is not float32, float16 or bfloat16.
+        ValueError: shapes that do not fit.
+    """
+    if q.shape[1] != 1:
+        raise ValueError(f"q {tuple(q.shape)} has more than one token")
+    _check_rotary(q, k, v, cos, sin, keys, values, position)
+    _check_attention(q.shape[0], q.shape[2], q.shape[3], keys, values, mask)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    return rotate_and_attend(q, k, v, cos, sin, keys, values, position, behind, mask, scale, softcap)
+
+
+@torch.library.custom_op("gfxgraph_kernels::rotary_attention", mutates_args=("keys", "values"))
+def rotate_and_attend(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, position: Tensor,
+    behind: int, mask: Tensor | None, scale: float, softcap: float,
+) -> Tensor:  # fmt: skip
+    """The operation behind `rotary_attention`."""
+    if why_not("rotary_attention", q, k, v, cos, sin, keys, values, _numbers(mask)):
+        slot = position - behind
+        query = rotary_to_cache(q, k, v, cos, sin, keys, values, slot)
+        return eager.attention(query, keys, values, mask, slot, scale, softcap).contiguous()
+    q, k, v, cos, sin = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, cos, sin))
+    return _attend(q[:, 0], (k, v, cos, sin), keys, values, mask, position, behind, scale, softcap)
+
+
+def _numbers(mask: Tensor | None) -> Tensor | None:
+    """A mask whose dtype a kernel computes in; booleans are none."""
+    return None if mask is None or mask.dtype is torch.bool else mask
+
+
+def _attend(
+    q: Tensor, new: tuple[Tensor, Tensor, Tensor, Tensor] | None, keys: Tensor, values: Tensor, mask: Tensor | None,
+    last: Tensor | None, behind: int, scale: float, softcap: float,
+) -> Tensor:  # fmt: skip
+    """q: [batch, heads, width]; new: key, value, cos and sin of the token whose slot is ``last - behind``."""
+    (batch, heads, width), (_, shared, length, width_v) = q.shape, values.shape
     out = torch.empty((batch, heads, 1, width_v), dtype=q.dtype, device=q.device)
     if not out.numel():
         return out
@@ -133,40 +251,50 @@ def attend(
     at = target(q.device)
     how = how_to(batch, heads, shared, length, max(width, width_v), at, is_half=q.itemsize == 2)
     q, keys, values = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, keys, values))
+    is_bool = mask is not None and mask.dtype is torch.bool
     seen = q if mask is None else mask.view(torch.uint8) if is_bool else mask
+    k, v, cos, sin = new or (q, q, q, q)
     n_parts = batch * heads * how.splits if how.splits > 1 else 0
     parts = torch.empty(n_parts * (width_v + 2), dtype=torch.float32, device=q.device)
     sums, tops, wholes = parts.split([n_parts * width_v, n_parts, n_parts])
     launch(attention_parts, (batch * shared, how.splits),
-        q, keys, values, seen, q if last is None else last, out, sums, tops, wholes, heads, shared, length, width,
-        width_v, scale, softcap, q.stride(0), q.stride(1), *keys.stride()[:3], *values.stride()[:3],
+        q, keys, values, seen, q if last is None else last, k, v, cos, sin, out, sums, tops, wholes,
+        heads, shared, length, width, width_v, cos.shape[-1] // 2, behind, scale, softcap,
+        q.stride(0), q.stride(1), *keys.stride()[:3], *values.stride()[:3],
         seen.stride(0) if mask is not None and mask.shape[0] > 1 else 0, seen.stride(-1),
-        HAS_MASK=mask is not None, IS_BOOL=is_bool, HAS_LAST=last is not None, HAS_CAP=softcap != 0.0,
-        IS_DOT=how.is_dot, AS_FLOAT32=q.dtype is torch.bfloat16 and not at.has_bf16_dot,
+        k.stride(0), k.stride(-2), v.stride(0), v.stride(-2), cos.stride(0) if cos.shape[0] > 1 else 0,
+        HAS_MASK=mask is not None, IS_BOOL=is_bool, HAS_LAST=last is not None, HAS_NEW=new is not None,
+        HAS_CAP=softcap != 0.0, IS_DOT=how.is_dot, AS_FLOAT32=q.dtype is torch.bfloat16 and not at.has_bf16_dot,
         SPLITS=how.splits, GROUP=how.group, WIDTH=how.width, BLOCK=how.block, num_warps=how.num_warps,
     )  # fmt: skip
     if how.splits > 1:
-        launch(
-            attention_finish,
-            (batch * heads,),
-            sums,
-            tops,
-            wholes,
-            out,
-            width_v,
-            SPLITS=how.splits,
-            WIDTH=power_of_two(width_v),
-            num_warps=1,
-        )
+        launch(attention_finish, (batch * heads,),
+            sums, tops, wholes, out, width_v, SPLITS=how.splits, WIDTH=power_of_two(width_v), num_warps=1,
+        )  # fmt: skip
     return out
 
 
+@rotary_angles.register_fake
+def _(positions: Tensor, frequencies: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    shape = (*positions.shape, 2 * frequencies.shape[0])
+    return tuple(frequencies.new_empty(shape, dtype=dtype) for _ in "cs")
+
+
 @rotary_to_cache.register_fake
-def _(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any, slots: Any) -> Any:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, slots: Tensor
+) -> Tensor:
     batch, tokens, heads, width = q.shape
     return q.new_empty((batch, heads, tokens, width))
 
 
 @attend.register_fake
-def _(q: Any, keys: Any, values: Any, *rest: Any) -> Any:
+def _(q: Tensor, keys: Tensor, values: Tensor, *rest: object) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[1], 1, values.shape[3]))
+
+
+@rotate_and_attend.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, *rest: object
+) -> Tensor:
+    return q.new_empty((q.shape[0], q.shape[2], 1, values.shape[3]))

@@ -60,11 +60,26 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **fla
     """
     recording = getattr(_local, "recording", None)
     if recording is not None:
-        recording[1].append(Launch(kernel, grid, args, flags, num_warps))
+        recording[1].append(Launch(kernel, grid, args, {**flags, "OVERLAP": False}, num_warps))
         return
     device = args[0].device
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        kernel[grid](*args, **flags, num_warps=num_warps)
+    if device.type == "cuda":
+        how = {"launch_pdl": True} if overlaps(device.index) else {}
+        with torch.cuda.device(device):
+            kernel[grid](*args, **flags, OVERLAP=bool(how), num_warps=num_warps, **how)
+    else:
+        kernel[grid](*args, **flags, OVERLAP=False, num_warps=num_warps)
+
+
+@functools.cache
+def overlaps(index: int) -> bool:
+    """Whether a kernel may be put on the units while the one before it runs, to wait there: sm_90 and later."""
+    if torch.version.hip or torch.cuda.get_device_capability(index) < (9, 0):
+        return False
+    # lazily: Triton need not be there
+    import triton.language as tl
+
+    return hasattr(tl.extra.cuda, "gdc_wait")
 
 
 @functools.cache

@@ -77,6 +77,7 @@ def linear_three(
     norm_weight: Tensor | None = None,
     norm_eps: float | None = None,
     norm_offset: float = 0.0,
+    counter: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Three layers of the same rows, as query, key and value are: one launch up to 4 rows.
 
@@ -85,6 +86,7 @@ def linear_three(
         weights: each [n, k], every n its own.
         biases: each [n]; all or none.
         norm_weight, norm_eps, norm_offset: as in `linear`.
+        counter: [1] int64, increased by 1: the position of a static cache, whose own step would be a launch.
 
     Returns:
         Three views, [..., n], of one tensor.
@@ -98,7 +100,9 @@ def linear_three(
             raise ValueError(f"bias is {tuple(bias.shape)} and should be {(n,)}")
     if len({bias is None for bias in biases}) > 1:
         raise ValueError("all three have a bias or none has")
-    y = fused_three(x, *weights, *biases, norm_weight, norm_eps or 0.0, norm_offset, norm_eps is not None)
+    if counter is not None and (counter.shape != (1,) or counter.dtype is not torch.int64):
+        raise ValueError(f"counter is {tuple(counter.shape)} {counter.dtype} and should be (1,) torch.int64")
+    y = fused_three(x, *weights, *biases, norm_weight, norm_eps or 0.0, norm_offset, norm_eps is not None, counter)
     a, b, c = y.split([weight.shape[0] for weight in weights], -1)
     return a, b, c
 
@@ -184,7 +188,7 @@ def _launch(
         )  # fmt: skip
 
 
-@torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=())
+@torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=("counter",))
 def fused_three(
     x: Tensor,
     a: Tensor,
@@ -197,6 +201,7 @@ def fused_three(
     norm_eps: float,
     norm_offset: float,
     has_norm: bool,
+    counter: Tensor | None,
 ) -> Tensor:
     """The operation behind `linear_three`; the three side by side."""
     _check_dtypes(x, a, b, c)
@@ -205,6 +210,8 @@ def fused_three(
     if is_apart or why_not("linear_three", x, a, b, c, bias_a, norm_weight):
         if has_norm:
             x = norm(x, norm_weight, None, norm_eps, norm_offset, True)
+        if counter is not None:
+            counter.add_(1)
         each = [
             fused_linear(x, weight, bias, None, None, "none", None, 0.0, 0.0, False)
             for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))
@@ -219,9 +226,10 @@ def fused_three(
     (norm_weight,) = dense((norm_weight,))
     how = how_to(m, sum(sizes), k, target(x.device))
     launch(linear_vector_three, (sum(-(-n // how.block_n) for n in sizes), -(-m // how.block_m)),
-        flat, *weights, *biases, _or(norm_weight, flat), out, m, *sizes, k, flat.stride(0),
+        flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
         *(weight.stride(0) for weight in weights), norm_eps, norm_offset,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
+        HAS_COUNTER=counter is not None,
         BLOCK_M=how.block_m, BLOCK_N=how.block_n, BLOCK_K=how.block_k, num_warps=how.num_warps,
     )  # fmt: skip
     return out
@@ -239,10 +247,10 @@ def _check_dtypes(x: Tensor, *weights: Tensor | None) -> None:
 
 
 @fused_linear.register_fake
-def _(x: Any, weight: Any, *rest: Any) -> Any:
+def _(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @fused_three.register_fake
-def _(x: Any, a: Any, b: Any, c: Any, *rest: Any) -> Any:
+def _(x: Tensor, a: Tensor, b: Tensor, c: Tensor, *rest: object) -> Tensor:
     return x.new_empty((*x.shape[:-1], a.shape[0] + b.shape[0] + c.shape[0]))

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.kernels import launching, norms, steps, structure, trial
+from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
-from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm
+from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, Rotary
 
-Facts = Norm | Mlp | Attention | Layer | None
+Facts = Norm | Mlp | Attention | Layer | Rotary | None
 CHOICES = ("measured", "all")
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""
@@ -141,7 +142,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model has our kernels already: undo() what apply() returned first")
     done = Applied(weakref.ref(model))
-    work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model))
+    work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model), next(model.parameters()))
     with torch.no_grad():
         heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
         for name, module in list(model.named_modules()):
@@ -165,6 +166,8 @@ class _Work:
     is_measured: bool
     kept: trial.Kept
     rotated: int
+    like: Tensor
+    """A weight, for modules without one."""
     decided: dict[Any, trial.Verdict] = field(default_factory=dict)
     """By kind, facts and sizes."""
 
@@ -189,6 +192,9 @@ class _Work:
         attention = structure.attention_of(module)
         if attention is not None:
             return [("attention", attention, _attention_way(attention), self._attention_given)]
+        rotary = structure.rotary_of(module)
+        if rotary is not None:
+            return [("rotary", rotary, _rotary_way(rotary), self._positions_given)]
         mlp = structure.mlp_of(module)
         if mlp is not None:
             return [("mlp", mlp, _mlp_way(mlp), self._rows_given)]
@@ -197,7 +203,7 @@ class _Work:
     # -- trials ----------------------------------------------------------------------------------------
 
     def _why_not(self, kind: str, facts: Facts, module: nn.Module, way: Way, given: Given) -> str:
-        like = next(module.parameters())
+        like = next(module.parameters(), self.like)
         reason = launching.why_not("apply", like)
         if reason:
             return reason
@@ -218,7 +224,8 @@ class _Work:
             return "it gives other numbers"
         if not self.is_measured:
             return ""
-        sizes = [(tuple(p.shape), str(p.dtype)) for p in module.parameters()]
+        held = list(module.parameters()) or [like.new_empty(0), *module.buffers()]
+        sizes = [(tuple(p.shape), str(p.dtype)) for p in held]
         about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes), "rows": self.rows}
         key = tuple(about.values())
         if key not in self.decided:
@@ -230,6 +237,10 @@ class _Work:
     def _rows_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         parameter = getattr(module, "gate_proj", module).weight
         return (structure.random(self.rows, 1, parameter.shape[-1], like=like, seed=1),), {}  # type: ignore[index]
+
+    def _positions_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positions = torch.arange(self.rows, device=like.device)[:, None] * 119 + 3
+        return (structure.random(1, 1, like=like), positions), {}
 
     def _layer_given(self, module: Any, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = self._attention_given(module.self_attn, like)
@@ -285,8 +296,10 @@ Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _first(made: Any) -> Tensor:
-    found: Tensor = made[0] if isinstance(made, tuple) else made
-    return found
+    """What is compared: a result, the first of several, or all of them where they are alike."""
+    if not isinstance(made, tuple):
+        return made  # type: ignore[no-any-return]
+    return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -318,6 +331,19 @@ def _mlp_way(facts: Mlp) -> Way:
             return "other arguments"
         reason = steps.why_not_rows(x, module.gate_proj.weight)
         return reason or steps.mlp(facts, module, x, None, None, None)
+
+    return way
+
+
+def _rotary_way(facts: Rotary) -> Way:
+    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(("x", "position_ids"), args)) | kwargs
+        x, positions = given.pop("x", None), given.pop("position_ids", None)
+        if given or x is None or positions is None or positions.dim() != 2:
+            return "other arguments"
+        if x.dtype not in launching.DTYPES:
+            return "another dtype than the weights'"
+        return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
 
     return way
 

@@ -81,7 +81,8 @@ def _three(m: int, k: int, n: int, shared: int) -> Callable[[torch.dtype], Any]:
     def run(dtype: torch.dtype) -> Any:
         x, norm = _made(m, k, dtype=dtype), _made(k, dtype=dtype)
         weights = [_made(size, k, dtype=dtype) for size in (n, shared, shared)]
-        return _inside(layers.fused_three)(x, *weights, None, None, None, norm, 1e-6, 0.0, True)
+        counter = _made(1, dtype=torch.int64)
+        return _inside(layers.fused_three)(x, *weights, None, None, None, norm, 1e-6, 0.0, True, counter)
 
     return run
 
@@ -91,6 +92,22 @@ def _rotary(dtype: torch.dtype) -> Any:
     keys = _made(1, 8, 256, 64, dtype=dtype)
     slots = _made(1, dtype=torch.int64)
     return _inside(attention.rotary_to_cache)(q, k, k, cos, cos, keys, keys.clone(), slots)
+
+
+def _rotary_attention(heads: int, shared: int, length: int, width: int) -> Callable[[torch.dtype], Any]:
+    def run(dtype: torch.dtype) -> Any:
+        q, k, cos = (_made(1, 1, *shape, dtype=dtype) for shape in ((heads, width), (shared, width), (width,)))
+        keys, position = _made(1, shared, length, width, dtype=dtype), _made(1, dtype=torch.int64)
+        mask = _made(1, 1, 1, length, dtype=torch.bool)
+        op = _inside(attention.rotate_and_attend)
+        return op(q, k, k, cos, cos, keys, keys.clone(), position, 1, mask, width**-0.5, 0.0)
+
+    return run
+
+
+def _angles(dtype: torch.dtype) -> Any:
+    positions, frequencies = _made(1, 1, dtype=torch.int64), _made(32, dtype=torch.float32)
+    return _inside(attention.rotary_angles)(positions, frequencies, 1.0, dtype)
 
 
 def _attention(batch: int, heads: int, shared: int, length: int, width: int) -> Callable[[torch.dtype], Any]:
@@ -139,6 +156,10 @@ CASES = (
     Case("attention, 1 x 32 heads on 8, 256 x 64", _attention(1, 32, 8, 256, 64)),
     Case("attention, 1 x 16 heads on 16, 256 x 64", _attention(1, 16, 16, 256, 64)),
     Case("attention, 8 x 32 heads on 8, 4096 x 128", _attention(8, 32, 8, 4096, 128)),
+    Case("angles, 64", _angles),
+    Case("rotary and attention, 32 heads on 8, 256 x 64", _rotary_attention(32, 8, 256, 64)),
+    Case("rotary and attention, 16 heads on 16, 256 x 64", _rotary_attention(16, 16, 256, 64)),
+    Case("rotary and attention, 32 heads on 8, 4096 x 128", _rotary_attention(32, 8, 4096, 128)),
     Case("greedy, 128256", _choose(False)),
     Case("sample, 128256", _choose(True)),
 )  # fmt: skip

@@ -1,17 +1,17 @@
 """Steps of one token by our kernels: what replaces a layer's, an attention's, an MLP's own forward.
 
-A step of a layer is six launches, seven where the keys are divided: norm with query, key and value; rotary embedding
-with the write to the cache; attention; output and residual; norm with gate; down and residual.
+A step of a layer is five launches, six where the keys are divided: norm with query, key and value; rotary embedding,
+write to the cache and attention; output and residual; norm with gate; down and residual.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels.attention import decode_attention, rotary_to_cache
+from gfxgraph.kernels.attention import decode_attention, rotary_attention, rotary_to_cache
 from gfxgraph.kernels.layers import linear, linear_three
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import MOST_ROWS
@@ -50,12 +50,14 @@ def attend(
     facts: Attention, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
 ) -> Tensor:
     """[batch, 1, heads * width] of a step, before the output layer."""
-    batch = x.shape[0]
+    batch, cache = x.shape[0], given["past_key_values"]
+    place = place_in(cache, facts.index)
     biases = (module.q_proj.bias, module.k_proj.bias, module.v_proj.bias)
     q, k, v = linear_three(
         x, (module.q_proj.weight, module.k_proj.weight, module.v_proj.weight), biases,
         norm_weight=weight, norm_eps=None if before is None else before.eps,
         norm_offset=0.0 if before is None else before.offset,
+        counter=place.position if place is not None and place.is_counted else None,
     )  # fmt: skip
     q = q.view(batch, 1, facts.heads, facts.width)
     k, v = (each.view(batch, 1, facts.shared, facts.width) for each in (k, v))
@@ -64,26 +66,43 @@ def attend(
     if facts.k_norm is not None:
         k = norm(k, module.k_norm.weight, None, facts.k_norm.eps, facts.k_norm.offset, facts.k_norm.is_rms)
     cos, sin = given["position_embeddings"]
-    cache, mask = given["past_key_values"], given.get("attention_mask")
-    place = place_in(cache, facts.index)
+    mask = given.get("attention_mask")
     if place is None:
         keys, values = (torch.empty_like(each).transpose(1, 2) for each in (k, v))
         query = rotary_to_cache(q, k, v, cos, sin, keys, values, torch.zeros(1, dtype=torch.int64, device=x.device))
         keys, values = cache.update(keys, values, facts.index)
-        last = None
+        made = decode_attention(
+            query, keys, values, mask=_cut(mask, keys), scale=facts.scale, softcap=facts.softcap
+        )  # fmt: skip
     else:
-        keys, values, last = place
-        query = rotary_to_cache(q, k, v, cos, sin, keys, values, last)
-    if mask is not None:
-        mask = mask[..., : keys.shape[2]]
-    made = decode_attention(query, keys, values, mask=mask, last=last, scale=facts.scale, softcap=facts.softcap)
-    if place is not None:
-        _move_on(cache, facts.index)
+        made = rotary_attention(
+            q, k, v, cos, sin, place.keys, place.values, place.position, behind=int(place.is_counted),
+            mask=_cut(mask, place.keys), scale=facts.scale, softcap=facts.softcap,
+        )  # fmt: skip
     return made.view(batch, 1, facts.heads * facts.width)
 
 
-def place_in(cache: Any, index: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Keys, values and the slot of this token in a cache of fixed length; None for another, which updates itself."""
+def _cut(mask: Tensor | None, keys: Tensor) -> Tensor | None:
+    return None if mask is None else mask[..., : keys.shape[2]]
+
+
+class Place(NamedTuple):
+    """Where a token goes in a cache of fixed length.
+
+    Attributes:
+        keys, values: [batch, shared heads, length, width].
+        position: [1] int64, the token's slot.
+        is_counted: each layer's own, to be increased with the step.
+    """
+
+    keys: Tensor
+    values: Tensor
+    position: Tensor
+    is_counted: bool
+
+
+def place_in(cache: Any, index: int) -> Place | None:
+    """Where this token goes in a cache of fixed length; None for another, which updates itself."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
         return None
@@ -93,16 +112,12 @@ def place_in(cache: Any, index: int) -> tuple[Tensor, Tensor, Tensor] | None:
     place = getattr(layer, "place", None)
     if place is not None:  # of the graphs of generate(): one position for all layers
         is_shifting = getattr(layer, "is_sliding", False) and place.is_full
-        return (layer.keys, layer.values, place.position) if place.is_decoding and not is_shifting else None
+        return (
+            Place(layer.keys, layer.values, place.position, False) if place.is_decoding and not is_shifting else None
+        )
     if type(layer).__name__ == "StaticLayer" and type(layer).__module__ == "transformers.cache_utils":
-        return layer.keys, layer.values, layer.cumulative_length.view(1)
+        return Place(layer.keys, layer.values, layer.cumulative_length.view(1), True)
     return None
-
-
-def _move_on(cache: Any, index: int) -> None:
-    layer = cache.layers[index]
-    if getattr(layer, "place", None) is None:
-        layer.cumulative_length.add_(1)
 
 
 def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: Any) -> Tensor:

@@ -17,6 +17,8 @@ from gfxgraph.kernels import eager
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How far a part may lie from the model's own, relative to its largest number: a few roundings of its dtype."""
+ROTARIES = ("default", "linear", "llama3", "yarn")
+"""Kinds of transformers' that read their frequencies and never write them ("dynamic" and "longrope" do)."""
 _EPS = ("variance_epsilon", "eps")
 
 
@@ -58,6 +60,13 @@ class Layer:
     attention: Attention
     between: Norm
     mlp: Mlp
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Cosines and sines of positions, by frequencies that stay as they are."""
+
+    scaling: float
 
 
 def are_near(ours: Tensor, theirs: Tensor) -> bool:
@@ -131,6 +140,16 @@ def mlp_of(module: nn.Module) -> Mlp | None:
         return None
     kind = activation_of(getattr(module, "act_fn", None))
     return Mlp(kind) if kind else None
+
+
+def rotary_of(module: nn.Module) -> Rotary | None:
+    """A rotary embedding by halves, whose frequencies do not change with the length of a sequence."""
+    frequencies, scaling = getattr(module, "inv_freq", None), getattr(module, "attention_scaling", None)
+    if not isinstance(frequencies, Tensor) or frequencies.dim() != 1 or not isinstance(scaling, (int, float)):
+        return None
+    if getattr(module, "rope_type", "") not in ROTARIES or list(module.parameters()) or has_hooks(module):
+        return None
+    return Rotary(float(scaling))
 
 
 def attention_of(module: nn.Module) -> Attention | None:

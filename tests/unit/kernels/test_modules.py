@@ -15,14 +15,14 @@ SIZES = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 48, "pad_token_id": 0,
 }  # fmt: skip
-LAYERS = {"layer": 2, "attention": 2, "mlp": 2, "norm": 5, "head": 1}
+LAYERS = {"rotary": 1, "layer": 2, "attention": 2, "mlp": 2, "norm": 5, "head": 1}
 MODELS = {
     "Llama": LAYERS,
     "Mistral": LAYERS,
     "Qwen2": LAYERS,
     "Qwen3": {**LAYERS, "norm": 9},
     "Gemma": LAYERS,
-    "Gemma2": {"attention": 2, "mlp": 2, "norm": 9, "head": 1},
+    "Gemma2": {"rotary": 1, "attention": 2, "mlp": 2, "norm": 9, "head": 1},
 }
 
 
@@ -169,7 +169,7 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
     done = kernels.apply(model_of("Llama"))
     assert bool(done.swapped) == is_swapped
     assert set(done.left.values()) == (set() if is_swapped else {"it is not faster on this device"})
-    assert len(calls) == len(done.verdicts) == 5  # layer, attention, MLP, norm, head
+    assert len(calls) == len(done.verdicts) == 6  # rotary, layer, attention, MLP, norm, head
 
 
 def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
@@ -178,14 +178,14 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.Verdict(1.0, 2.0))
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 5
+    assert len(calls) == 6
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 5
+    assert len(calls) == 6
     kernels.apply(model_of("Llama"), rows=2)
-    assert len(calls) == 10
+    assert len(calls) == 12
     path = tmp_path / "state" / "kernels.json"
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 10 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
+    assert len(rows) == 12 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
     for content in (
         "[" * 100_000,
         "Infinity",

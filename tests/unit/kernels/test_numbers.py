@@ -16,7 +16,9 @@ DTYPES = pytest.mark.parametrize("dtype", [FLOAT, HALF, BRAIN], ids=["fp32", "fp
 
 
 def drawn(*shape, dtype=FLOAT, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+    """Of the default device; the same numbers on each."""
+    generator = torch.Generator("cpu").manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, device="cpu").to(torch.get_default_device(), dtype)
 
 
 def same(made, wanted, factor=1.0):
@@ -289,6 +291,72 @@ def test_attention_that_sees_nothing(way):
     made = kernels.decode_attention(q, k, k, mask=mask)
     assert made[0].isnan().all()
     same(made[1:], eager.attention(q[1:].double(), k[1:].double(), k[1:].double(), None, None, 8**-0.5, 0.0))
+
+
+@DTYPES
+def test_angles(way, dtype):
+    """Of large positions, strided ones, and an odd number of frequencies."""
+    positions = torch.tensor([[0, 5, 1, 7], [4000, 5, 131071, 7]])[:, ::2]
+    frequencies = 10000.0 ** (-torch.arange(0, 5) / 5)
+    angles = (positions[..., None].float() * frequencies).double()
+    for made, wanted in zip(kernels.rotary_angles(positions, frequencies, 1.5, dtype), (angles.cos(), angles.sin())):
+        assert made.dtype is dtype
+        same(made, torch.cat((wanted, wanted), -1) * 1.5)
+
+
+@DTYPES
+@pytest.mark.parametrize(("heads", "shared", "width", "turned"), [(2, 2, 20, 12), (6, 2, 16, 16), (8, 1, 33, 8)])
+def test_rotary_and_attention_in_one(way, dtype, heads, shared, width, turned):
+    """The same cache, bit for bit, and the same rows as the two operations one after the other, divided and not."""
+    for length, slot in ((20, 0), (20, 19), (600, 400)):
+        q, k = drawn(2, 1, heads, width, dtype=dtype), drawn(2, 1, shared, width, dtype=dtype, seed=1)
+        v, mask = drawn(2, 1, shared, width - 3, dtype=dtype, seed=2), drawn(1, 1, 1, length, seed=3).to(dtype)
+        cos, sin = drawn(2, 1, turned, dtype=dtype, seed=4), drawn(2, 1, turned, dtype=dtype, seed=5)
+        caches = []
+        for _ in range(2):
+            keys, values = (drawn(2, length, shared, w, dtype=dtype, seed=6) for w in (width, width - 3))
+            keys[:, slot:], values[:, slot:] = math.nan, math.nan  # never written, never read
+            caches.append((keys.transpose(1, 2), values.transpose(1, 2)))
+        at = torch.tensor([slot])
+        query = kernels.rotary_to_cache(q, k, v, cos, sin, *caches[0], at)
+        apart = kernels.decode_attention(query, *caches[0], mask=mask, last=at, softcap=2.0)
+        made = kernels.rotary_attention(q, k, v, cos, sin, *caches[1], at + 3, behind=3, mask=mask, softcap=2.0)
+        for one, other in zip(*caches):
+            assert torch.equal(one.nan_to_num(), other.nan_to_num())
+            assert not one[:, :, : slot + 1].isnan().any() and one[:, :, slot + 1 :].isnan().all()
+        same(made, apart.double(), 2)
+
+
+def test_a_slot_outside_attends_to_what_is_there(way):
+    """Behind the cache all of it is seen and nothing written; before it nothing is seen."""
+    q, keys, values = drawn(1, 1, 2, 8), drawn(1, 2, 9, 8, seed=1), drawn(1, 2, 9, 8, seed=2)
+    cos, sin, before = drawn(1, 1, 8, seed=3), drawn(1, 1, 8, seed=4), keys.clone()
+    made = kernels.rotary_attention(q, q, q, cos, sin, keys, values, torch.tensor([9]))
+    wide = [each.double() for each in (eager.rotate(q, cos, sin).transpose(1, 2), keys, values)]
+    same(made, eager.attention(*wide, None, None, 8**-0.5, 0.0))
+    assert torch.equal(keys, before)
+    assert kernels.rotary_attention(q, q, q, cos, sin, keys, values, torch.tensor([-1])).isnan().all()
+
+
+def test_the_tokens_own_key_is_masked_as_others(way):
+    """By booleans and by numbers: a token that does not see itself."""
+    q, keys = drawn(1, 1, 2, 8), drawn(1, 2, 9, 8, seed=1)
+    cos, sin = torch.ones(1, 1, 8), torch.zeros(1, 1, 8)
+    mask = torch.arange(9).view(1, 1, 1, 9) != 4
+    wanted = eager.attention(q.transpose(1, 2), keys[:, :, :4], keys[:, :, :4], None, None, 8**-0.5, 0.0).double()
+    for given in (mask, torch.where(mask, 0.0, -torch.inf)):
+        made = kernels.rotary_attention(
+            q, q, q, cos, sin, keys.clone(), keys.clone(), torch.tensor([4]), mask=given
+        )  # fmt: skip
+        same(made, wanted)
+
+
+@pytest.mark.parametrize("m", [1, 3, 6])
+def test_the_counter_of_three_layers(way, m):
+    """Is one more after the call, for rows in one launch and for more."""
+    x, w, counter = drawn(m, 40), drawn(12, 40, seed=1), torch.tensor([41])
+    kernels.linear_three(x, (w, w[:7], w[:3]), counter=counter)
+    assert counter.item() == 42
 
 
 # -- the choice ------------------------------------------------------------------------------------------

@@ -27,7 +27,13 @@ def samples():
         "gate": (gates.gated, (x, x + 1, "silu")),
         "linear": (layers.fused_linear, (x, made(3, 8), None, None, made(2, 3), "none", w, 1e-5, 0.0, True)),
         "linear_three": (
-            layers.fused_three, (x, made(3, 8), made(2, 8), made(2, 8), None, None, None, w, 1e-5, 0.0, True)
+            layers.fused_three,
+            (x, made(3, 8), made(2, 8), made(2, 8), None, None, None, w, 1e-5, 0.0, True, torch.tensor([1])),
+        ),
+        "rotary_angles": (attention.rotary_angles, (torch.tensor([[3], [4]]), made(4), 0.5, torch.float16)),
+        "rotary_attention": (
+            attention.rotate_and_attend,
+            (q, v, v, cos, cos, k.clone(), k.clone(), torch.tensor([3]), 1, None, 0.5, 0.0),
         ),
         "rotary_to_cache": (
             attention.rotary_to_cache, (q, v, v, cos, cos, k.clone(), k.clone(), torch.tensor([2]))
@@ -108,6 +114,21 @@ REFUSED = {
         lambda: kernels.rotary_to_cache(
             *(made(1, 1, 2, 4),) * 3, *(made(1, 1, 3),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0])
         ),
+    ),
+    "two tokens": (
+        ValueError,
+        lambda: kernels.rotary_attention(
+            *(made(1, 2, 2, 4),) * 3, *(made(1, 2, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0])
+        ),
+    ),
+    "angles in integers": (
+        TypeError, lambda: kernels.rotary_angles(torch.ones(1, 1), made(4), 1.0, torch.int32)
+    ),
+    "a row of positions": (
+        ValueError, lambda: kernels.rotary_angles(torch.ones(3), made(4), 1.0, torch.float32)
+    ),
+    "a counter of two": (
+        ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, counter=torch.tensor([1, 2]))
     ),
     "no scores": (ValueError, lambda: kernels.greedy(made(2, 0))),
     "no temperature": (ValueError, lambda: kernels.sample(made(2, 4), 0.0)),

@@ -4,6 +4,7 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines, functions that are captured per signature.
 
     graph.py      BridgedCUDAGraph: what users hold; above.py: what it asks of the rooms above
+    countdown.py  the lines of a replay that has nothing to check
     torchs_graph.py
                   what torch's CUDAGraph says and takes, by torch's version
     session.py    one capture: segments, splits, undo

@@ -313,7 +313,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """What may not be an operation to record: its result, or `_TO_RECORD`, and the arguments to record it with."""
+        """What may not be one to record: its result, or `_TO_RECORD`, and the arguments to record it with."""
         func = info.func
         if info.is_composite:
             with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ

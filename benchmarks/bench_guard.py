@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_core import chain, cpu_us, environment, paired, summary  # noqa: E402
 
 import gfxgraph  # noqa: E402
+from gfxgraph.process import process  # noqa: E402
 from gfxgraph.types import GuardTier  # noqa: E402
 
 # Short blocks, so that the queue of launches never fills up, and many, so that their median means something.
@@ -53,7 +54,7 @@ def main() -> None:
     stock_class = torch.cuda.CUDAGraph
     if options.simulate:
         gfxgraph.enable(simulate=options.simulate, validate=False)
-        stock_class = torch.cuda.CUDAGraph.__mro__[1]
+        stock_class = process.require().base
     else:
         gfxgraph.enable(allow_cuda=torch.version.hip is None, validate=False)
     n_blocks = 2 if options.simulate else N_BLOCKS

@@ -279,8 +279,10 @@ def test_keyword_of_a_newer_torch_passes_through(surface):
     if not surface.is_bridged:
         pytest.skip("about the bridge alone")
     from gfxgraph.capture.graph import bridged_class
+    from gfxgraph.process import process
 
-    base = torch.cuda.CUDAGraph.__mro__[1]
+    state = process.require()
+    base = state.base
     seen = []
 
     class Newer(base):
@@ -288,9 +290,6 @@ def test_keyword_of_a_newer_torch_passes_through(surface):
             seen.append(keyword_of_the_future)
             super().capture_begin(pool, capture_error_mode, **kwargs)
 
-    from gfxgraph.process import process
-
-    state = process.require()
     state.base = Newer
     try:
         x, graph = arange(), bridged_class(Newer)()

@@ -24,7 +24,7 @@ from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import flatten, replace
-from gfxgraph.capture.effects import Effects
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Captures:
             except ReplayError as error:
                 raise RunEagerly(f"the replay failed: {error.code}") from error
             return
-        before = Effects(instance.mutated, instance.generators)
+        before = Rollback(instance.mutated, instance.generators)
         try:
             instance.graph.replay()
         except GuardMismatch as error:

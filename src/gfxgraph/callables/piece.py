@@ -24,8 +24,8 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.callables.signature import mode_key
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
@@ -203,7 +203,7 @@ class Piece:
         before = None
         if program is not None and not program.is_plain:
             # It may stop half-way, at a guard.
-            before = Effects(program.writes(), program.random_states())
+            before = Rollback(program.writes(), program.random_states())
         try:
             graph.replay()
         except GuardMismatch as changed:

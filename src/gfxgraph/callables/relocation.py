@@ -34,9 +34,9 @@ from torch import Tensor
 from gfxgraph.callables.inputs import StaticInput, copy_all, span
 from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.callables.signature import flatten
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.remedies import has_headroom
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.tape import Opaque
 from gfxgraph.driver.base import GraphDriver, Patcher
 from gfxgraph.driver.params import KernelParams
@@ -255,7 +255,7 @@ def _prove(entry: Captures, first: Instance, second: Instance, moving: Moving, t
             raise NotRelocatable("this call's data is all zeros, with which nothing can be proved")
         kept = [t.clone() for t in homes]
         program = second.graph._program
-        before = Effects((*program.writes(), *data), program.random_states())
+        before = Rollback((*program.writes(), *data), program.random_states())
         try:
             results: list[list[Tensor]] = []
             for instance in (second, first):

@@ -4,6 +4,7 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines, functions that are captured per signature.
 
     graph.py      BridgedCUDAGraph: what users hold; above.py: what it asks of the rooms above
+    countdown.py  the lines of a replay that has nothing to check
     torchs_graph.py
                   what torch's CUDAGraph says and takes, by torch's version
     session.py    one capture: segments, splits, undo
@@ -11,7 +12,8 @@ Stays out: command line, engines, functions that are captured per signature.
                   a capture that cannot begin, cannot end or dies; cleaning torch up after it
     holdings.py, blocks.py
                   what a capture holds of the process and gives back; blocks that an interrupt left
-    undo.py, generators.py, streams.py, host_values.py
+    rollback.py   what work changes outside its graph, saved and put back
+    generators.py, streams.py, host_values.py
                   what a session keeps: each in a file of its own
     recorder.py   the dispatch mode that writes the tape
     overloads.py, bindings.py, fused_recording.py
@@ -30,6 +32,6 @@ Stays out: command line, engines, functions that are captured per signature.
     execute.py    running a tape eagerly
     validate.py   replay against eager
     memory.py     tensors over memory that a graph uses
-    effects.py, structure.py, conditions.py: what is read of calls
+    structure.py, conditions.py: what is read of calls
     hooks.py      torch's replay hooks; remedies.py, workspaces.py: what torch and its libraries need around captures
 """

@@ -146,10 +146,10 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
         streams.own = torch.cuda.Stream(session.device_index)
         with torch.cuda.stream(streams.own):
             clean_by_hand(session.device_index, _pool_in_use(session), session.generators.all())
-            session.generators.take_new_states(session.undo)
+            session.generators.take_new_states(session.rollback)
     elif not healed:  # torch had not got as far as sending allocations to the pool, so it stops short of this
         clean_by_hand(session.device_index, None, session.generators.all())
-        session.generators.take_new_states(session.undo)
+        session.generators.take_new_states(session.rollback)
     for side in sides:
         if is_lost(side, driver):
             session.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"

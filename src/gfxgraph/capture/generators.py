@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.undo import Undo
+from gfxgraph.capture.rollback import Rollback
 
 
 class Generators:
@@ -48,12 +48,12 @@ class Generators:
         found = [self._base.generator_of(g) if hasattr(self._base, "generator_of") else g for g in given]
         return [g.graphsafe_get_state() for g in found if g.device.type == "cuda"]
 
-    def take_new_states(self, undo: Undo) -> None:
+    def take_new_states(self, saved: Rollback) -> None:
         """The generators have states that no capture has touched: what was saved belongs to those now."""
         old = self.states()
         self._default_state = self.default.graphsafe_get_state()
         self._registered[:] = [(g, g.graphsafe_get_state()) for g, _ in self._registered]
-        undo.rename_states(dict(zip(map(id, old), self.states())))
+        saved.rename_states(dict(zip(map(id, old), self.states())))
 
 
 class _Drawless(threading.local):

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture import above, intercept, remedies, turns, validate
+from gfxgraph.capture import above, countdown, intercept, remedies, turns, validate
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
@@ -52,528 +52,520 @@ from gfxgraph.types import GuardTier, OnUnsafe
 SAMPLE_INTERVAL = 256
 # What every replay counts down; in __dict__, where all else is, that takes 0.07 us longer.
 _IN_SLOTS = ("_left",)
+if TYPE_CHECKING:
+    from torch.cuda import CUDAGraph as _TorchsGraph
+else:
+    _TorchsGraph = object  # the base comes with bridged_class: ``super()`` finds it behind BridgedGraph
 
 
-def bridged_class(base: type) -> type:
-    """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
-    launch = launch_of(base)
+class BridgedGraph(_TorchsGraph):
+    """A CUDA graph that survives unsafe operations, checks itself and explains its failures.
 
-    class BridgedCUDAGraph(base):  # type: ignore[misc, valid-type]
-        """A CUDA graph that survives unsafe operations, checks itself and explains its failures."""
+    States, in their order; ``capture_begin`` may be called again after ``reset``:
+      1. nothing: no session, no program.
+      2. capturing: ``_session``, from ``capture_begin`` to ``capture_end``.
+      3. captured: ``_program``. A replay counts ``_left`` down and launches (countdown.py) where the program is plain
+         and nothing is to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
+      4. reset: neither, and ``_was_reset``.
 
-        __slots__ = _IN_SLOTS
+    What `bridged_class` adds is what depends on the base: its launch.
+    """
 
-        def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
-            return super().__new__(cls, True)
+    _launch: Callable[[BridgedGraph], None]
+    _guarded_class: type[BridgedGraph]
+    _older_class: type[BridgedGraph]
+    _left: int
 
-        def __init__(self, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> None:
-            super().__init__(True)
-            state = process.require()
-            self._keeps_graph = keep_graph
-            self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
-            self._program: Program | None = None
-            self._session: Session | None = None
-            self._older: Any = None
-            # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
-            self._generators: list[tuple[Any, Any]] = []
-            # A replay on the fast path only counts down; see _grant.
-            self._left = self._granted = self._counted = 0
-            self._unvalidated = 0
-            self._is_timed = False
-            self._is_instantiated = False
+    def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
+        return super().__new__(cls, True)
+
+    def __init__(self, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> None:
+        super().__init__(True)
+        state = process.require()
+        self._keeps_graph = keep_graph
+        self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
+        self._program: Program | None = None
+        self._session: Session | None = None
+        self._older: Any = None
+        # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+        self._generators: list[tuple[Any, Any]] = []
+        # A replay on the fast path only counts down; see _grant.
+        self._left = self._granted = self._counted = 0
+        self._unvalidated = 0
+        self._is_timed = False
+        self._is_instantiated = False
+        self._was_reset = False
+        self._is_between_halves = False
+        # What was being handled when the capture began: an engine may retry inside its except block.
+        self._begun_while = 0
+        self._guard: above.Guard | None = None
+        self._deep: above.DeepCapture | None = None
+        self._state = state  # the last: an object without it has nothing to take down
+        state.graphs.add(self)
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any) -> None:
+        """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
+
+        Raises:
+            CaptureError: `overlapping_captures`, `capture_on_default_stream`, `wrong_pool`,
+                `graph_in_forked_child`.
+        """
+        self._refuse_in_child("capture_begin()")
+        if self._session is not None and self._session.error is not None:
+            self._session = None  # that capture is over; its error was raised when it failed
+        if self._session is not None:
+            raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
+        if self._program is not None:
+            raise CaptureError("already_captured", where=shown(place()), quote=STOCK_ALREADY)
+        if torch.cuda.current_stream() == torch.cuda.default_stream():
+            raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
+        pool = checked_pool(pool)
+        mode = self._state.capture_error_mode if capture_error_mode == "global" else None
+        if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
+            mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
+        if capture_error_mode == "relaxed":
+            mode = self._state.decisions.relaxed_capture_mode
+        extra = without_liveness_check(args, kwargs)
+        if self._state.settings.guard is GuardTier.DEEP:
+            pool = self._begin_deep(pool)
+        session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
+        self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
+        self._session = session
+        try:
+            session.begin()
+            if self._deep is not None:
+                session.recorder.holds = []
             self._was_reset = False
-            self._is_between_halves = False
-            # What was being handled when the capture began: an engine may retry inside its except block.
-            self._begun_while = 0
-            self._guard: above.Guard | None = None
-            self._deep: above.DeepCapture | None = None
-            self._state = state  # the last: an object without it has nothing to take down
-            state.graphs.add(self)
+        except BaseException as error:
+            session.abort(error)
+            self._session = None
+            raise
 
-        # -- capture ----------------------------------------------------------------------------------
+    def capture_end(self) -> None:
+        """End the capture; afterwards ``replay`` may be called.
 
-        def capture_begin(
-            self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any
-        ) -> None:
-            """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
-
-            Raises:
-                CaptureError: `overlapping_captures`, `capture_on_default_stream`, `wrong_pool`,
-                    `graph_in_forked_child`.
-            """
-            self._refuse_in_child("capture_begin()")
-            if self._session is not None and self._session.error is not None:
-                self._session = None  # that capture is over; its error was raised when it failed
-            if self._session is not None:
-                raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
+        Raises:
+            CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or what
+                made the capture fail, unless that error is on its way to the caller already.
+        """
+        leave_modes()
+        self._refuse_in_child("capture_end()")
+        session = self._session
+        if session is None:
+            raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+        is_unwinding = self._is_unwinding()
+        if session.error is not None:
+            session.abort(None)
+            self._session = None
+            if is_unwinding:
+                return
+            raise session.error
+        is_here = process.active_session() is session
+        if not is_here:
+            raise self._not_here(session)
+        if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
+            error = CaptureError(
+                "capture_ended_elsewhere",
+                begun=f"{session.streams.own} at {shown(session.begun_at)}",
+                ended=f"{torch.cuda.current_stream()} at {shown(place())}",
+                quote=STOCK_NOT_BEGUN,
+            )
+            session.abort(error)
+            self._session = None
+            raise error
+        try:
+            self._ended(session, session.end())
+        except BaseException as error:
+            session.abort(error)
+            self._session = None
             if self._program is not None:
-                raise CaptureError("already_captured", where=shown(place()), quote=STOCK_ALREADY)
-            if torch.cuda.current_stream() == torch.cuda.default_stream():
-                raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
-            pool = checked_pool(pool)
-            mode = self._state.capture_error_mode if capture_error_mode == "global" else None
-            if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
-                mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
-            if capture_error_mode == "relaxed":
-                mode = self._state.decisions.relaxed_capture_mode
-            extra = without_liveness_check(args, kwargs)
-            if self._state.settings.guard is GuardTier.DEEP:
-                pool = self._begin_deep(pool)
-            session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
-            self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
-            self._session = session
-            try:
-                session.begin()
-                if self._deep is not None:
-                    session.recorder.holds = []
-                self._was_reset = False
-            except BaseException as error:
-                session.abort(error)
-                self._session = None
+                self._let_go_of_program()
+                super().reset()
+            if not (is_unwinding and isinstance(error, Exception)):
+                raise
+            process.log.error("while another error was on its way: %s", str(error))
+
+    def _ended(self, session: Session, program: Program) -> None:
+        """The capture has ended well: replay its program from now on."""
+        self._program = program
+        program.note_memory(self._state.graph_memory)
+        self._session = None
+        self._state.counters.add("capture")
+        self._is_instantiated = not (self._keeps_graph and program.is_plain)
+        self._is_timed = False
+        if process.log.isEnabledFor(logging.DEBUG):
+            process.log.debug("captured at %s: %s", shown(session.begun_at), "; ".join(map(str, program.steps)))
+        self._unvalidated = self._state.validate_replays
+        if self._state.settings.guard:
+            self._put_under_guard(shown(session.begun_at))
+        self._choose_path()
+
+    def _begin_deep(self, pool: Any) -> Any:
+        self._deep = above.rooms.deep_capture()
+        return self._deep.pool(pool)
+
+    def _put_under_guard(self, where: str) -> None:
+        assert self._program is not None
+        zones = None
+        if self._deep is not None:
+            zones = self._deep.zones
+            self._deep.ended()
+            self._deep = None
+        self._guard = above.rooms.guard_for(self, self._program, super().pool(), where, zones)
+        if self._guard is not None and self._guard.is_slow:
+            self._unvalidated = 0  # after a fault in the reference every node would be blamed
+        self.__class__ = self._guarded_class
+
+    def _is_unwinding(self) -> bool:
+        """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
+        error = sys.exc_info()[1]
+        return error is not None and id(error) != self._begun_while
+
+    def _not_here(self, session: Session) -> CaptureError:
+        active = process.active_session()
+        if active is not None and session in process.sessions():
+            return CaptureError("overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at))
+        return CaptureError(
+            "capture_ended_elsewhere",
+            begun=f"another thread, at {shown(session.begun_at)}",
+            ended=f"this thread, at {shown(place())}",
+        )
+
+    def instantiate(self) -> None:
+        """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
+        self._refuse_in_child("instantiate()")
+        if self._program is None:
+            self._ask("instantiate()", super().instantiate)
+            return
+        self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
+        if self._program.is_plain:
+            with turns.unnoticed():
+                self._program.segments[0].instantiate()
+        self._is_instantiated = True
+        self._choose_path()
+
+    def register_generator_state(self, generator: Any) -> None:
+        super().register_generator_state(generator)
+        self._generators.append((generator, generator.graphsafe_get_state()))
+
+    def enable_debug_mode(self) -> None:
+        super().enable_debug_mode()
+        if TORCH_VERSION >= (2, 14):
+            self._keeps_graph = True  # it means keep_graph=True there
+
+    # -- replay ------------------------------------------------------------------------------------
+
+    def _checked_replay(self) -> None:
+        """Every replay of a graph that has something to check, and the sampled ones of the others."""
+        program = self._program
+        leave_modes()
+        self._refuse_in_child("replay()")
+        if program is None:
+            raise self._nothing_to_replay()
+        session = process.active_session()
+        if session is not None and not session.recorder.paused:
+            session.replay_inside(self)
+            return
+        self._counted += 1
+        if not self._is_instantiated:
+            self.instantiate()
+        remedies.before_replay()
+        if self._guard is not None:
+            self._guard.before_replay()
+        watch = self._state.hang_watch
+        with watch.replaying(self) if watch is not None else nullcontext():
+            if self._unvalidated > 0:
+                self._unvalidated -= 1
+                self._validated_replay(program)
+            else:
+                with one_replay(self):
+                    begun = time.perf_counter()
+                    program.run()
+                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                self._is_timed = True
+        if process.log.isEnabledFor(logging.DEBUG):
+            where = program.segments[0].where if program.segments else "nothing"
+            process.log.debug("replay %d of the graph of %s", self.n_replays, where)
+        if self._guard is not None:
+            self._guard.after_replay()
+        self._choose_path()
+
+    @unbroken
+    def _validated_replay(self, program: Program) -> None:
+        with one_replay(self):
+            validate.replay_validated(program, self._retire)
+
+    def _replay_failed(self, error: RuntimeError) -> None:
+        if turns.is_worth_another_try(error):
+            self._launch_again()
+            return
+        session = process.active_session()
+        if session is not None and not session.recorder.paused:
+            self._counted -= 1
+            session.replay_inside(self)
+            return
+        program = self._program
+        assert program is not None
+        program.launch_failed(program.segments[0], error)
+
+    def _launch_again(self) -> None:
+        try:
+            self._launch(self)
+        except RuntimeError as error:
+            self._replay_failed(error)
+
+    def _retire(self) -> None:
+        """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
+        self._state.counters.add("retired")
+        assert self._program is not None
+        for segment in self._program.segments:
+            if segment.tape.is_complete and segment.is_launchable:
+                segment.step_down("the graph replays wrongly and was retired; its tape runs instead", "replay")
+        self._grant(0)
+
+    def _choose_path(self) -> None:
+        program = self._program
+        plain = program is not None and program.is_plain and self._is_instantiated
+        plain = plain and (self._guard is None or not self._guard.is_slow)
+        # The first replay is timed, so that there is an average; where each is logged each comes by here.
+        checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
+        checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
+        self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
+
+    def _grant(self, n: int) -> None:
+        """Let the next ``n`` replays go straight to torch; account for those that have."""
+        self._counted += self._granted - self._left
+        self._granted = self._left = n
+
+    @property
+    def n_replays(self) -> int:
+        """Replays since the capture."""
+        return self._counted + self._granted - self._left
+
+    def _take_count(self) -> int:
+        self._grant(0)
+        n, self._counted = self._counted, 0
+        return n
+
+    def _forget_fast_path(self) -> None:
+        self._grant(0)
+
+    def _nothing_to_replay(self) -> ReplayError:
+        where = shown(place())
+        if self._was_reset:
+            return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
+        return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
+
+    def _refuse_in_child(self, call: str) -> None:
+        if self._state.pid != os.getpid():
+            raise ReplayError("graph_in_forked_child", call=call, owner_pid=self._state.pid, pid=os.getpid())
+
+    # -- the rest of the surface ----------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Drop the captured graph and give its memory back; the object can capture again."""
+        self._refuse_in_child("reset()")
+        if self._session is not None:
+            self._session.abort(None)
+            self._session = None
+        self._tell_of_end()
+        self._was_reset = self._program is not None or self._was_reset
+        with turns.held(), turns.unnoticed():  # HIP destroys no graph beside a capture
+            self._let_go_of_program()
+            self._is_instantiated = False
+            super().reset()
+        remedies.after_destroy()
+
+    def _tell_of_end(self) -> None:
+        for tell in above.leaving if self._program is not None else ():
+            tell(self)
+        self._state.counters.add("replay", self._take_count())
+
+    def _let_go_of_program(self) -> None:
+        program, self._program = self._program, None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+        if program is not None:
+            program.forget_memory(self._state.graph_memory)
+
+    def raw_cuda_graph(self) -> int:
+        if self._program is not None:
+            stock = STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
+            self._refuse_unless_kept("raw_cuda_graph()", stock)
+        return int(self._ask("raw_cuda_graph()", super().raw_cuda_graph))
+
+    def raw_cuda_graph_exec(self) -> int:
+        return int(self._ask("raw_cuda_graph_exec()", super().raw_cuda_graph_exec))
+
+    def pool(self) -> Any:
+        return self._ask("pool()", super().pool)
+
+    def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
+        """torch's answer; its refusal to give one before a capture, with what it means."""
+        try:
+            return answer()
+        except RuntimeError as error:
+            if self._program is not None or self._session is not None:
+                raise
+            code = "use_after_reset" if self._was_reset else "nothing_captured"
+            raise CaptureError(code, call=call, where=shown(place()), quote=str(error)) from error
+
+    def _refuse_unless_kept(self, call: str, stock: str) -> None:
+        if not (self._keeps_graph or self._is_between_halves):
+            raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
+
+    def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
+        super().debug_dump(debug_path, **kwargs)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        try:
+            self._die()
+        except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
+            if not is_finalizing():
                 raise
 
-        def capture_end(self) -> None:
-            """End the capture; afterwards ``replay`` may be called.
-
-            Raises:
-                CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or what
-                    made the capture fail, unless that error is on its way to the caller already.
-            """
-            leave_modes()
-            self._refuse_in_child("capture_end()")
-            session = self._session
-            if session is None:
-                raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
-            is_unwinding = self._is_unwinding()
-            if session.error is not None:
-                session.abort(None)
-                self._session = None
-                if is_unwinding:
-                    return
-                raise session.error
-            is_here = process.active_session() is session
-            if not is_here:
-                raise self._not_here(session)
-            if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
-                error = CaptureError(
-                    "capture_ended_elsewhere",
-                    begun=f"{session.streams.own} at {shown(session.begun_at)}",
-                    ended=f"{torch.cuda.current_stream()} at {shown(place())}",
-                    quote=STOCK_NOT_BEGUN,
-                )
-                session.abort(error)
-                self._session = None
-                raise error
-            try:
-                self._ended(session, session.end())
-            except BaseException as error:
-                session.abort(error)
-                self._session = None
-                if self._program is not None:
-                    self._let_go_of_program()
-                    super().reset()
-                if not (is_unwinding and isinstance(error, Exception)):
-                    raise
-                process.log.error("while another error was on its way: %s", str(error))
-
-        def _ended(self, session: Session, program: Program) -> None:
-            """The capture has ended well: replay its program from now on."""
-            self._program = program
-            program.note_memory(self._state.graph_memory)
-            self._session = None
-            self._state.counters.add("capture")
-            self._is_instantiated = not (self._keeps_graph and program.is_plain)
-            self._is_timed = False
-            if process.log.isEnabledFor(logging.DEBUG):
-                process.log.debug("captured at %s: %s", shown(session.begun_at), "; ".join(map(str, program.steps)))
-            self._unvalidated = self._state.validate_replays
-            if self._state.settings.guard:
-                self._put_under_guard(shown(session.begun_at))
-            self._choose_path()
-
-        def _begin_deep(self, pool: Any) -> Any:
-            self._deep = above.rooms.deep_capture()
-            return self._deep.pool(pool)
-
-        def _put_under_guard(self, where: str) -> None:
-            assert self._program is not None
-            zones = None
-            if self._deep is not None:
-                zones = self._deep.zones
-                self._deep.ended()
-                self._deep = None
-            self._guard = above.rooms.guard_for(self, self._program, super().pool(), where, zones)
-            if self._guard is not None and self._guard.is_slow:
-                self._unvalidated = 0  # after a fault in the reference every node would be blamed
-            self.__class__ = GuardedCUDAGraph
-
-        def _is_unwinding(self) -> bool:
-            """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
-            error = sys.exc_info()[1]
-            return error is not None and id(error) != self._begun_while
-
-        def _not_here(self, session: Session) -> CaptureError:
-            active = process.active_session()
-            if active is not None and session in process.sessions():
-                return CaptureError(
-                    "overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at)
-                )
-            return CaptureError(
-                "capture_ended_elsewhere",
-                begun=f"another thread, at {shown(session.begun_at)}",
-                ended=f"this thread, at {shown(place())}",
-            )
-
-        if hasattr(base, "capture_end_pre"):  # torch 2.14 and later
-
-            def capture_end_pre(self) -> None:
-                """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
-                session = self._session
-                if (
-                    session is None or not session.is_open or session.end_was_tried
-                ):  # called by torch's own capture_end
-                    super().capture_end_pre()
-                    return
-                self.capture_end()
-                self._is_between_halves = True
-
-            def capture_end_post(self) -> None:
-                """The second half of ``capture_end``."""
-                if not self._is_between_halves:
-                    super().capture_end_post()
-                self._is_between_halves = False
-
-        def instantiate(self) -> None:
-            """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
-            self._refuse_in_child("instantiate()")
-            if self._program is None:
-                self._ask("instantiate()", super().instantiate)
-                return
-            self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
-            if self._program.is_plain:
-                with turns.unnoticed():
-                    self._program.segments[0].instantiate()
-            self._is_instantiated = True
-            self._choose_path()
-
-        def register_generator_state(self, generator: Any) -> None:
-            super().register_generator_state(generator)
-            self._generators.append((generator, generator.graphsafe_get_state()))
-
-        def enable_debug_mode(self) -> None:
-            super().enable_debug_mode()
-            if TORCH_VERSION >= (2, 14):
-                self._keeps_graph = True  # it means keep_graph=True there
-
-        # -- replay ------------------------------------------------------------------------------------
-
-        def replay(self) -> None:
-            """Replay the captured work on the current stream.
-
-            Raises:
-                ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`,
-                    `no_fallback_left`.
-                GuardMismatch: a value that steered the capture has changed.
-            """
-            left = self._left - 1
-            if left >= 0:
-                self._left = left
-                try:
-                    launch(self)
-                except RuntimeError as error:
-                    self._replay_failed(error)
-                return
-            self._checked_replay()
-
-        def _checked_replay(self) -> None:
-            """Every replay of a graph that has something to check, and the sampled ones of the others."""
-            program = self._program
-            leave_modes()
-            self._refuse_in_child("replay()")
-            if program is None:
-                raise self._nothing_to_replay()
-            session = process.active_session()
-            if session is not None and not session.recorder.paused:
-                session.replay_inside(self)
-                return
-            self._counted += 1
-            if not self._is_instantiated:
-                self.instantiate()
-            remedies.before_replay()
-            if self._guard is not None:
-                self._guard.before_replay()
-            watch = self._state.hang_watch
-            with watch.replaying(self) if watch is not None else nullcontext():
-                if self._unvalidated > 0:
-                    self._unvalidated -= 1
-                    self._validated_replay(program)
-                else:
-                    with one_replay(self):
-                        begun = time.perf_counter()
-                        program.run()
-                        self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
-                    self._is_timed = True
-            if process.log.isEnabledFor(logging.DEBUG):
-                where = program.segments[0].where if program.segments else "nothing"
-                process.log.debug("replay %d of the graph of %s", self.n_replays, where)
-            if self._guard is not None:
-                self._guard.after_replay()
-            self._choose_path()
-
-        @unbroken
-        def _validated_replay(self, program: Program) -> None:
-            with one_replay(self):
-                validate.replay_validated(program, self._retire)
-
-        def _replay_failed(self, error: RuntimeError) -> None:
-            if turns.is_worth_another_try(error):
-                self._launch_again()
-                return
-            session = process.active_session()
-            if session is not None and not session.recorder.paused:
-                self._counted -= 1
-                session.replay_inside(self)
-                return
-            program = self._program
-            assert program is not None
-            program.launch_failed(program.segments[0], error)
-
-        def _launch_again(self) -> None:
-            try:
-                launch(self)
-            except RuntimeError as error:
-                self._replay_failed(error)
-
-        def _retire(self) -> None:
-            """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
-            self._state.counters.add("retired")
-            assert self._program is not None
-            for segment in self._program.segments:
-                if segment.tape.is_complete and segment.is_launchable:
-                    segment.step_down("the graph replays wrongly and was retired; its tape runs instead", "replay")
-            self._grant(0)
-
-        def _choose_path(self) -> None:
-            program = self._program
-            plain = program is not None and program.is_plain and self._is_instantiated
-            plain = plain and (self._guard is None or not self._guard.is_slow)
-            # The first replay is timed, so that there is an average; where each is logged each comes by here.
-            checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
-            checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
-            self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
-
-        def _grant(self, n: int) -> None:
-            """Let the next ``n`` replays go straight to torch; account for those that have."""
-            self._counted += self._granted - self._left
-            self._granted = self._left = n
-
-        @property
-        def n_replays(self) -> int:
-            """Replays since the capture."""
-            return self._counted + self._granted - self._left
-
-        def _take_count(self) -> int:
-            self._grant(0)
-            n, self._counted = self._counted, 0
-            return n
-
-        def _forget_fast_path(self) -> None:
-            self._grant(0)
-
-        def _nothing_to_replay(self) -> ReplayError:
-            where = shown(place())
-            if self._was_reset:
-                return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
-            return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
-
-        def _refuse_in_child(self, call: str) -> None:
-            if self._state.pid != os.getpid():
-                raise ReplayError("graph_in_forked_child", call=call, owner_pid=self._state.pid, pid=os.getpid())
-
-        # -- the rest of the surface ----------------------------------------------------------------------
-
-        def reset(self) -> None:
-            """Drop the captured graph and give its memory back; the object can capture again."""
-            self._refuse_in_child("reset()")
-            if self._session is not None:
-                self._session.abort(None)
-                self._session = None
+    def _die(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None:
+            session.abort(None, dying=self)
+        leave_modes()
+        state = getattr(self, "_state", None)
+        program = getattr(self, "_program", None)
+        if state is not None:
             self._tell_of_end()
-            self._was_reset = self._program is not None or self._was_reset
-            with turns.held(), turns.unnoticed():  # HIP destroys no graph beside a capture
-                self._let_go_of_program()
-                self._is_instantiated = False
-                super().reset()
-            remedies.after_destroy()
+            self._let_go_of_program()
+        if intercept.keep_until_captures_end((self, program)):
+            return  # destroying a graph now would break the capture underway
+        if program is not None and remedies.keeps((self, program)):
+            return
+        above = getattr(super(), "__del__", None)
+        if above is not None:
+            above()
 
-        def _tell_of_end(self) -> None:
-            for tell in above.leaving if self._program is not None else ():
-                tell(self)
-            self._state.counters.add("replay", self._take_count())
+    # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
 
-        def _let_go_of_program(self) -> None:
-            program, self._program = self._program, None
-            if self._guard is not None:
-                self._guard.close()
-                self._guard = None
-            if program is not None:
-                program.forget_memory(self._state.graph_memory)
+    def capture(
+        self,
+        *,
+        dynamic_shapes: bool = False,
+        buckets: Any = None,
+        conditional_branches: Any = None,
+        model_fn: Any = None,
+    ) -> Any:
+        """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
 
-        def raw_cuda_graph(self) -> int:
-            if self._program is not None:
-                stock = STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
-                self._refuse_unless_kept("raw_cuda_graph()", stock)
-            return int(self._ask("raw_cuda_graph()", super().raw_cuda_graph))
+        Args:
+            dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+            buckets: sizes; by default 1, 2, 4 ... 64.
+            conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+            model_fn: ``replay(input_tensor=x)`` gives its result.
 
-        def raw_cuda_graph_exec(self) -> int:
-            return int(self._ask("raw_cuda_graph_exec()", super().raw_cuda_graph_exec))
+        Raises:
+            CaptureError: `older_capture`.
+        """
+        if type(self) not in (self._guarded_class, self._older_class):
+            self.__class__ = self._older_class
+        self._older = above.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+        return self._older
 
-        def pool(self) -> Any:
-            return self._ask("pool()", super().pool)
+    def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
+        older = self._older if self._older is not None else above.rooms.older_capture(self)
+        return older.replay(self, batch_size, branch, input_tensor)
 
-        def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
-            """torch's answer; its refusal to give one before a capture, with what it means."""
-            try:
-                return answer()
-            except RuntimeError as error:
-                if self._program is not None or self._session is not None:
-                    raise
-                code = "use_after_reset" if self._was_reset else "nothing_captured"
-                raise CaptureError(code, call=call, where=shown(place()), quote=str(error)) from error
+    # -- gfxgraph's own --------------------------------------------------------------------------------
 
-        def _refuse_unless_kept(self, call: str, stock: str) -> None:
-            if not (self._keeps_graph or self._is_between_halves):
-                raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
+    @contextmanager
+    def _another_replay(self, call: str) -> Iterator[Program]:
+        """The program, to be replayed once in another way than ``replay`` does; counted as one."""
+        self._refuse_in_child(call)
+        if self._program is None:
+            raise self._nothing_to_replay()
+        if not self._is_instantiated:
+            self.instantiate()
+        self._counted += 1
+        with one_replay(self):
+            yield self._program
 
-        def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
-            super().debug_dump(debug_path, **kwargs)
+    def validate(self) -> bool:
+        """Compare the next replay with eager execution; True when they agree."""
+        with self._another_replay("validate()") as program:
+            verdict = validate.replay_validated(program, self._retire)
+        self._choose_path()
+        return verdict
 
-        def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-            try:
-                self._die()
-            except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
-                if not is_finalizing():
-                    raise
+    def _replay_by_nodes(self) -> None:
+        """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
+        with self._another_replay("replay()") as program:
+            above.rooms.replay_by_nodes(self._guard, program, super().pool())
 
-        def _die(self) -> None:
-            session = getattr(self, "_session", None)
-            if session is not None:
-                session.abort(None, dying=self)
-            leave_modes()
-            state = getattr(self, "_state", None)
-            program = getattr(self, "_program", None)
-            if state is not None:
-                self._tell_of_end()
-                self._let_go_of_program()
-            if intercept.keep_until_captures_end((self, program)):
-                return  # destroying a graph now would break the capture underway
-            if program is not None and remedies.keeps((self, program)):
-                return
-            above = getattr(super(), "__del__", None)
-            if above is not None:
-                above()
+    def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Find the first operation whose graphed result differs from eager; None where none does.
 
-        # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
+        Args:
+            path: where the smallest script that shows it goes; by default the working directory.
+        """
+        with self._another_replay("bisect()") as program:
+            return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
-        def capture(
-            self,
-            *,
-            dynamic_shapes: bool = False,
-            buckets: Any = None,
-            conditional_branches: Any = None,
-            model_fn: Any = None,
-        ) -> Any:
-            """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
+    def explain(self) -> Any:
+        """What a replay of this graph does, as ``gfxgraph.inspect`` gives it; ``str()`` of it is for people."""
+        return above.rooms.inspect(self)
 
-            Args:
-                dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
-                buckets: sizes; by default 1, 2, 4 ... 64.
-                conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
-                model_fn: ``replay(input_tensor=x)`` gives its result.
+    def steps_text(self) -> str:
+        """What a replay does, one line a step."""
+        if self._program is None:
+            return "nothing captured"
+        return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
 
-            Raises:
-                CaptureError: `older_capture`.
-            """
-            if type(self) is BridgedCUDAGraph:
-                self.__class__ = OlderCUDAGraph
-            self._older = above.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
-            return self._older
 
-        def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
-            older = self._older if self._older is not None else above.rooms.older_capture(self)
-            return older.replay(self, batch_size, branch, input_tensor)
+class TwoEnds(BridgedGraph):
+    """What torch 2.14 adds: a capture can be ended in two halves."""
 
-        # -- gfxgraph's own --------------------------------------------------------------------------------
+    def capture_end_pre(self) -> None:
+        """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
+        session = self._session
+        if session is None or not session.is_open or session.end_was_tried:  # called by torch's own capture_end
+            super().capture_end_pre()
+            return
+        self.capture_end()
+        self._is_between_halves = True
 
-        @contextmanager
-        def _another_replay(self, call: str) -> Iterator[Program]:
-            """The program, to be replayed once in another way than ``replay`` does; counted as one."""
-            self._refuse_in_child(call)
-            if self._program is None:
-                raise self._nothing_to_replay()
-            if not self._is_instantiated:
-                self.instantiate()
-            self._counted += 1
-            with one_replay(self):
-                yield self._program
+    def capture_end_post(self) -> None:
+        """The second half of ``capture_end``."""
+        if not self._is_between_halves:
+            super().capture_end_post()
+        self._is_between_halves = False
 
-        def validate(self) -> bool:
-            """Compare the next replay with eager execution; True when they agree."""
-            with self._another_replay("validate()") as program:
-                verdict = validate.replay_validated(program, self._retire)
-            self._choose_path()
-            return verdict
 
-        def _replay_by_nodes(self) -> None:
-            """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
-            with self._another_replay("replay()") as program:
-                above.rooms.replay_by_nodes(self._guard, program, super().pool())
+def bridged_class(base: type) -> type[BridgedGraph]:
+    """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
+    launch = launch_of(base)
+    over = TwoEnds if hasattr(base, "capture_end_pre") else BridgedGraph
 
-        def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
-            """Find the first operation whose graphed result differs from eager; None where none does.
-
-            Args:
-                path: where the smallest script that shows it goes; by default the working directory.
-            """
-            with self._another_replay("bisect()") as program:
-                return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
-
-        def explain(self) -> Any:
-            """What a replay of this graph does, as ``gfxgraph.inspect`` gives it; ``str()`` of it is for people."""
-            return above.rooms.inspect(self)
-
-        def steps_text(self) -> str:
-            """What a replay does, one line a step."""
-            if self._program is None:
-                return "nothing captured"
-            return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
+    class BridgedCUDAGraph(over, base):  # type: ignore[misc, valid-type]
+        __doc__ = BridgedGraph.__doc__
+        __slots__ = _IN_SLOTS
+        _launch = staticmethod(launch)
+        replay = countdown.replay(launch)
 
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
 
         __slots__ = ()
-
-        def replay(self, **older: Any) -> Any:
-            if older:
-                return self._replay_older(**older)
-            left = self._left - 1
-            if left >= 0 and not self._guard.pointers.is_dirty:  # type: ignore[union-attr]
-                self._left = left
-                try:
-                    launch(self)
-                except RuntimeError as error:
-                    self._replay_failed(error)
-                return
-            self._checked_replay()
+        replay = countdown.guarded_replay(launch)
 
     class OlderCUDAGraph(BridgedCUDAGraph):
         """What a graph becomes by ``capture``: its replay takes the keywords of gfxgraph 1.x, and their time."""
 
         __slots__ = ()
 
-        def replay(self, **older: Any) -> Any:  # type: ignore[override]
+        def replay(self, **older: Any) -> Any:
             return self._replay_older(**older) if older else super().replay()
 
+    BridgedCUDAGraph._guarded_class, BridgedCUDAGraph._older_class = GuardedCUDAGraph, OlderCUDAGraph
     for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"

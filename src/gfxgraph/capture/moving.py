@@ -68,7 +68,7 @@ class Watched(Protocol):
     program: Any
     values: Any
     recorder: Any
-    undo: Any
+    rollback: Any
     streams: Any
 
     def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
@@ -319,7 +319,7 @@ class Writes(TorchDispatchMode):
         kwargs = kwargs or {}
         made = {id(tensor) for tensor in self._made}
         targets = [tensor for tensor in written(func, args, kwargs) if id(tensor) not in made]
-        self._session.undo.save(targets, self._session.streams.own)
+        self._session.rollback.save(targets, self._session.streams.own)
         self.found += targets
         out = func(*args, **kwargs)
         self._made += [tensor for tensor in flat(out) if not any(tensor is each for each in targets)]

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import profiler
 
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.expressions import Expressions
@@ -133,9 +133,9 @@ class Program:
         tried, last = ["graph launch"], error
         for name, reason, run in ways:
             tried.append(name)
-            before: Effects | None = None
+            before: Rollback | None = None
             try:
-                before = Effects(segment.mutated, self.generators)
+                before = Rollback(segment.mutated, self.generators)
                 run()
             except RuntimeError as second:
                 last = second
@@ -156,7 +156,7 @@ class Program:
         """
         now = [generator.get_offset() for generator in self.generators]
         if segment.rng_increments is None:
-            before = Effects(segment.mutated, self.generators)
+            before = Rollback(segment.mutated, self.generators)
             segment.compute(self)
             segment.rng_increments = [g.get_offset() - then for g, then in zip(self.generators, now)]
             before.put_back()

@@ -213,18 +213,9 @@ class Recorder(TorchDispatchMode):
             info = OPS[identity(func)] = OpInfo(func)
         func = info.func
         if info.is_watched or self.is_wary:
-            if info.is_composite:
-                with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
-                    return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
-            if self.session.values.has_symbols and holds_symbols(args, kwargs or {}):
-                if not _makes_shape(info, args, kwargs):
-                    return self.session.unsafe_op(_SYMBOLIC, func, args, kwargs or {})
-                args, kwargs = numbers_of(args, leave=True), numbers_of(kwargs or {}, leave=True)
-            row = self._unsafe(info, args, kwargs or {})
-            if row is not None:
-                return self.session.unsafe_op(row, func, args, kwargs or {})
-            if self.is_guarded and not info.is_torchs:
-                args, kwargs = self._repaired(info, args, kwargs or {})
+            answer, args, kwargs = self._looked_at(info, args, kwargs or {})
+            if answer is not _TO_RECORD:
+                return answer
         owner = self.owner
         spec_args = [*args]
         try:
@@ -290,16 +281,8 @@ class Recorder(TorchDispatchMode):
                     made.address = 0
                 if self.is_guarded:
                     self._note_layout(out, made)
-        elif isinstance(out, Tensor):
-            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
-                return out  # host work that depends on nothing from the device: done once, as always
-            made = self.known(out) or self._made(out, position, info, spec_args)
-        elif _is_host_work(args, kwargs, out):
-            return out  # likewise
-        elif type(out) in _SEQUENCES:
-            made = type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
-        else:
-            made = out
+        elif (made := self._made_of(out, position, info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
+            return out
         if info.launches_nothing:
             if info.is_view:
                 rows.append((func, spec_args, spec_kwargs, made))
@@ -321,16 +304,30 @@ class Recorder(TorchDispatchMode):
         else:
             rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
         if info.has_effects:
-            if info.mutates:
-                self._note_mutation(info, args, kwargs)
-            if info.draws:
-                self.session.note_draw(info.generator, args, kwargs)
+            self._note_effects(info, args, kwargs)
         if not launched and self.is_hip_like and info.makes_memory and _escaped(out, info):
             rows.pop()
             return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
         if len(self.frontiers) > self.max_nodes:
             self.session.grew()
         return out
+
+    def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """What may not be one to record: its result, or `_TO_RECORD`, and the arguments to record it with."""
+        func = info.func
+        if info.is_composite:
+            with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+                return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
+        if self.session.values.has_symbols and holds_symbols(args, kwargs):
+            if not _makes_shape(info, args, kwargs):
+                return self.session.unsafe_op(_SYMBOLIC, func, args, kwargs), args, kwargs
+            args, kwargs = numbers_of(args, leave=True), numbers_of(kwargs, leave=True)
+        row = self._unsafe(info, args, kwargs)
+        if row is not None:
+            return self.session.unsafe_op(row, func, args, kwargs), args, kwargs
+        if self.is_guarded and not info.is_torchs:
+            args, kwargs = self._repaired(info, args, kwargs)
+        return _TO_RECORD, args, kwargs
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
         """The arguments of somebody else's kernel as such kernels assume them to be."""
@@ -413,6 +410,20 @@ class Recorder(TorchDispatchMode):
         if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
             self._external(tensor, tensor.data_ptr())
 
+    def _made_of(
+        self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any
+    ) -> Any:
+        """What an operation made that is not one tensor on the device; `_HOST_WORK`: done once, as always."""
+        if isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                return _HOST_WORK  # it depends on nothing from the device
+            return self.known(out) or self._made(out, position, info, spec_args)
+        if _is_host_work(args, kwargs, out):
+            return _HOST_WORK
+        if type(out) in _SEQUENCES:
+            return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
+        return out
+
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
@@ -457,7 +468,8 @@ class Recorder(TorchDispatchMode):
                 return True
         return False
 
-    def _note_mutation(self, info: OpInfo, args: Any, kwargs: Any) -> None:
+    def _note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
+        """What it wrote to of the outside, and that it drew random numbers."""
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
@@ -468,6 +480,8 @@ class Recorder(TorchDispatchMode):
                     key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
                     if key not in self.mutated:
                         self.mutated[key] = tensor
+        if info.draws:
+            self.session.note_draw(info.generator, args, kwargs)
 
     def live_values(self) -> list[tuple[Value, Tensor]]:
         """Values of the current segment whose tensors are alive, with those tensors; of two for one the later."""
@@ -522,6 +536,8 @@ class NoStorage(Exception):
     """The tensor has no strided memory."""
 
 
+_TO_RECORD = object()
+_HOST_WORK = object()
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
 _STRIDED = torch.strided

@@ -40,10 +40,10 @@ from gfxgraph.capture.moving import Moving
 from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for
 from gfxgraph.capture.structure import flat, written
-from gfxgraph.capture.undo import Undo
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
@@ -76,10 +76,10 @@ class Session:
         self.pool = pool
         self.pool_id: Any = pool_id(pool)
         self.has_users_pool = self.pool_id is not None
+        self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = self.values_type(self)
         self.moving = Moving(self)
-        self.undo = Undo()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """Under which steps come into the program, where that is the case."""
@@ -207,7 +207,18 @@ class Session:
         ]
 
     def _put_back(self) -> None:
-        self.undo.put_back(self.streams.own)
+        """Undo what the capture executed; asked for again where that failed, and then given up."""
+        if not self.rollback:
+            return
+        try:
+            self.rollback.put_back(self.streams.own)
+        except RuntimeError as error:
+            if self.rollback.n_failed > 1:
+                self.rollback = Rollback()
+                what = "a tensor that a split changed could not be put back"
+                process.require().report("effects_not_undone", what, str(error).partition("\n")[0])
+            raise
+        self.rollback = Rollback()
 
     def _let_go(self) -> None:
         self._has_entered = False
@@ -394,8 +405,8 @@ class Session:
         def make() -> tuple[Any, Step]:
             writes = written(func, args, kwargs)
             foreign = self.generators.foreign_states(args, kwargs)
-            self.undo.save(writes, self.streams.own)
-            self.undo.save_states(foreign)
+            self.rollback.save(writes, self.streams.own)
+            self.rollback.save_states(foreign)
             out = func(*args, **kwargs)
             if outcome:
                 return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
@@ -464,10 +475,10 @@ class Session:
                 turns.synchronize_device(intercept.stock("device_synchronize"))
             except RuntimeError:
                 intercept.stock("stream_synchronize")(self.streams.own)  # somebody captures without us
-            self.undo.save_states(self.generators.states())
+            self.rollback.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:
-            self.undo.save(step.mutated, self.streams.own)
+            self.rollback.save(step.mutated, self.streams.own)
             if isinstance(step, SegmentStep):
                 self._report_opaque(step.tape)
             self._pin_externals()
@@ -527,8 +538,8 @@ class Session:
 
         def make() -> tuple[Any, Step]:
             program = graph._program
-            self.undo.save(program.writes(), self.streams.own)
-            self.undo.save_states(program.random_states())
+            self.rollback.save(program.writes(), self.streams.own)
+            self.rollback.save_states(program.random_states())
             for segment in program.segments:
                 self._report_opaque(segment.tape)
             graph.replay()

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import Env, run_tape
 from gfxgraph.capture.memory import Layout, overwrite, tensor_of
 from gfxgraph.capture.program import Program
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep, note_fallback
 from gfxgraph.capture.walk import can_walk, raw_exec, raw_graph, walk
 from gfxgraph.core.tape import Entry, Value, leaves
@@ -146,11 +146,11 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         return None
     # A segment after a split may write over what it reads from earlier ones, once that is used up.
     places = [*step.mutated, *program.pool_inputs(step)]
-    before: Effects | None = None
+    before: Rollback | None = None
     try:
-        before = Effects(places, program.generators)
+        before = Rollback(places, program.generators)
         reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
-        eager = Effects(step.mutated, program.generators)
+        eager = Rollback(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
         if before is not None:
             before.put_back()
@@ -186,13 +186,13 @@ def _skipped(step: SegmentStep, error: Exception) -> None:
     process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
 
 
-def _compared(program: Program, step: SegmentStep, reference: Env, eager: Effects, before: Effects) -> Difference:
+def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollback, before: Rollback) -> Difference:
     """How far the replay's results and effects are from the reference's."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     step.wait_for_host_results()
     with torch.inference_mode():
         live = [(value, tensor_of(place)) for value, place in step.live if value in reference]
-        replayed = Effects(step.mutated, program.generators)
+        replayed = Rollback(step.mutated, program.generators)
         pairs = [(tensor, reference[value]) for value, tensor in live]
         pairs += list(zip(replayed.contents, eager.contents))
         worst = _worst(pairs, exact)
@@ -209,7 +209,7 @@ def _is_undefined(entry: Entry) -> bool:
 
 
 def _defined(
-    program: Program, step: SegmentStep, live: list[Value], before: Effects, pairs: list[tuple[Tensor, Tensor]]
+    program: Program, step: SegmentStep, live: list[Value], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
 ) -> list[tuple[Tensor, Tensor]]:
     """The pairs without what comes from memory that nobody wrote, which may hold anything in any run.
 
@@ -226,7 +226,7 @@ def _defined(
 
         before.put_back()
         env = run_tape(step.tape, program.lookup, set(live), after=fill)
-        after = Effects(step.mutated, ())
+        after = Rollback(step.mutated, ())
         runs.append([env[value] for value in live] + after.contents)
     found = []
     for (replayed, eager), one, other in zip(pairs, *runs):
@@ -278,7 +278,7 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     state = process.require()
     driver = state.driver
     assert driver is not None
-    before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
+    before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
     eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
 
     def keep(position: int, entry: Entry, env: Env) -> None:

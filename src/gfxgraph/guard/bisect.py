@@ -24,8 +24,8 @@ from torch import Tensor
 
 from gfxgraph import config, files
 from gfxgraph.capture import validate
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import Env, run_tape
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.reproducer import Alias, FaultKind, Input, inputs_of, needed, script
@@ -129,7 +129,7 @@ def bisect_program(
 
 def _differs(program: Program, step: SegmentStep, number: int, progress: Progress | None) -> dict[str, Any] | None:
     """What validation says of the first difference; the segment's eager results stand afterwards."""
-    before = Effects([*step.mutated, *program.pool_inputs(step)], program.generators)
+    before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
     entries = step.tape.entries
 
     def after(position: int, entry: Entry, env: Env) -> None:
@@ -141,7 +141,7 @@ def _differs(program: Program, step: SegmentStep, number: int, progress: Progres
     if progress is not None and entries:
         progress.at("eager", number, 0, entries[0])
     reference = run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after)
-    eager = Effects(step.mutated, program.generators)
+    eager = Rollback(step.mutated, program.generators)
     before.put_back()
     if progress is not None:
         progress.at("launch", number)
@@ -221,7 +221,7 @@ class _Recorded:
                 raise _Taken  # the next operation may be the one that faults
 
         state = [t for t in self.program.externals.values() if isinstance(t, Tensor)]
-        before = Effects(state, self.program.generators)
+        before = Rollback(state, self.program.generators)
         try:
             if position == 0:
                 take({})

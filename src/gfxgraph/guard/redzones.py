@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.faults import TensorUse
 from gfxgraph.core.memory_map import Allocation
@@ -96,7 +96,7 @@ class RedZones:
     def __init__(self, pool: ZonedPool) -> None:
         self.pool = pool
         self.zones: list[Zone] = []
-        self._before: list[tuple[SegmentStep, Effects]] = []
+        self._before: list[tuple[SegmentStep, Rollback]] = []
 
     def place(self, nodes: Sequence[SegmentNode]) -> None:
         """Find the allocations of the capture, and what lies around each."""
@@ -116,7 +116,7 @@ class RedZones:
         self._before = []
         for segment in program.segments:
             places = [*segment.mutated, *program.pool_inputs(segment)]
-            self._before.append((segment, Effects(places, program.generators)))
+            self._before.append((segment, Rollback(places, program.generators)))
 
     def check(self, guard: Guard) -> None:
         """After a replay.
@@ -152,7 +152,7 @@ class RedZones:
         for segment, before in self._before:
             if segment.graph is None or not can_walk(segment):
                 continue
-            after = Effects(segment.mutated, guard.program.generators)
+            after = Rollback(segment.mutated, guard.program.generators)
             fill(zones)
             before.put_back()
             nodes = guard.nodes(segment)

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from gfxgraph import files
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.execute import run_tape
 from gfxgraph.capture.program import Program
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.tape import Entry
@@ -77,7 +77,7 @@ class _undone:
     """Puts back what the program's steps write outside their graphs, and its generators."""
 
     def __init__(self, program: Program) -> None:
-        self.before = Effects([place for step in program.steps for place in step.mutated], program.random_states())
+        self.before = Rollback([place for step in program.steps for place in step.mutated], program.random_states())
 
     def __enter__(self) -> None:
         return None

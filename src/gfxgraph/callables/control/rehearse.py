@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.memory import overwrite, storage_address
+from gfxgraph.capture.memory import storage_address
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.structure import written_arguments
 
 
@@ -32,7 +33,8 @@ class _Writes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.own: set[int] = set()
-        self.before: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+        device = torch.cuda.default_generators[torch.cuda.current_device()]
+        self.before = Rollback((), (device, torch.default_generator))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -55,9 +57,7 @@ class _Writes(TorchDispatchMode):
     def _keep(self, tensor: Tensor) -> None:
         if storage_address(tensor) in self.own or not tensor.numel():
             return
-        key = (tensor.data_ptr(), tensor.size(), tensor.stride())
-        if key not in self.before:
-            self.before[key] = (tensor.detach(), tensor.detach().clone())
+        self.before.save([tensor.detach()])
 
 
 def _has_memory(item: Any) -> bool:
@@ -78,8 +78,11 @@ def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
 def rehearsal() -> Iterator[_Writes]:
     """Run the block for the handles and caches that it leaves behind, and for nothing else."""
     mode = _Writes()
-    with _put_back(mode), mode:
-        yield mode
+    try:
+        with mode:
+            yield mode
+    finally:
+        mode.before.put_back()
 
 
 def rehearse(run: Callable[[], Any], trace: Callable[[], Any]) -> Any:
@@ -89,19 +92,7 @@ def rehearse(run: Callable[[], Any], trace: Callable[[], Any]) -> Any:
     """
     with rehearsal() as seen:
         run()
-    with _put_back(seen):
-        return trace()
-
-
-@contextmanager
-def _put_back(mode: _Writes) -> Iterator[None]:
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    device_state, host_state = generator.get_state(), torch.get_rng_state()
     try:
-        yield
+        return trace()
     finally:
-        with torch.no_grad(), torch.inference_mode():
-            for tensor, saved in reversed(mode.before.values()):
-                overwrite(tensor, saved)
-        generator.set_state(device_state)
-        torch.set_rng_state(host_state)
+        seen.before.put_back()

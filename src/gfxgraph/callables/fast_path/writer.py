@@ -23,6 +23,7 @@ from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import Result
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
 from gfxgraph.callables.signature import function_modes
+from gfxgraph.capture import countdown
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import ReplayError
@@ -267,18 +268,11 @@ class Writer:
         """The graph's own replay without the call: a frame of Python costs a tenth of a launch."""
         graph, replay = f"graph{k}", f"replay{k}"
         self.names[graph], self.names[replay] = instance.graph, instance.graph.replay
-        checked = "left < 0"
+        unless = ""
         if instance.graph._guard is not None:  # tier 1 looks before each replay whether memory is gone
             self.names[f"pointers{k}"] = instance.graph._guard.pointers
-            checked += f" or pointers{k}.is_dirty"
-        for text in (
-            f"left = {graph}._left - 1",
-            f"if {checked}: {replay}()",
-            "else:",
-            f"    {graph}._left = left",
-            f"    try: launch({graph})",
-            f"    except RuntimeError as error: {graph}._replay_failed(error)",
-        ):
+            unless = f"pointers{k}.is_dirty"
+        for text in countdown.lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
     def join(self, instance: Instance, results: Sequence[Result]) -> bool:
@@ -302,7 +296,7 @@ class Writer:
         self.names["change_refused"] = functools.partial(change_refused, self.entry)
         self.names[f"on{k}"] = launched.on
         lines = [
-            f"left = {graph}._left - 1",
+            countdown.taken(graph),
             "if left < 0: return MISS",
             f"if stream != at{k}[2]:",
             f"    on{k}(stream)",
@@ -337,7 +331,7 @@ class Writer:
                 "        return MISS",
                 f"    at{k}[{which}] = places",
             ]  # fmt: skip
-        lines += [f"if go{k}(): return MISS", f"{graph}._left = left"]
+        lines += [f"if go{k}(): return MISS", countdown.kept(graph)]
         for text in lines:
             self.line(indent + text)
 

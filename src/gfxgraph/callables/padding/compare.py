@@ -18,6 +18,7 @@ from torch import Tensor
 from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.capture.rollback import Rollback
 
 Written = tuple[str, Tensor, Tensor]
 """An argument that is written to: its name, the call's own, the other run's."""
@@ -51,37 +52,34 @@ def compare(
 
     Raises whatever ``call`` raises.
     """
+    generators = torch.default_generator, torch.cuda.default_generators[device]
+    places = [t.detach() for t in outside]
     try:
-        before = [t.detach().clone() for t in outside]
+        before = Rollback(places, generators)
     except torch.OutOfMemoryError:
         found.result, found.problem = call(), NO_MEMORY
         return
-    random = _random(device)
     found.result = call()
     try:
         found.structure = flatten(found.result, found.outputs)
     except NotATree as error:
         found.problem = f"its result cannot be taken apart: {error}"
         return
-    after_random = _random(device)
-    after: list[Tensor] = []
+    after = Rollback((), generators)
     try:
-        after = [t.detach().clone() for t in outside]
+        after.save(places)
         # A later write to what a result shares memory with would be seen in it.
         kept = [t.detach().clone() if outside else t.detach() for t in found.outputs]
-        _put_back(outside, before)
-        _set_random(device, random)
-        found.problem = _difference(found, kept, other()) or _effects(outside, after, written)
-        if not found.problem and not all(map(torch.equal, after_random, _random(device))):
+        before.put_back()
+        found.problem = _difference(found, kept, other()) or _effects(after, written)
+        if not found.problem and after.has_drawn():
             found.problem = "it draws other random numbers at the bucket's size"
     except torch.OutOfMemoryError:
         found.problem = NO_MEMORY
     except Exception as error:  # noqa: BLE001  whatever the function raises at a size that it was not called with
         found.problem = f"the function fails on it: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     finally:
-        if len(after) == len(outside):
-            _put_back(outside, after)
-        _set_random(device, after_random)
+        after.put_back()
 
 
 def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
@@ -99,25 +97,10 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
     return ""
 
 
-def _effects(outside: Sequence[Tensor], after: Sequence[Tensor], written: Sequence[Written]) -> str:
-    if not all(is_near(t.detach(), real, False) for t, real in zip(outside, after)):
+def _effects(after: Rollback, written: Sequence[Written]) -> str:
+    if not all(is_near(t, real, False) for t, real in zip(after.tensors, after.contents)):
         return "what is written to a tensor outside is not what the function writes without padding"
     for name, real, mine in written:
         if not is_near(front(mine.detach(), real.size()), real.detach(), False):
             return f"what is written to {name} is not what the function writes without padding"
     return ""
-
-
-def _put_back(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values):
-            tensor.detach().copy_(value)
-
-
-def _random(device: int) -> tuple[Tensor, Tensor]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device)
-
-
-def _set_random(device: int, states: tuple[Tensor, Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    torch.cuda.set_rng_state(states[1], device)

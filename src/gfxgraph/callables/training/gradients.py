@@ -31,8 +31,8 @@ from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.facts import draws, is_opaque, writes_of, written_inputs
 from gfxgraph.callables.piece import copy_in, like, record
 from gfxgraph.callables.signature import NotATree, builder, flatten
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.generators import drawless
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
 
@@ -150,7 +150,7 @@ class Gradients:
         with self._lock, torch.no_grad():
             states = [generator.get_state() for generator in self._generators] if self._is_random else []
             program = self._forward._program
-            before = None if program.is_plain else Effects(program.writes(), program.random_states())
+            before = None if program.is_plain else Rollback(program.writes(), program.random_states())
             copy_in(self.statics, given)
             try:
                 self._forward.replay()
@@ -200,15 +200,13 @@ class Gradients:
 
     def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
         """Have what the forward saved in place again, as it was for these inputs."""
-        now = [generator.get_state() for generator in self._generators] if states else []
+        # Running statistics, a counter, random numbers: not a second time.
+        once = Rollback(writes_of(self._forward), self._generators if states else ())
         for generator, state in zip(self._generators, states):
             generator.set_state(state)
         copy_in(self.statics, given)
-        written = Effects(writes_of(self._forward), ())  # running statistics, a counter: not a second time
         self._forward.replay()
-        written.put_back()
-        for generator, state in zip(self._generators, now):
-            generator.set_state(state)
+        once.put_back()
         self._number += 1
 
 

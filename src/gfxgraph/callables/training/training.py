@@ -43,8 +43,8 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of
 from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
-from gfxgraph.capture.effects import Effects
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
@@ -251,7 +251,7 @@ class TrainingStep:
         program = getattr(known.graph, "_program", None)
         before = None
         if program is not None and not program.is_plain:
-            before = Effects(program.writes(), program.random_states())
+            before = Rollback(program.writes(), program.random_states())
         try:
             known.graph.replay()
         except (GuardMismatch, ReplayError) as error:
@@ -277,7 +277,7 @@ class TrainingStep:
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
         known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
-        put_back = self._python_state()
+        before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
         # Weights that an autocast around the step has cast and kept belong to no graph.
         torch.clear_autocast_cache()
@@ -298,7 +298,7 @@ class TrainingStep:
         finally:
             torch.clear_autocast_cache()
         if problem:
-            put_back()
+            before.put_back()
             self._give_up(problem)
             return None
         known.graph = graph
@@ -314,8 +314,8 @@ class TrainingStep:
         own += [p for module in self.modules for p in module.parameters()]
         return list({id(p): p for p in own}.values())
 
-    def _python_state(self) -> Callable[[], None]:
-        """What a capture that fails half-way leaves changed in Python; returns what puts it back."""
+    def _python_state(self) -> Rollback:
+        """What a capture that fails half-way leaves changed in Python."""
         grads = [(p, p.grad) for p in self._parameters()]
         groups = [(g, {k: v for k, v in g.items() if k != "params"}) for o in self.optimizers for g in o.param_groups]
         schedulers = [(each, copy.deepcopy(each.state_dict())) for each in self.schedulers]
@@ -330,7 +330,9 @@ class TrainingStep:
             for scaler in self.scalers:
                 scaler._per_optimizer_states.clear()  # between its step and its update
 
-        return put_back
+        found = Rollback()
+        found.save_other(put_back)
+        return found
 
     def _counts_on_the_host(self) -> bool:
         """True where an optimizer keeps numbers in host tensors: a replay would not count them on."""

@@ -1,0 +1,118 @@
+"""What a stretch of work changes outside its graph: saved before it runs, put back after.
+
+Tensors that it writes and that it did not make, random generators, and what else somebody names. Work that ran and
+does not count is undone by this, all over the package: a replay that stopped half-way, a reference run, a rehearsal,
+and what a capture had to execute so that real values exist (a plain capture computes nothing, and programs count on
+that).
+
+Invariants: of one tensor saved twice the older content is put back; one that cannot be put back keeps none of the
+others from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture import intercept
+from gfxgraph.capture.memory import Layout, overwrite, tensor_of
+
+
+class Rollback:
+    """State from before some work.
+
+    Args:
+        places: tensors that the work writes, or where they lie.
+        generators: every generator that it may draw from.
+    """
+
+    def __init__(self, places: Iterable[Tensor | Layout] = (), generators: Iterable[Any] = ()) -> None:
+        self.tensors: list[Tensor] = []
+        self.contents: list[Tensor] = []
+        self._known: set[Any] = set()
+        self._states: list[tuple[Any, Tensor]] = []
+        self._others: list[Callable[[], None]] = []
+        self.n_failed = 0
+        """How often not every tensor could be put back."""
+        self.save(places)
+        self.save_states(generators)
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors or self._states or self._others)
+
+    def save(self, places: Iterable[Tensor | Layout], stream: Any = None) -> None:
+        """Save tensors that are about to be written; one saved before keeps its older content.
+
+        Args:
+            stream: where they may be on their way to host memory; by default the current one.
+        """
+        fresh = {key: t for t in map(tensor_of, places) if (key := _key(t)) not in self._known}
+        if not all(tensor.is_cuda for tensor in fresh.values()):
+            _wait(stream, fresh.values())
+        with torch.inference_mode():
+            self.contents += [tensor.clone() for tensor in fresh.values()]
+        self.tensors += fresh.values()
+        self._known.update(fresh)
+
+    def save_states(self, generators: Iterable[Any]) -> None:
+        """Save random states, each by its generator or by a handle on it."""
+        self._states += [(generator, generator.get_state()) for generator in generators]
+
+    def save_other(self, put_back: Callable[[], None]) -> None:
+        """Have ``put_back`` called when all is put back; it has to bear being called again."""
+        self._others.append(put_back)
+
+    def rename_states(self, new: dict[int, Any]) -> None:
+        """What was saved belongs to other handles now.
+
+        Args:
+            new: by the ``id`` of the old handle.
+        """
+        self._states = [(new.get(id(state), state), saved) for state, saved in self._states]
+
+    def has_drawn(self) -> bool:
+        """Whether a generator stands elsewhere than when it was saved."""
+        return not all(torch.equal(generator.get_state(), state) for generator, state in self._states)
+
+    def put_back(self, stream: Any = None) -> None:
+        """Make everything as it was; may be called again after more work.
+
+        Args:
+            stream: on which, waiting for it before and after; by default the current one, in its order.
+
+        Raises:
+            RuntimeError: the first tensor that could not be put back; all else was.
+        """
+        failed: RuntimeError | None = None
+        _wait(stream, self.tensors)
+        with torch.inference_mode(), torch.cuda.stream(stream) if stream is not None else nullcontext():
+            # Newest first: where two saved views overlap, the older content is the right one.
+            for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
+                try:
+                    overwrite(tensor, saved)
+                except RuntimeError as error:
+                    failed = failed or error
+            for generator, state in reversed(self._states):
+                generator.set_state(state)
+        if stream is not None:
+            _wait(stream, ())
+        for put_back in self._others:
+            put_back()
+        if failed is not None:
+            self.n_failed += 1
+            raise failed
+
+
+def _wait(stream: Any, tensors: Iterable[Tensor]) -> None:
+    if stream is not None:
+        intercept.stock("stream_synchronize")(stream)
+    elif not all(tensor.is_cuda for tensor in tensors):  # a copy into pinned memory returns before it has happened
+        torch.cuda.current_stream().synchronize()
+
+
+def _key(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype

@@ -396,13 +396,14 @@ shielded: list[Any] = []
 """Functions that are breaks in code that others compile, and are traced into here."""
 
 
-def shield(method: Any) -> None:
+def shield(method: Any, *, from_us: bool = False) -> None:
     """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
 
     By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
-    In a trace of ours it is part of what is traced.
+    In a trace of ours it is part of what is traced, unless it is shielded from us, too.
     """
-    shielded.append(method)
+    if not from_us:
+        shielded.append(method)
     method._torchdynamo_disable = True
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):

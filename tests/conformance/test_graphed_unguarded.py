@@ -6,6 +6,7 @@ import abc
 import collections
 import contextlib
 import random
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -308,3 +309,22 @@ def test_memory_read_from_where_it_begins(platform):
     with torch.no_grad():
         for i in (0, 1, 0, 1):
             assert torch.equal(g(x[i : i + 1]), f(x[i : i + 1]))
+
+
+def test_a_thread_that_draws_on_the_host_is_not_the_function(platform):
+    g, x, done = gfxgraph.graphed(lambda x: (x * 2).relu()), X(), threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            torch.rand(3)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.equal(g(x), x * 2)
+    finally:
+        done.set()
+        thread.join()
+    assert g.stats()["replays"] == 2, g.explain()

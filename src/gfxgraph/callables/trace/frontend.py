@@ -285,7 +285,7 @@ class Frontend:
             counters = torch._dynamo.utils.counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             _local.found, _local.skipped = found, skipped
-            host, versions = torch.get_rng_state(), _Versions()
+            versions = _Versions()
             try:
                 with versions:
                     result = self.run(*args, **kwargs)
@@ -315,7 +315,9 @@ class Frontend:
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
-            if not world.why_pieces and not torch.equal(host, torch.get_rng_state()):
+            if not world.why_pieces and any(
+                piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
+            ):
                 world.why_pieces = "it draws random numbers of the host"
             if not world.why_pieces and any(not t.is_cuda for t in world.written):
                 world.why_pieces = "it writes to a tensor on the host"

@@ -35,6 +35,7 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
 from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, like
+from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import CaptureError
@@ -369,3 +370,7 @@ def _kind(item: Any) -> str:
     if not isinstance(item, Tensor):
         return type(item).__name__
     return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)} on {item.device}"
+
+
+for _loop in (WhileLoop, Unrolled):  # inside a graphed function a break: the host follows their flags
+    frontend.shield(_loop.__call__, from_us=True)

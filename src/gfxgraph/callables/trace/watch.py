@@ -18,6 +18,7 @@ import random
 import re
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -106,7 +107,7 @@ class GuardWalk:
                 self._argument(inner)
             elif isinstance(value, tuple):  # named
                 self._argument(inner)
-            elif isinstance(value, (torch.dtype, torch.device, torch.Size)):
+            elif isinstance(value, (torch.dtype, torch.device, torch.Size, slice)):
                 continue
             elif _is_field(value, inner.get_source()):
                 self._argument(inner)
@@ -186,8 +187,18 @@ class GuardWalk:
         self.dicts[id(each)] = each
         if names is None:
             self.keys[id(each)] = _Every()
+            if isinstance(each, OrderedDict) and len(each) > 1:  # neither watchers nor tags see move_to_end
+                self._compare(("order", id(each)), each, tuple(each), "tuple({0}) != {1}")
         else:
             self.keys.setdefault(id(each), set()).update(names)
+
+    def every_name(self, owner: Any) -> None:
+        """Watch which attributes an object has of its own."""
+        own = self._told(owner)
+        if own is not None:
+            self.watch(own, None)
+        else:
+            self._compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
 
     def _told(self, owner: Any) -> dict[str, Any] | None:
         """An object's own dict, which is watched from now on; None where stores to attributes go unseen."""

@@ -102,9 +102,8 @@ def _say(folder: Path, asked: Wanted, status: int) -> int:
     total = sum(seen[1:], seen[0]) if seen else Coverage()
     if asked.coverage:
         of = f" (of {len(seen)} processes)" if len(seen) > 1 else ""
-        click.echo(f"gfxgraph {total}{of}", err=True)
-        if asked.with_table:
-            click.echo(total.table(), err=True)
+        text = f"gfxgraph {total}{of}" + (f"\n{total.table()}" if asked.with_table else "")
+        click.echo(text.replace(f"{Path.cwd()}/", ""), err=True)
     if asked.page is not None:
         target = Path(asked.page)
         files.write(target, page.html(found))

@@ -81,6 +81,9 @@ class EagerLaunches(TorchDispatchMode):
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checking = [0.0, 0.0]
+        self.compiling = [0.0, 0.0]
+        self.before_replays_s = 0.0
+        """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
         self.n_elsewhere = 0
         self.cell = [0.0, 0.0]  # before the first launch time is nobody's
@@ -163,6 +166,7 @@ class EagerLaunches(TorchDispatchMode):
         if self.paused or threading.get_ident() != self.thread:
             return func(*args, **kwargs) if kwargs else func(*args)
         if types and any(kind.__name__ in _TRACED for kind in types):  # a compiler looks: nothing is launched
+            self._give(_clock(), self.compiling)
             return func(*args, **(kwargs or {}))
         self.n_seen += 1
         info = OPS.get(identity(func))
@@ -220,6 +224,8 @@ class EagerLaunches(TorchDispatchMode):
         now = _clock()
         self._give(now, self.in_graphs)
         number = identity(graph)
+        if not self.replays:
+            self.before_replays_s = sum(cell[1] for cell in self.cells.values())
         self.replays[number] += 1
         n = self.nodes.get(number)
         if n is None:
@@ -287,7 +293,9 @@ class EagerLaunches(TorchDispatchMode):
             n_steps=max(self.replays.values(), default=0),
             seconds_in_graphs=self.in_graphs[1] + (pending if self.cell is self.in_graphs else 0.0),
             seconds_eager=sum(line.seconds for line in lines),
+            seconds_before_replays=self.before_replays_s,
             seconds_capturing=self.capturing[1],
+            seconds_compiling=self.compiling[1],
             validation_launches=int(self.checking[0]),
             seconds=self.watched_s + open_s,
             elapsed=now - self.began,
@@ -416,7 +424,8 @@ def _downgrades() -> list[str]:
     state = process.current()
     events = state.counters.snapshot()["events"] if state is not None else []
     return [
-        f"{event['count']} x {event['reason']}" + (f" ({event['op']})" if event["op"] else "")
+        f"{event['count']} x {event['reason']}"
+        + (f" ({place})" if (place := event["op"] or event["where"]) else "")
         for event in events
         if event["kind"] in ("fallback", "engine_eager")
     ]

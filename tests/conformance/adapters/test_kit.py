@@ -59,7 +59,7 @@ def changed(before, after):
 def test_name_is_the_files(adapter):
     """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.tested and all(adapter.needs[part] for part in adapter.parts)
+    assert adapter.tested and all((adapter.needs | adapter.counts_in)[part] for part in adapter.parts)
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):

@@ -121,15 +121,13 @@ def test_lines_of_destroyed_graphs_are_known_to_be_in_one(capture):
 
 
 def test_what_came_before_the_first_replay_is_of_no_step(step):
-    """A slow start counts as eager time, and not in what a step costs; a compiler's time is nobody's."""
+    """A slow start counts as eager time, and not in what a step costs."""
     with gfxgraph.coverage() as seen:
         torch.ones(2, device="cuda").sum()
         time.sleep(0.2)
         step(2)
-        torch.compile(torch.neg, backend="aot_eager")(torch.ones(2, device="cuda"))
     assert seen.seconds_eager > seen.seconds_before_replays > 0.2
     assert seen.eager_ms_per_step == pytest.approx(500 * (seen.seconds_eager - seen.seconds_before_replays))
-    assert seen.seconds_compiling > 0
 
 
 def test_off_means_nothing_is_there(step):

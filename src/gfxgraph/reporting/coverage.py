@@ -45,8 +45,6 @@ class Coverage:
     seconds_eager: float = 0.0
     seconds_before_replays: float = 0.0
     seconds_capturing: float = 0.0
-    seconds_compiling: float = 0.0
-    """From an operation that a compiler traced until the next launch; in no share."""
     validation_launches: int = 0
     """Launches by gfxgraph itself, to compare replays with eager; in no share."""
     seconds: float = 0.0

@@ -81,7 +81,6 @@ class EagerLaunches(TorchDispatchMode):
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checking = [0.0, 0.0]
-        self.compiling = [0.0, 0.0]
         self.before_replays_s = 0.0
         """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
@@ -166,7 +165,6 @@ class EagerLaunches(TorchDispatchMode):
         if self.paused or threading.get_ident() != self.thread:
             return func(*args, **kwargs) if kwargs else func(*args)
         if types and any(kind.__name__ in _TRACED for kind in types):  # a compiler looks: nothing is launched
-            self._give(_clock(), self.compiling)
             return func(*args, **(kwargs or {}))
         self.n_seen += 1
         info = OPS.get(identity(func))
@@ -295,7 +293,6 @@ class EagerLaunches(TorchDispatchMode):
             seconds_eager=sum(line.seconds for line in lines),
             seconds_before_replays=self.before_replays_s,
             seconds_capturing=self.capturing[1],
-            seconds_compiling=self.compiling[1],
             validation_launches=int(self.checking[0]),
             seconds=self.watched_s + open_s,
             elapsed=now - self.began,

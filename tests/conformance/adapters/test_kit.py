@@ -108,7 +108,7 @@ def test_an_unknown_version_that_has_what_is_needed_is_used(adapter, monkeypatch
 
 def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     """Asked for, it is an error; by itself, one warning and one fallback that says what; nothing is touched."""
-    part = adapter.parts[-1]
+    part = list(adapter.needs)[-1]
     lacking = (*adapter.needs[part], Need("Moved.elsewhere"))
     monkeypatch.setattr(adapter, "needs", adapter.needs | {part: lacking}, raising=False)
     before = surface(adapter)
@@ -128,6 +128,13 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
     base.count_refusals(None, state)
     assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
+
+
+def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
+    """An engine without the modules or names in which steps are counted is not refused."""
+    monkeypatch.setattr(adapter, "counts_in", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.counts_in})
+    adapter.install()
+    assert adapter.is_installed and adapter.available()
 
 
 def test_engine_absent(adapter, monkeypatch):

@@ -322,7 +322,7 @@ def bridged_class(base: type) -> type:
 
         @unbroken
         def _validated_replay(self, program: Program) -> None:
-            with one_replay(self):
+            with one_replay(self, is_compared=True):
                 validate.replay_validated(program, self._retire)
 
         def _replay_failed(self, error: RuntimeError) -> None:

@@ -43,6 +43,7 @@ from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
+from gfxgraph.reporting.launches import Launches
 from gfxgraph.reporting.rewrites import NO_CAPTURE, NOT_REPLAYED, rewrite, why_unsafe
 
 WINDOW_S = 0.05
@@ -75,9 +76,10 @@ class EagerLaunches(TorchDispatchMode):
         self.thread = threading.get_ident()
         self.began = _clock()
         self.cells: dict[tuple[int, int, str, str, bool], list[float]] = {}
-        """(code, instruction, operation, why, whether no graph records such a call) -> [launches, seconds]; codes by
-        identity, a hash reads all of one."""
+        """(code, instruction, operation, why, whether no graph records such a call) -> [calls whose launches are not
+        known, seconds, launches of the others]; codes by identity, a hash reads all of one."""
         self.codes: dict[int, Any] = {}
+        self.launches = Launches() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checking = [0.0, 0.0]
@@ -193,7 +195,9 @@ class EagerLaunches(TorchDispatchMode):
             is_unsafe = info.unsafe is not None and bool(info.applies(args, kwargs or {}))  # type: ignore[misc]
             cell = self._count(info.name, is_unsafe)
             self._give(began, cell)
-            cell[0] += 1
+            n = self.launches.of(info, args, kwargs) if self.launches is not None else None
+            cell[0 if n is None else 2] += n or 1
+            self.last += _clock() - ended  # what was done to find that out is nobody's
         self.own_s += _clock() - ended
         return out
 
@@ -210,15 +214,15 @@ class EagerLaunches(TorchDispatchMode):
         cell = self.cells.get(key)
         if cell is None:
             self.codes[key[0]] = code
-            cell = self.cells[key] = [0, 0.0]
+            cell = self.cells[key] = [0, 0.0, 0]
         return cell
 
-    def replaying(self, graph: Any) -> None:
-        """A graph is about to be replayed."""
+    def replaying(self, graph: Any, is_compared: bool = False) -> None:
+        """A graph is about to be replayed, and compared with eager where ``is_compared``."""
         if threading.get_ident() != self.thread:
             self.n_elsewhere += 1
             return
-        self.inside, self.validates = graph, graph._unvalidated > 0
+        self.inside, self.validates = graph, is_compared
         now = _clock()
         self._give(now, self.in_graphs)
         number = identity(graph)
@@ -281,7 +285,7 @@ class EagerLaunches(TorchDispatchMode):
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
             line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
-            line.n += round(cell[0] * captured.launches_of(op))
+            line.n += round(cell[0] * captured.launches_of(op) + cell[2])
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
         lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))
         return Coverage(

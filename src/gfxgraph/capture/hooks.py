@@ -44,6 +44,19 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
         _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
 
 
+@contextmanager
+def uncounted(state: Any) -> Iterator[None]:
+    """What is launched here is gfxgraph's own, to whoever counts launches."""
+    watch = state.watch
+    if watch is not None:
+        watch.checking_begins()
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.replayed()
+
+
 def _run(everywhere: Any, own: Any, graph: Any) -> None:
     if everywhere:
         torch.cuda.graphs._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]

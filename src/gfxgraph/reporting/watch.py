@@ -82,7 +82,7 @@ class EagerLaunches(TorchDispatchMode):
         self.launches = Launches() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
-        self.checking = [0.0, 0.0]
+        self.checks = [0.0, 0.0]
         self.before_replays_s = 0.0
         """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
@@ -187,8 +187,8 @@ class EagerLaunches(TorchDispatchMode):
         if session is not None and not session.recorder.paused:
             self._give(began, self.capturing)
         elif self.validates:
-            self._give(began, self.checking)
-            self.checking[0] += 1
+            self._give(began, self.checks)
+            self.checks[0] += 1
         elif info.name in _WAITS:
             self._count(info.name, is_unsafe=True)[0] += 1  # its time is that of what it waits for
         else:
@@ -235,8 +235,12 @@ class EagerLaunches(TorchDispatchMode):
         self.in_graphs[0] += n
         self.own_s += _clock() - now
 
+    def checking_begins(self) -> None:
+        """What is launched until ``replayed`` checks memory around a replay."""
+        self.validates = threading.get_ident() == self.thread
+
     def replayed(self) -> None:
-        """That replay is over."""
+        """That replay, or what was checked around it, is over."""
         self.inside, self.validates = None, False
 
     def _watch_triton(self) -> None:
@@ -297,7 +301,7 @@ class EagerLaunches(TorchDispatchMode):
             seconds_eager=sum(line.seconds for line in lines),
             seconds_before_replays=self.before_replays_s,
             seconds_capturing=self.capturing[1],
-            validation_launches=int(self.checking[0]),
+            validation_launches=int(self.checks[0]),
             seconds=self.watched_s + open_s,
             elapsed=now - self.began,
             own_seconds=self.cost_s,

@@ -44,7 +44,7 @@ from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.launches import Launches
-from gfxgraph.reporting.rewrites import NO_CAPTURE, NOT_REPLAYED, rewrite, why_unsafe
+from gfxgraph.reporting.rewrites import INSIDE, NO_CAPTURE, NOT_REPLAYED, SPLIT, STAND_IN, rewrite, why_unsafe
 
 WINDOW_S = 0.05
 SHARE_OF_TIME = 0.01
@@ -405,12 +405,12 @@ def _why_inside(graph: Any) -> str:
     """Why a replay launches eagerly: its tape runs, or it was split."""
     program = graph._program
     if program is None:
-        return "inside a replay"
+        return INSIDE
     for segment in program.segments:
         if segment.graph is None and segment.why_not is not None:
             return str(segment.why_not[0])
     hosts = [step for step in program.steps if step not in program.segments]
-    return f"the capture was split: {hosts[0]}" if hosts else "a replay was compared with eager, or its launch failed"
+    return f"{SPLIT}: {hosts[0]}" if hosts else STAND_IN
 
 
 def _reasons() -> dict[tuple[str, str], str]:

@@ -5,8 +5,8 @@
 Counted, each launch and by torch.profiler: a decoder captured by hand with sampling outside of its graph; the same
 compiled by Inductor; the same eagerly; ``model.generate`` of transformers, eagerly and through gfxgraph's graphs; a
 model in pieces, its attention eager between graphs, as vLLM runs it in mode PIECEWISE; and batches of changing size,
-padded to captured ones and eager above them, as SGLang's runner does it. The first three also timed with coverage off,
-sampled and exact, in turns. Some 60 s on an H100. --simulate tries the script where there is no GPU: no profiler.
+padded to captured ones and eager above them, as SGLang's runner does it. The first three also timed with coverage
+off, sampled and exact, in turns. Made to take some 60 s. --simulate tries it where there is no GPU, without profiler.
 """
 
 from __future__ import annotations
@@ -106,11 +106,18 @@ def llama(hidden: int = 256, layers: int = 4):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "vocab_size": 1000, "max_position_embeddings": 512}
+    sizes = {
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     config = LlamaConfig(
         **sizes, num_hidden_layers=layers, num_attention_heads=8, pad_token_id=0, bos_token_id=1, eos_token_id=None
     )
-    return LlamaForCausalLM(config).cuda().eval().to(torch.float16 if torch.cuda.is_bf16_supported() else torch.float32)
+    return (
+        LlamaForCausalLM(config).cuda().eval().to(torch.float16 if torch.cuda.is_bf16_supported() else torch.float32)
+    )
 
 
 def generating(model, **options) -> Step:
@@ -218,10 +225,15 @@ def main() -> None:
     def show(row: dict) -> None:
         theirs = row["profiler_per_step"]
         said = "no profiler" if theirs is None else f"{theirs:8.1f} by the profiler, {row['off']:+.2%}"
-        print(f"{row['loop']:<22} {row['exact']['per_step']:8.1f} launches a step, {said}; share {row['exact']['share']:.1%}")
+        ours = f"{row['exact']['per_step']:8.1f} launches a step, share {row['exact']['share']:.1%}"
+        print(f"{row['loop']:<22} {ours}; {said}")
         rows.append(row)
 
-    for name, step in {**steps, "in pieces (vLLM)": in_pieces(asked.layers), "in batches (SGLang)": in_batches()}.items():
+    for name, step in {
+        **steps,
+        "in pieces (vLLM)": in_pieces(asked.layers),
+        "in batches (SGLang)": in_batches(),
+    }.items():
         show(compare(name, step, asked.simulate))
     lines = None
     try:

@@ -191,7 +191,9 @@ def test_launches_of_an_operation_are_found_by_capturing_it(platform, monkeypatc
     from gfxgraph.callables import engine
 
     real, asked = engine.n_nodes_of, []
-    monkeypatch.setattr(engine, "n_nodes_of", lambda call, *on: asked.append(real(call, *on)) or (3 if asked[-1] else None))
+    monkeypatch.setattr(
+        engine, "n_nodes_of", lambda call, *on: asked.append(real(call, *on)) or (3 if asked[-1] else None)
+    )
     x, kept = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
     with gfxgraph.coverage() as seen:
         for _ in range(5):

@@ -1,9 +1,9 @@
 """What other libraries' own logs say of graphs that they leave off, counted as events of this process.
 
 Problem: engines and compilers give graphs up by themselves (a backend that does not support them, an input on the
-CPU, a size above the largest), say so in one line of their log, and run several times slower. Idea: a handler on their
-loggers keeps those lines, with their reason in their own words, whatever the version. How often steps then run without
-a graph is counted where steps are seen (adapters/, reporting/watch.py); this is why.
+CPU, a size above the largest), say so in one line of their log, and run several times slower. Idea: a handler on
+their loggers keeps those lines, with their reason in their own words, whatever the version. How often steps then run
+without a graph is counted where steps are seen (adapters/, reporting/watch.py); this is why.
 
 Invariants: a line is read after the library has written it and changes nothing of it; nothing is raised into the
 library that logs.

@@ -72,7 +72,7 @@ class Coverage:
 
     @property
     def eager_ms_per_step(self) -> float | None:
-        """What eager launches cost since the first replay, in ms for each replay of the graph that was replayed most."""
+        """What eager launches cost since the first replay, in ms a replay of the graph that was replayed most."""
         spent = self.seconds_eager - self.seconds_before_replays
         return 1e3 * max(0.0, spent) / self.n_steps if self.n_steps else None
 

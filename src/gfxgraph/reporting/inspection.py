@@ -329,10 +329,10 @@ def _paired(
     A variable that was given another tensor lends its name to the new one, and the old one has none.
     """
     pairs: list[tuple[TensorInfo, TensorInfo]] = []
-    for key in (lambda tensor: tensor.address, lambda tensor: tensor.name):
-        by_key = {key(tensor): tensor for tensor in new if key(tensor)}
+    for key in ("address", "name"):
+        by_key = {getattr(tensor, key): tensor for tensor in new if getattr(tensor, key)}
         for tensor in list(old):
-            twin = by_key.pop(key(tensor), None)
+            twin = by_key.pop(getattr(tensor, key), None)
             if twin is not None:
                 old.remove(tensor)
                 new.remove(twin)

@@ -24,7 +24,6 @@ from gfxgraph.guard.names import device_tensors
 from gfxgraph.process import process
 from gfxgraph.reporting.holders import holders_of
 
-
 MOST_OWNERS = 20
 
 
@@ -119,7 +118,7 @@ def memory_report() -> dict[str, Any]:
         ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
         libraries, under graphs.
         ``growth``: since the first report of this process (where one is written at its end: since the first graph),
-        with ``driver_bytes_per_1000_replays``: use of the device that torch does not count, so another process's, too;
+        with ``driver_bytes_per_1000_replays``: use of the device that torch does not count, so another process's too;
         ``owners``: whose it is, ``{"owner", "bytes", "n"}``, the largest first: tensors by the variable that holds
         them, graph execs, pools, and what nobody is known for.
         ``prediction``: what one more graph is likely to take, from those there are, before it is captured.

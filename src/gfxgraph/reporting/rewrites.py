@@ -9,7 +9,9 @@ NOT_REPLAYED = "this line is in a graph, and ran outside of it: a warm-up, or a 
 INSIDE = "inside a replay"
 SPLIT = "the capture was split"
 STAND_IN = "a replay was compared with eager, or its launch failed"
+FOR_A_CALL = "done for a graphed call: its arguments or results are copied, or a bucket is proved"
 _ZH = {
+    FOR_A_CALL: "为 graphed 调用而做：复制其参数或结果，或者验证一个桶",
     NO_CAPTURE: "没有捕获覆盖这一行",
     NOT_REPLAYED: "这一行在图中，但这次在图外执行：预热，或者不是重放的调用",
     INSIDE: "在一次重放之内",
@@ -21,7 +23,8 @@ _ZH = {
     Kind.SYNC: "等待设备",
     Kind.GENERATOR: "未在图中注册的随机数生成器",
     Kind.NOT_RECORDED: "运行时立即执行而不录制的工作",
-    "it hands a device value to Python, which a replay does not run": "它把设备上的值交给 Python，而重放不执行 Python",
+    "it hands a device value to Python, which a replay does not run":
+        "它把设备上的值交给 Python，而重放不执行 Python",
     "it hands the outcome of a comparison to Python, which a replay does not run":
         "它把比较结果交给 Python，而重放不执行 Python",
     "the size of its result depends on values, so the host must wait for them":

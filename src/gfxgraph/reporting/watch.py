@@ -19,6 +19,7 @@ Source: docs/decisions/0153.
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import sys
 import threading
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph import callables
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.modes import enter_mode, leave_modes
@@ -44,7 +46,16 @@ from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.launches import Launches
-from gfxgraph.reporting.rewrites import INSIDE, NO_CAPTURE, NOT_REPLAYED, SPLIT, STAND_IN, rewrite, why_unsafe
+from gfxgraph.reporting.rewrites import (
+    FOR_A_CALL,
+    INSIDE,
+    NO_CAPTURE,
+    NOT_REPLAYED,
+    SPLIT,
+    STAND_IN,
+    rewrite,
+    why_unsafe,
+)
 
 WINDOW_S = 0.05
 SHARE_OF_TIME = 0.01
@@ -54,6 +65,7 @@ MOST_LINES = 200
 MOST_GRAPHS = 64
 
 _clock = time.perf_counter
+_CALLABLES = f"{os.path.dirname(callables.__file__)}{os.sep}"
 _NO_LAUNCH = frozenset(
     "aten::detach aten::alias aten::lift_fresh aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::record_stream aten::is_pinned aten::size "
@@ -183,8 +195,7 @@ class EagerLaunches(TorchDispatchMode):
         ended = _clock()
         if info.launches_nothing or not _launches(info, out, args):
             return out
-        session = process.active_session()
-        if session is not None and not session.recorder.paused:
+        if process.active_session() is not None:  # recorded, or done to capture: what is overwritten is kept first
             self._give(began, self.capturing)
         elif self.validates:
             self._give(began, self.checks)
@@ -207,9 +218,13 @@ class EagerLaunches(TorchDispatchMode):
         self.cell, self.last = cell, now
 
     def _count(self, op: str, is_unsafe: bool = False) -> list[float]:
-        frame = user_frame(sys._getframe(2))
+        caller = sys._getframe(2)
+        frame = user_frame(caller)
         code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
-        why = _why_inside(self.inside) if self.inside is not None else ""
+        if self.inside is not None:
+            why = _why_inside(self.inside)
+        else:
+            why = FOR_A_CALL if caller.f_code.co_filename.startswith(_CALLABLES) else ""
         key = (identity(code), lasti, op, why, is_unsafe)
         cell = self.cells.get(key)
         if cell is None:
@@ -260,8 +275,7 @@ class EagerLaunches(TorchDispatchMode):
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.paused and threading.get_ident() == self.thread and not kwargs.get("warmup"):
                 began = _clock()
-                session = process.active_session()
-                if session is not None and not session.recorder.paused:
+                if process.active_session() is not None:
                     self._give(began, self.capturing)
                 else:
                     fn = getattr(kernel, "fn", None)
@@ -429,8 +443,7 @@ def _downgrades() -> list[str]:
     state = process.current()
     events = state.counters.snapshot()["events"] if state is not None else []
     return [
-        f"{event['count']} x {event['reason']}"
-        + (f" ({place})" if (place := event["op"] or event["where"]) else "")
+        f"{event['count']} x {event['reason']}" + (f" ({place})" if (place := event["op"] or event["where"]) else "")
         for event in events
         if event["kind"] in ("fallback", "engine_eager")
     ]

@@ -193,5 +193,7 @@ def test_what_libraries_say_of_graphs_left_off_is_named(counted):
     import gfxgraph
 
     gfxgraph.disable()
-    handlers = [handler for name in ("vllm", "sglang", "torch._inductor") for handler in logging.getLogger(name).handlers]
+    handlers = [
+        handler for name in ("vllm", "sglang", "torch._inductor") for handler in logging.getLogger(name).handlers
+    ]
     assert not [handler for handler in handlers if type(handler).__module__.startswith("gfxgraph")]

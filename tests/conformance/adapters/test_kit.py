@@ -132,7 +132,9 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
 
 def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
     """An engine without the modules or names in which steps are counted is not refused."""
-    monkeypatch.setattr(adapter, "counts_in", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.counts_in})
+    monkeypatch.setattr(
+        adapter, "counts_in", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.counts_in}
+    )
     adapter.install()
     assert adapter.is_installed and adapter.available()
 

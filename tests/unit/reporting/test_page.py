@@ -80,7 +80,8 @@ def test_a_browser_shows_it(tmp_path):
         tracks: document.querySelectorAll(".track").length, shown: document.getElementById("main").textContent,
         detail: document.getElementById("detail").textContent.includes("modeling.py:100")});
       document.getElementById("lang").click(); document.getElementById("theme").click();
-      const press = (key, on) => (on || document.activeElement).dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      const press = (key, on) => (on || document.activeElement).dispatchEvent(
+        new KeyboardEvent("keydown", { key, bubbles: true }));
       const place = () => document.activeElement.dataset.path || document.activeElement.id, keys = [];
       press("/", document.body); keys.push(place());
       q.value = "modeling.py:107"; press("Enter"); keys.push(place());
@@ -89,7 +90,7 @@ def test_a_browser_shows_it(tmp_path):
       keys.push(place(), document.getElementById("detail").hidden);
       let printed = 0; window.print = () => printed++; press("p"); keys.push(printed);
       document.body.dataset.keys = JSON.stringify(keys);
-      document.body.dataset.zh = document.querySelector(".step.host").textContent + document.querySelector(".lines").textContent;
+      document.body.dataset.zh = ["step.host", "lines"].map(c => document.querySelector("." + c).textContent).join();
       document.body.dataset.after = document.documentElement.lang + " " + document.documentElement.dataset.theme;
       </script></body>"""
     path = tmp_path / "report.html"

@@ -120,6 +120,16 @@ def test_lines_of_destroyed_graphs_are_known_to_be_in_one(capture):
     assert line.why.startswith("this line is in a graph") and not above.leaving
 
 
+def test_what_came_before_the_first_replay_is_of_no_step(step):
+    """A slow start counts as eager time, and not in what a step costs."""
+    with gfxgraph.coverage() as seen:
+        torch.ones(2, device="cuda").sum()
+        time.sleep(0.2)
+        step(2)
+    assert seen.seconds_eager > seen.seconds_before_replays > 0.2
+    assert seen.eager_ms_per_step == pytest.approx(500 * (seen.seconds_eager - seen.seconds_before_replays))
+
+
 def test_off_means_nothing_is_there(step):
     """Without coverage there is no mode, no thread, no hook; after a block neither."""
     step()
@@ -158,3 +168,66 @@ def test_counts_of_processes_add_up():
     both = one + one
     assert (both.graph_launches, both.eager_launches, both.share) == (30, 10, 0.75)
     assert [(line.n, line.seconds) for line in both.lines] == [(10, 1.0)]
+
+
+def test_comparing_with_eager_is_in_no_share(platform):
+    """What a validated replay launches besides its graph is gfxgraph's own, also at the last one that is validated."""
+    from gfxgraph.process import process
+
+    process.current().validate_replays = 2
+    x = torch.ones(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+    with gfxgraph.coverage() as seen:
+        for _ in range(6):
+            graph.replay()
+    assert (seen.graph_launches, seen.eager_launches) == (12, 0) and seen.validation_launches > 0
+    assert y.tolist() == [3.0] * 8
+
+
+def test_launches_of_an_operation_are_found_by_capturing_it(platform, monkeypatch):
+    """An eager operation that no capture of the program has counts as many launches as it would make nodes."""
+    from gfxgraph.callables import engine
+
+    real, asked = engine.n_nodes_of, []
+    monkeypatch.setattr(
+        engine, "n_nodes_of", lambda call, *on: asked.append(real(call, *on)) or (3 if asked[-1] else None)
+    )
+    x, kept = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    with gfxgraph.coverage() as seen:
+        for _ in range(5):
+            kept.add_(x)
+            torch.randn(8, device="cuda")  # it draws: one capture more would change what comes after
+        x.relu().sum().item()
+    lines = {line.op: line.n for line in seen.lines}
+    assert lines["aten::add_"] == 15 and lines["aten::randn"] == 5 and lines["aten::_local_scalar_dense"] == 1
+    assert len(asked) == 3 and all(n >= 1 for n in asked)  # once for each operation and size
+    assert kept.tolist() == [5.0] * 8  # and nothing of it was executed
+    x + 1
+
+
+def test_an_operation_that_cannot_be_captured_counts_as_one(platform, monkeypatch):
+    """Where its capture fails nothing is different afterwards, and it is not tried again."""
+    from gfxgraph.process import process
+
+    n_captures = []
+
+    def broken(call, *on):
+        n_captures.append(1)
+        return real(lambda: (call(), torch.ones(1, device="cuda").cpu()), *on)
+
+    from gfxgraph.callables import engine
+
+    real = engine.n_nodes_of
+    monkeypatch.setattr(engine, "n_nodes_of", broken)
+    x = torch.ones(8, device="cuda")
+    with gfxgraph.coverage() as seen:
+        for _ in range(3):
+            x.relu()
+    assert seen.eager_launches == 3 and len(n_captures) == 1
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+    graph.replay()
+    assert y.tolist() == [2.0] * 8 and process.current().watch is None

@@ -70,6 +70,26 @@ def test_two_captures_are_compared(capture):
     assert "+ " in str(different)
 
 
+def test_other_inputs_are_a_difference(capture):
+    """A capture on another tensor, or on one of another size, is not the same, whatever the variable is called."""
+    w, inputs = torch.randn(8, 8, device="cuda"), {}
+
+    def seen(n):
+        inputs["x"] = torch.randn(n, 8, device="cuda")  # its name goes to the new one
+        return gfxgraph.inspect(capture(lambda: layers(inputs["x"], w, 2))[0])
+
+    first, moved, larger = seen(4), seen(4), seen(6)
+    difference = first.diff(moved)
+    assert not difference.is_same and not difference.added and difference.ratio == 1.0
+    ((old, new),) = difference.moved_tensors
+    assert old.layout == new.layout and old.address != new.address and "~ " in str(difference)
+    difference = moved.diff(larger)
+    assert difference.added and difference.ratio < 1 and "[6, 8]" in str(difference)
+    assert [new.layout for _, new in difference.moved_tensors] == ["[6, 8] float32"]
+    more = gfxgraph.inspect(capture(lambda: layers(inputs["x"], w, 2) + inputs["x"].new_ones(8) * w[0])[0])
+    assert not larger.diff(more).is_same
+
+
 def test_json_and_dot_hold_every_node(capture):
     """Both outputs can be read back, and have as many nodes and edges as the graph."""
     x, w = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")

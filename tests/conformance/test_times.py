@@ -77,3 +77,45 @@ def test_memory_of_graph_execs_is_measured(capture, monkeypatch):
     assert report["driver_bytes"] >= 1 << 20 and report["pools"]
     assert report["growth"]["replays"] == 10 and report["growth"]["driver_bytes_per_1000_replays"] > 0
     assert gfxgraph.inspect(graph)[0].driver_nbytes == 1 << 20
+
+
+def test_growth_is_told_by_owner(capture):
+    """Tensors that are kept are under the name of what keeps them; what came with a graph is the graph's."""
+
+    class Server:
+        pass
+
+    server, kept = Server(), []
+    server.answers = {}
+    x = torch.ones(256, device="cuda")
+    graph, y = capture(lambda: x * 2)
+    gfxgraph.memory_report()
+    for n in range(10):
+        graph.replay()
+        kept.append(y.clone())
+        server.answers[n] = y.repeat(2)
+    latest = y.repeat(3)
+    second, _ = capture(lambda: x * 3)
+    found = {row["owner"]: row for row in gfxgraph.memory_report()["growth"]["owners"]}
+    assert (found["kept[...]"]["bytes"], found["kept[...]"]["n"]) == (10 * 1024, 10)
+    assert found["answers[...]"]["bytes"] == 10 * 2048 and found["latest"]["bytes"] == latest.nbytes
+    assert found["pools of graphs"]["bytes"] > 0 and second is not None
+    assert "x" not in found
+
+
+def test_a_report_knows_growth_since_the_first_graph(capture, tmp_path):
+    """Where a report is kept, growth is counted from the first graph on, not from the report at the end."""
+    from gfxgraph.process import process
+    from gfxgraph.reporting import history
+
+    kept = history.start(process.require())
+    try:
+        x = torch.ones(4, device="cuda")
+        graph, _ = capture(lambda: x * 2)
+        for _ in range(5):
+            graph.replay()
+        growth = gfxgraph.memory_report()["growth"]
+        assert growth["replays"] == 5 and growth["driver_bytes_per_1000_replays"] is not None
+        assert kept.first_look not in history.memory.instantiated
+    finally:
+        history.stop()

@@ -75,11 +75,19 @@ def report(engine: str, graph: str, error: BaseException) -> None:
         process.log.warning("%s (%s)", reason, graph)
 
 
+MOST_REASONS = 64
+_reasons: set[str] = set()
+
+
 def ran_without_graph(engine: str, graph: str, why: str) -> None:
     """Count that an engine ran a step without a graph that it could have used, by its own choice."""
     state = process.current()
-    if state is not None:
-        state.report("engine_eager", f"{engine} ran a step without its graph: {why}", graph, level=logging.INFO)
+    if state is None:
+        return
+    if why not in _reasons and len(_reasons) >= MOST_REASONS:
+        why = "other batches"  # a prefill has a size of its own each time
+    _reasons.add(why)
+    state.report("engine_eager", f"{engine} ran a step without its graph: {why}", graph, level=logging.INFO)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:

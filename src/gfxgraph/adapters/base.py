@@ -18,7 +18,7 @@ import logging
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -76,12 +76,14 @@ class Adapter(ABC):
         name: what users and the file are called.
         module: what is imported.
         needs: by each of the engine's modules that it replaces something in, what must be there.
+        counts_in: likewise, of modules where it only counts; where something is not there, nothing is counted.
         tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]
     module: ClassVar[str]
     needs: ClassVar[dict[str, tuple[Need, ...]]]
+    counts_in: ClassVar[dict[str, tuple[Need, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:
@@ -101,7 +103,7 @@ class Adapter(ABC):
     @property
     def parts(self) -> tuple[str, ...]:
         """The engine's modules that it replaces something in."""
-        return tuple(self.needs)
+        return (*self.needs, *self.counts_in)
 
     def available(self) -> bool:
         """True where the engine is installed and, in so far as that is known yet, has what is needed."""
@@ -154,11 +156,11 @@ class Adapter(ABC):
                 raise ActivationError("engine_missing", engine=self.name, module=self.module)
             undo = Replaced()
             try:
-                modules = [import_module(part) for part in left]
+                modules = [import_module(part) for part in left if part in self.needs]
                 lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]
                 if lacking:
                     raise AttributeError(", ".join(lacking))
-                for module in modules:
+                for module in (*modules, *self._counted(left)):
                     self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
                 undo.all()
@@ -171,6 +173,18 @@ class Adapter(ABC):
             self._undo.add(undo.all)
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
+
+    def _counted(self, parts: Sequence[str]) -> Iterator[Any]:
+        """Those of ``parts`` that only count, and are there with what that needs."""
+        for part in parts:
+            if part in self.counts_in:
+                try:
+                    module = import_module(part)
+                except ImportError as error:
+                    log.debug("%s: nothing is counted in %s: %s", self.name, part, error)
+                    continue
+                if not missing(module, self.counts_in[part]):
+                    yield module
 
     def _install_or_warn(self, part: str) -> None:
         try:

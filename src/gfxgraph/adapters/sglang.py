@@ -3,7 +3,8 @@
 SGLang's runners capture each shape through a backend and end the server where that raises. The backends
 (full, breakable) are taught to leave the shape out instead: their ``can_run`` then says no for it, and the
 runner goes the eager way that it has for unknown shapes. A piece of the torch.compile backend becomes
-eager by itself, into the same memory.
+eager by itself, into the same memory. Batches that SGLang itself runs without a graph come to its eager runner, where
+they are counted with the reason.
 
 How a process gets here: SGLang calls ``plugin`` in each of its processes (entry point
 ``sglang.srt.plugins``), or ``gfxgraph run`` sees it import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for
@@ -22,14 +23,16 @@ from contextlib import suppress
 from typing import Any
 
 from gfxgraph.adapters._announce import announce
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, report
+from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
 from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Replaced
+from gfxgraph.process import process
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
 _BREAKABLE = "sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend"
 _UTILS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
 _PIECEWISE = "sglang.srt.compilation.cuda_piecewise_backend"
+_EAGER = "sglang.srt.model_executor.runner.eager_runner"
 
 N_WARMUPS = 2
 """Times that both backends run the model before they capture it."""
@@ -59,12 +62,16 @@ class SglangAdapter(Adapter):
             Need("get_pcg_capture_stream"),
         ),
     }
+    counts_in = {_EAGER: (Need("EagerRunner.execute", takes="forward_batch"),)}
     tested = "0.5.23"
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _PIECEWISE:
             owner = part.CUDAPiecewiseBackend
             undo.replace(owner, "__call__", _surviving(owner.__call__, part))
+            return
+        if part.__name__ == _EAGER:
+            undo.replace(part.EagerRunner, "execute", _counting(part.EagerRunner.execute))
             return
         owner = part.FullCudaGraphBackend if part.__name__ == _FULL else part.BreakableCudaGraphBackend
         undo.replace(owner, "capture_one", _leaving_out(owner.capture_one))
@@ -148,6 +155,41 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
         return eager[shape](*args)
 
     return __call__
+
+
+def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``execute`` of the eager runner: where coverage is counted, each batch with why SGLang gave it no graph."""
+
+    @functools.wraps(original)
+    def execute(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        state = process.current()
+        if state is not None and state.coverage is not None and not _is_idle(forward_batch):
+            ran_without_graph("SGLang", type(self).__name__, _why_eager(self, forward_batch))
+        return original(self, forward_batch, *args, **kwargs)
+
+    return execute
+
+
+def _is_idle(batch: Any) -> bool:
+    return getattr(batch.forward_mode, "name", "") == "IDLE"
+
+
+def _why_eager(eager: Any, batch: Any) -> str:
+    """What SGLang's choice was, from its own objects; names that another version lacks are left out."""
+    mode = batch.forward_mode
+    is_decode = hasattr(mode, "is_cuda_graph") and bool(mode.is_cuda_graph())
+    phase, size, most = ("decode", "requests", "max_bs") if is_decode else ("prefill", "tokens", "max_num_tokens")
+    owner = getattr(eager, "model_runner", None)
+    runner = getattr(owner, f"{phase}_cuda_graph_runner", None)
+    of = f"{phase} ({getattr(mode, 'name', mode)})"
+    if runner is None or runner is eager:
+        return f"it has no graphs for {of}"
+    tokens = getattr(batch, "input_ids", None)
+    n = batch.batch_size if is_decode else len(tokens) if tokens is not None else 0
+    limit = getattr(runner, most, None)
+    if isinstance(limit, int) and n > limit:
+        return f"{of} of more {size} than its largest graph holds, {limit}"
+    return f"its graph runner refused {of} of {n} {size}, though graphs for up to {limit} are there"
 
 
 def _tp_group() -> Any:

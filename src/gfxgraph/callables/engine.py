@@ -27,7 +27,7 @@ from gfxgraph.capture.program import Program
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.core.tape import Opaque, Tape
-from gfxgraph.errors import GfxGraphError
+from gfxgraph.errors import DriverError, GfxGraphError
 from gfxgraph.guard import for_capture
 from gfxgraph.process import bridge, process
 from gfxgraph.types import OnUnsafe
@@ -183,6 +183,36 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     graph._choose_path()
     state.counters.add("capture")
     return result
+
+
+def n_nodes_of(call: Callable[[], Any], stream: Any, pool: SharedPool) -> int | None:
+    """How many graph nodes ``call`` makes, by a capture that is thrown away: nothing of it is executed.
+
+    Args:
+        call: it has run before, so that libraries are set up, and draws no random numbers.
+
+    Returns:
+        None where it cannot be captured, whatever the reason; the process is as before.
+    """
+    state = process.require()
+    graph = state.base()
+    with turns.held(), turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the graph is empty
+        try:
+            with drawless(True), kept_out(stream.device_index):
+                state.base.capture_begin(graph, pool.id, "thread_local")
+            with _refusing_waits():
+                result = call()  # held until the capture is over
+            assert state.driver is not None
+            n = state.driver.node_counter(state.driver.capture_info(stream.cuda_stream).graph)()
+            state.base.capture_end(graph)
+            state.base.reset(graph)
+            del result
+        except (RuntimeError, DriverError) as error:
+            process.log.debug("an operation was not captured to count its launches: %s", kind_and_line(error))
+            _end_dead(state, graph, stream)
+            return None
+    return n
 
 
 @contextmanager

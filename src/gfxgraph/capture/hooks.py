@@ -22,12 +22,16 @@ def bare_launch(base: type) -> Callable[[Any], None]:
 
 
 @contextmanager
-def one_replay(graph: Any) -> Iterator[None]:
-    """Run what torch runs before and after a replay of ``graph``, as torch does it."""
+def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
+    """Run what torch runs before and after a replay of ``graph``, as torch does it.
+
+    Args:
+        is_compared: what is launched meanwhile is launched to compare it with eager.
+    """
     graphs = torch.cuda.graphs
     watch = graph._state.watch
     if watch is not None:
-        watch.replaying(graph)
+        watch.replaying(graph, is_compared)
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
         retained.replay_streams.add(torch.cuda.current_stream())
@@ -38,6 +42,19 @@ def one_replay(graph: Any) -> Iterator[None]:
         if watch is not None:
             watch.replayed()
         _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
+
+
+@contextmanager
+def uncounted(state: Any) -> Iterator[None]:
+    """What is launched here is gfxgraph's own, to whoever counts launches."""
+    watch = state.watch
+    if watch is not None:
+        watch.checking_begins()
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.replayed()
 
 
 def _run(everywhere: Any, own: Any, graph: Any) -> None:

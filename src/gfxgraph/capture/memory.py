@@ -74,6 +74,10 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+instantiated: list[Callable[[], None]] = []
+"""Who is told, in the capturing thread, that a graph exec was made."""
+
+
 def taken_from_device(make: Callable[[], object]) -> int | None:
     """Device memory that ``make()`` took beside torch's allocator: what the runtime keeps for a graph exec.
 
@@ -83,6 +87,8 @@ def taken_from_device(make: Callable[[], object]) -> int | None:
     before = _free()
     make()
     after = _free()
+    for tell in list(instantiated):
+        tell()
     return max(0, before - after) if before is not None and after is not None else None
 
 

@@ -5,6 +5,7 @@ The program's own status is the status, unless it ended well and less ran in gra
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import click
 from gfxgraph import files
 from gfxgraph.cli import _contract
 
+_LIBRARIES = re.compile(r"\S*/(?:site|dist)-packages/")
 STATUS_BELOW = 1
 STATUS_COULD_NOT = 2
 
@@ -102,9 +104,8 @@ def _say(folder: Path, asked: Wanted, status: int) -> int:
     total = sum(seen[1:], seen[0]) if seen else Coverage()
     if asked.coverage:
         of = f" (of {len(seen)} processes)" if len(seen) > 1 else ""
-        click.echo(f"gfxgraph {total}{of}", err=True)
-        if asked.with_table:
-            click.echo(total.table(), err=True)
+        text = f"gfxgraph {total}{of}" + (f"\n{total.table()}" if asked.with_table else "")
+        click.echo(_LIBRARIES.sub("", text).replace(f"{Path.cwd()}/", ""), err=True)
     if asked.page is not None:
         target = Path(asked.page)
         files.write(target, page.html(found))

@@ -10,4 +10,5 @@ Stays out: graphs being captured; torch at import time.
     metrics.py    the same for Prometheus
     progress.py   how far something is, on stderr
     imports.py    being called when a module has been imported
+    said.py       what other libraries' logs say of graphs that they leave off
 """

@@ -34,6 +34,7 @@ class Coverage:
         eager_launches: launches outside graphs in the same time.
         n_replays: replays in that time; of the graph that was replayed most, ``n_steps``.
         seconds: wall time that was watched, of ``elapsed`` in all.
+        seconds_before_replays: of ``seconds_eager``, those before the first replay: of no step.
     """
 
     graph_launches: int = 0
@@ -42,6 +43,7 @@ class Coverage:
     n_steps: int = 0
     seconds_in_graphs: float = 0.0
     seconds_eager: float = 0.0
+    seconds_before_replays: float = 0.0
     seconds_capturing: float = 0.0
     validation_launches: int = 0
     """Launches by gfxgraph itself, to compare replays with eager; in no share."""
@@ -70,8 +72,9 @@ class Coverage:
 
     @property
     def eager_ms_per_step(self) -> float | None:
-        """What eager launches cost, in ms for each replay of the graph that was replayed most."""
-        return 1e3 * self.seconds_eager / self.n_steps if self.n_steps else None
+        """What eager launches cost since the first replay, in ms a replay of the graph that was replayed most."""
+        spent = self.seconds_eager - self.seconds_before_replays
+        return 1e3 * max(0.0, spent) / self.n_steps if self.n_steps else None
 
     def as_dict(self) -> dict[str, Any]:
         names = [name for name in self.__slots__ if name != "lines"]  # type: ignore[attr-defined]
@@ -83,7 +86,7 @@ class Coverage:
     @classmethod
     def from_dict(cls, table: dict[str, Any]) -> Coverage:
         names = [name for name in cls.__slots__ if name != "lines"]  # type: ignore[attr-defined]
-        made = cls(**{name: table[name] for name in names})
+        made = cls(**{name: table[name] for name in names if name in table})
         rows = table["lines"]
         made.lines = [
             Line(r["op"], r["where"], r["why"], r["launches"], r["seconds"], r.get("rewrite", "")) for r in rows

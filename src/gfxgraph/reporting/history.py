@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from gfxgraph.callables import arena
-from gfxgraph.capture import above
+from gfxgraph.capture import above, memory
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Capture
+from gfxgraph.reporting.memory import Look
 from gfxgraph.reporting.reading import read_capture
 
 FIRST_PAUSE_S = 0.05
@@ -77,12 +78,21 @@ class History:
 
     def start(self) -> None:
         above.leaving.append(self.leaving)
+        memory.instantiated.append(self.first_look)
         threading.Thread(target=self._run, name="gfxgraph-history", daemon=True).start()
 
     def stop(self) -> None:
         self._ended.set()
         if self.leaving in above.leaving:
             above.leaving.remove(self.leaving)
+        if self.first_look in memory.instantiated:
+            memory.instantiated.remove(self.first_look)
+
+    def first_look(self) -> None:
+        """What memory grows from: as it is when the first graph is there."""
+        memory.instantiated.remove(self.first_look)
+        if self.state.first_look is None:
+            self.state.first_look = Look.now(self.state)
 
     # -- graphs that go ---------------------------------------------------------------------------------
 

@@ -68,10 +68,15 @@ class Node:
     tensors: tuple[TensorInfo, ...] = ()
     device_us: float | None = None
 
-    @property
-    def token(self) -> tuple[Any, ...]:
+    def token(self, with_layouts: bool) -> tuple[Any, ...]:
         """What makes two nodes of different captures the same work."""
-        return self.kind, self.kernel, self.op, self.where, self.grid, self.block
+        # What it reads: of what it makes, only what is alive is known, so the last layer is not unlike the others.
+        layouts = tuple(tensor.layout for tensor in self.tensors if tensor.role == "input") if with_layouts else ()
+        return self.kind, self.kernel, self.op, self.where, self.grid, self.block, layouts
+
+    def __str__(self) -> str:
+        on = ", ".join(tensor.layout for tensor in self.tensors)
+        return f"{self.name or self.kind}  {self.op} at {self.where}" + (f" on {on}" if on else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ def _total(tensors: tuple[TensorInfo, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed from one capture to another: runs of nodes and host steps that only one has."""
+    """What changed from one capture to another: nodes, inputs and host steps that only one has, inputs that moved."""
 
     removed: tuple[Node, ...]
     added: tuple[Node, ...]
@@ -184,22 +189,35 @@ class Difference:
     added_steps: tuple[Step, ...]
     ratio: float
     """1.0 where both run the same nodes in the same order."""
+    removed_tensors: tuple[TensorInfo, ...] = ()
+    added_tensors: tuple[TensorInfo, ...] = ()
 
     @property
     def is_same(self) -> bool:
-        return not (self.removed or self.added or self.removed_steps or self.added_steps or self.moved_tensors)
+        return not self._lines()
 
-    def __str__(self) -> str:
-        if self.is_same:
-            return "the same work at the same addresses"
-        lines = [f"{self.ratio:.1%} of the nodes are the same"]
-        for sign, nodes, steps in (("-", self.removed, self.removed_steps), ("+", self.added, self.added_steps)):
-            lines += [f"{sign} {node.name or node.kind}  {node.op} at {node.where}" for node in nodes]
-            lines += [f"{sign} host: {step}" for step in steps]
+    def _lines(self) -> list[str]:
+        removed = [*self.removed, *(f"host: {step}" for step in self.removed_steps), *_inputs(self.removed_tensors)]
+        added = [*self.added, *(f"host: {step}" for step in self.added_steps), *_inputs(self.added_tensors)]
+        lines = []
+        for sign, things in (("-", removed), ("+", added)):
+            counted = Counter(str(thing) for thing in things)  # equal layers are one line
+            lines += [f"{sign} {text}" if n == 1 else f"{sign} {n} x {text}" for text, n in counted.items()]
         for old, new in self.moved_tensors:
             name = new.name or old.name or "an input"
             lines.append(f"~ {name} {old.layout} -> {new.layout}, {old.address:#x} -> {new.address:#x}")
-        return "\n".join(lines)
+        return lines
+
+    def __str__(self) -> str:
+        lines = self._lines()
+        return "\n".join([f"{self.ratio:.1%} of the nodes are the same", *lines]) if lines else _SAME
+
+
+_SAME = "the same work at the same addresses"
+
+
+def _inputs(tensors: tuple[TensorInfo, ...]) -> list[str]:
+    return [f"input {tensor.name} {tensor.layout}" for tensor in tensors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +288,14 @@ class Inspection:
 
 
 def diff(old: Inspection, new: Inspection) -> Difference:
-    """Compare two inspections by what their nodes run, in order; addresses only of inputs that have names."""
+    """Compare two inspections by what their nodes run, in order, on which layouts, and where their inputs lie."""
     mine = [node for capture in old for node in capture.nodes]
     theirs = [node for capture in new for node in capture.nodes]
-    matcher = difflib.SequenceMatcher(None, [n.token for n in mine], [n.token for n in theirs], autojunk=False)
+    # An inspection without tensors says nothing of layouts.
+    both = any(node.tensors for node in mine) and any(node.tensors for node in theirs)
+    matcher = difflib.SequenceMatcher(
+        None, [node.token(both) for node in mine], [node.token(both) for node in theirs], autojunk=False
+    )
     removed: list[Node] = []
     added: list[Node] = []
     for tag, a, b, c, d in matcher.get_opcodes():
@@ -283,21 +305,41 @@ def diff(old: Inspection, new: Inspection) -> Difference:
     steps_old = Counter(step for capture in old for step in map(_identity, capture.host_steps))
     steps_new = Counter(step for capture in new for step in map(_identity, capture.host_steps))
     all_steps = {_identity(s): s for inspection in (old, new) for capture in inspection for s in capture.host_steps}
-    before = {t.name: t for capture in old for t in capture.externals if t.name}
-    after = {t.name: t for capture in new for t in capture.externals if t.name}
-    moved = [
-        (before[name], after[name])
-        for name in before
-        if name in after and (before[name].address, before[name].layout) != (after[name].address, after[name].layout)
-    ]
+    pairs, gone, come = _paired(
+        [tensor for capture in old for tensor in capture.externals],
+        [tensor for capture in new for tensor in capture.externals],
+    )
     return Difference(
         tuple(removed),
         tuple(added),
-        tuple(moved),
+        tuple((a, b) for a, b in pairs if (a.address, a.layout) != (b.address, b.layout)),
         tuple(all_steps[key] for key in (steps_old - steps_new).elements()),
         tuple(all_steps[key] for key in (steps_new - steps_old).elements()),
         matcher.ratio(),
+        gone,
+        come,
     )
+
+
+def _paired(
+    old: list[TensorInfo], new: list[TensorInfo]
+) -> tuple[list[tuple[TensorInfo, TensorInfo]], tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Inputs that are each other's: at one address, else of one name, else in the order in which they are read.
+
+    A variable that was given another tensor lends its name to the new one, and the old one has none.
+    """
+    pairs: list[tuple[TensorInfo, TensorInfo]] = []
+    for key in ("address", "name"):
+        by_key = {getattr(tensor, key): tensor for tensor in new if getattr(tensor, key)}
+        for tensor in list(old):
+            twin = by_key.pop(getattr(tensor, key), None)
+            if twin is not None:
+                old.remove(tensor)
+                new.remove(twin)
+                pairs.append((tensor, twin))
+    if len(old) == len(new):
+        return pairs + list(zip(old, new)), (), ()
+    return pairs, tuple(old), tuple(new)
 
 
 def _identity(step: Step) -> tuple[str, str, str]:

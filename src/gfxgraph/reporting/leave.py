@@ -166,6 +166,6 @@ def _end(settings: Config, owner: int) -> None:
             process.log.warning("captures could not be read at the end: %s", error)
             write(settings.report, with_nodes=False)
     elif seen is not None:
-        sys.stderr.write(f"gfxgraph {seen}\n")
+        sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{os.getcwd()}/", ""))
     watch.stop()
     history.stop()

@@ -8,31 +8,53 @@ shared among the replays between them.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.callables import arena
 from gfxgraph.capture import workspaces
-from gfxgraph.capture.memory import pool_ranges
+from gfxgraph.capture.memory import is_within, pool_ranges
+from gfxgraph.guard.names import device_tensors
 from gfxgraph.process import process
+from gfxgraph.reporting.holders import holders_of
+
+MOST_OWNERS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Device memory at one moment: what torch has reserved, and all other use of the device."""
+    """Device memory at one moment: what torch has reserved, all other use of the device, and whose it is.
+
+    Args:
+        exec_nbytes: of the other use, what graph execs took as they were made.
+        pools: torch's private pools that graphs have, by id.
+        storages: bytes by address, of tensors that a Python object stands for.
+    """
 
     n_replays: int
     torch_nbytes: int
     other_nbytes: int
+    exec_nbytes: int
+    pools: dict[tuple[int, int], int]
+    storages: dict[int, int]
 
     @classmethod
     def now(cls, state: process.Process) -> Look:
         free, total = torch.cuda.mem_get_info()
         reserved = int(torch._C._cuda_memoryStats(torch.cuda.current_device())["reserved_bytes"]["all"]["current"])
-        n = state.counters.snapshot(lambda: [graph.n_replays for graph in list(state.graphs)])["replay_count"]
-        return cls(n, reserved, max(0, total - free - reserved))
+        graphs = [graph for graph in list(state.graphs) if graph._program is not None]
+        n = state.counters.snapshot(lambda: [graph.n_replays for graph in graphs])["replay_count"]
+        execs = sum(s.driver_nbytes or 0 for graph in graphs for s in graph._program.segments)
+        pools = {pool for graph in graphs if (pool := _pool_of(graph)) is not None}
+        sizes = {pool: sum(end - start for start, end in pool_ranges(pool)) for pool in pools}
+        storages = {key: nbytes for key, nbytes, _ in _storages()}
+        return cls(n, reserved, max(0, total - free - reserved), execs, sizes, storages)
 
     def grown(self, later: Look) -> dict[str, Any]:
         """What changed until ``later``; rates are None where nothing was replayed."""
@@ -44,7 +66,43 @@ class Look:
             "torch_bytes": ours,
             "driver_bytes_per_1000_replays": round(1000 * other / n) if n > 0 else None,
             "torch_bytes_per_1000_replays": round(1000 * ours / n) if n > 0 else None,
+            "owners": self._owners(later, other, ours),
         }
+
+    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, Any]]:
+        """Whose the growth is, the largest first: execs and pools that came, and tensors by what holds them."""
+        execs = max(0, later.exec_nbytes - self.exec_nbytes)
+        pools = sum(max(0, nbytes - self.pools.get(pool, 0)) for pool, nbytes in later.pools.items())
+        in_pools = [span for pool in later.pools for span in pool_ranges(pool)]
+        held: Counter[str] = Counter()
+        count: Counter[str] = Counter()
+        new = [
+            (nbytes, tensor)
+            for key, nbytes, tensor in _storages()
+            if self.storages.get(key) != nbytes and not is_within(key, in_pools)
+        ]
+        for (nbytes, _), name in zip(new, holders_of([tensor for _, tensor in new], sys._getframe(1))):
+            held[name or "tensors without a name"] += nbytes
+            count[name or "tensors without a name"] += 1
+        rows = [{"owner": name, "bytes": nbytes, "n": count[name]} for name, nbytes in held.most_common(MOST_OWNERS)]
+        rest = {
+            "graph execs": execs,
+            "pools of graphs": pools,
+            "torch's cache, and tensors that Python does not hold": ours - pools - sum(held.values()),
+            "the runtime, libraries, other processes": other - execs,
+        }
+        rows += [{"owner": name, "bytes": nbytes, "n": None} for name, nbytes in rest.items() if nbytes > 0]
+        return sorted(rows, key=lambda row: -row["bytes"])
+
+
+def _storages() -> Iterator[tuple[int, int, Tensor]]:
+    """(address, bytes, a tensor on it) of every storage on a device."""
+    seen: set[int] = set()
+    for tensor in device_tensors():
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            yield storage.data_ptr(), storage.nbytes(), tensor
 
 
 def memory_report() -> dict[str, Any]:
@@ -59,8 +117,10 @@ def memory_report() -> dict[str, Any]:
         single rows may be 0.
         ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
         libraries, under graphs.
-        ``growth``: since the first report of this process, with ``driver_bytes_per_1000_replays``: use of the device
-        that torch does not count, so another process's, too.
+        ``growth``: since the first report of this process (where one is written at its end: since the first graph),
+        with ``driver_bytes_per_1000_replays``: use of the device that torch does not count, so another process's too;
+        ``owners``: whose it is, ``{"owner", "bytes", "n"}``, the largest first: tensors by the variable that holds
+        them, graph execs, pools, and what nobody is known for.
         ``prediction``: what one more graph is likely to take, from those there are, before it is captured.
     """
     report = arena.memory_report()

@@ -17,7 +17,7 @@ from gfxgraph import config
 from gfxgraph import files as writer
 from gfxgraph.reporting import leave
 from gfxgraph.reporting.folding import folded
-from gfxgraph.reporting.rewrites import WHY_ZH, rewrite
+from gfxgraph.reporting.rewrites import in_chinese
 
 
 def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] = ()) -> str:
@@ -26,6 +26,7 @@ def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] 
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
     data = {"lang": config.language_of(), "processes": rows, "benches": list(benches), "strings": strings.known}
+    data["phrases"] = in_chinese()
     # In a script element nothing ends it but its closing tag, and "<" need not stand in JSON.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
@@ -55,9 +56,6 @@ class _Strings:
 def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     inspection = table.get("inspection") or {"captures": [], "runtime": "", "left_out": 0}
     coverage = table.get("coverage")
-    for line in coverage["lines"] if coverage else ():
-        line["rewrite_zh"] = rewrite(line["op"], "zh")
-        line["why_zh"] = WHY_ZH.get(line["why"], "")
     return {
         "pid": table["pid"],
         "argv": table["argv"],
@@ -103,7 +101,6 @@ def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         "where": step["where"],
         "why": step["why"],
         "rewrite": step["rewrite"],
-        "rewrite_zh": rewrite(step["op"], "zh"),
         "n_nodes": step["n_nodes"],
         "folds": [[fold.start, fold.period, fold.n_times] for fold in folds],
         "nodes": [_node(node, strings) for node in nodes],

@@ -19,6 +19,7 @@ Source: docs/decisions/0153.
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import sys
 import threading
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph import callables
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.modes import enter_mode, leave_modes
@@ -43,7 +45,17 @@ from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.rewrites import NO_CAPTURE, NOT_REPLAYED, rewrite, why_unsafe
+from gfxgraph.reporting.launches import Launches
+from gfxgraph.reporting.rewrites import (
+    FOR_A_CALL,
+    INSIDE,
+    NO_CAPTURE,
+    NOT_REPLAYED,
+    SPLIT,
+    STAND_IN,
+    rewrite,
+    why_unsafe,
+)
 
 WINDOW_S = 0.05
 SHARE_OF_TIME = 0.01
@@ -53,6 +65,7 @@ MOST_LINES = 200
 MOST_GRAPHS = 64
 
 _clock = time.perf_counter
+_CALLABLES = f"{os.path.dirname(callables.__file__)}{os.sep}"
 _NO_LAUNCH = frozenset(
     "aten::detach aten::alias aten::lift_fresh aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::record_stream aten::is_pinned aten::size "
@@ -75,12 +88,15 @@ class EagerLaunches(TorchDispatchMode):
         self.thread = threading.get_ident()
         self.began = _clock()
         self.cells: dict[tuple[int, int, str, str, bool], list[float]] = {}
-        """(code, instruction, operation, why, whether no graph records such a call) -> [launches, seconds]; codes by
-        identity, a hash reads all of one."""
+        """(code, instruction, operation, why, whether no graph records such a call) -> [calls whose launches are not
+        known, seconds, launches of the others]; codes by identity, a hash reads all of one."""
         self.codes: dict[int, Any] = {}
+        self.launches = Launches() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
-        self.checking = [0.0, 0.0]
+        self.checks = [0.0, 0.0]
+        self.before_replays_s = 0.0
+        """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
         self.n_elsewhere = 0
         self.cell = [0.0, 0.0]  # before the first launch time is nobody's
@@ -179,19 +195,20 @@ class EagerLaunches(TorchDispatchMode):
         ended = _clock()
         if info.launches_nothing or not _launches(info, out, args):
             return out
-        session = process.active_session()
-        if session is not None and not session.recorder.paused:
+        if process.active_session() is not None:  # recorded, or done to capture: what is overwritten is kept first
             self._give(began, self.capturing)
         elif self.validates:
-            self._give(began, self.checking)
-            self.checking[0] += 1
+            self._give(began, self.checks)
+            self.checks[0] += 1
         elif info.name in _WAITS:
             self._count(info.name, is_unsafe=True)[0] += 1  # its time is that of what it waits for
         else:
             is_unsafe = info.unsafe is not None and bool(info.applies(args, kwargs or {}))  # type: ignore[misc]
             cell = self._count(info.name, is_unsafe)
             self._give(began, cell)
-            cell[0] += 1
+            n = self.launches.of(info, args, kwargs) if self.launches is not None else None
+            cell[0 if n is None else 2] += n or 1
+            self.last += _clock() - ended  # what was done to find that out is nobody's
         self.own_s += _clock() - ended
         return out
 
@@ -201,25 +218,31 @@ class EagerLaunches(TorchDispatchMode):
         self.cell, self.last = cell, now
 
     def _count(self, op: str, is_unsafe: bool = False) -> list[float]:
-        frame = user_frame(sys._getframe(2))
+        caller = sys._getframe(2)
+        frame = user_frame(caller)
         code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
-        why = _why_inside(self.inside) if self.inside is not None else ""
+        if self.inside is not None:
+            why = _why_inside(self.inside)
+        else:
+            why = FOR_A_CALL if caller.f_code.co_filename.startswith(_CALLABLES) else ""
         key = (identity(code), lasti, op, why, is_unsafe)
         cell = self.cells.get(key)
         if cell is None:
             self.codes[key[0]] = code
-            cell = self.cells[key] = [0, 0.0]
+            cell = self.cells[key] = [0, 0.0, 0]
         return cell
 
-    def replaying(self, graph: Any) -> None:
-        """A graph is about to be replayed."""
+    def replaying(self, graph: Any, is_compared: bool = False) -> None:
+        """A graph is about to be replayed, and compared with eager where ``is_compared``."""
         if threading.get_ident() != self.thread:
             self.n_elsewhere += 1
             return
-        self.inside, self.validates = graph, graph._unvalidated > 0
+        self.inside, self.validates = graph, is_compared
         now = _clock()
         self._give(now, self.in_graphs)
         number = identity(graph)
+        if not self.replays:
+            self.before_replays_s = sum(cell[1] for cell in self.cells.values())
         self.replays[number] += 1
         n = self.nodes.get(number)
         if n is None:
@@ -227,8 +250,12 @@ class EagerLaunches(TorchDispatchMode):
         self.in_graphs[0] += n
         self.own_s += _clock() - now
 
+    def checking_begins(self) -> None:
+        """What is launched until ``replayed`` checks memory around a replay."""
+        self.validates = threading.get_ident() == self.thread
+
     def replayed(self) -> None:
-        """That replay is over."""
+        """That replay, or what was checked around it, is over."""
         self.inside, self.validates = None, False
 
     def _watch_triton(self) -> None:
@@ -248,8 +275,7 @@ class EagerLaunches(TorchDispatchMode):
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.paused and threading.get_ident() == self.thread and not kwargs.get("warmup"):
                 began = _clock()
-                session = process.active_session()
-                if session is not None and not session.recorder.paused:
+                if process.active_session() is not None:
                     self._give(began, self.capturing)
                 else:
                     fn = getattr(kernel, "fn", None)
@@ -277,7 +303,7 @@ class EagerLaunches(TorchDispatchMode):
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
             line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
-            line.n += round(cell[0] * captured.launches_of(op))
+            line.n += round(cell[0] * captured.launches_of(op) + cell[2])
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
         lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))
         return Coverage(
@@ -287,8 +313,9 @@ class EagerLaunches(TorchDispatchMode):
             n_steps=max(self.replays.values(), default=0),
             seconds_in_graphs=self.in_graphs[1] + (pending if self.cell is self.in_graphs else 0.0),
             seconds_eager=sum(line.seconds for line in lines),
+            seconds_before_replays=self.before_replays_s,
             seconds_capturing=self.capturing[1],
-            validation_launches=int(self.checking[0]),
+            validation_launches=int(self.checks[0]),
             seconds=self.watched_s + open_s,
             elapsed=now - self.began,
             own_seconds=self.cost_s,
@@ -392,12 +419,12 @@ def _why_inside(graph: Any) -> str:
     """Why a replay launches eagerly: its tape runs, or it was split."""
     program = graph._program
     if program is None:
-        return "inside a replay"
+        return INSIDE
     for segment in program.segments:
         if segment.graph is None and segment.why_not is not None:
             return str(segment.why_not[0])
     hosts = [step for step in program.steps if step not in program.segments]
-    return f"the capture was split: {hosts[0]}" if hosts else "a replay was compared with eager, or its launch failed"
+    return f"{SPLIT}: {hosts[0]}" if hosts else STAND_IN
 
 
 def _reasons() -> dict[tuple[str, str], str]:
@@ -416,7 +443,7 @@ def _downgrades() -> list[str]:
     state = process.current()
     events = state.counters.snapshot()["events"] if state is not None else []
     return [
-        f"{event['count']} x {event['reason']}" + (f" ({event['op']})" if event["op"] else "")
+        f"{event['count']} x {event['reason']}" + (f" ({place})" if (place := event["op"] or event["where"]) else "")
         for event in events
         if event["kind"] in ("fallback", "engine_eager")
     ]

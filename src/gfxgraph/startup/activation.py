@@ -201,6 +201,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
+    from gfxgraph.process import said
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -238,7 +239,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)
-    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals):
+    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals, said.listen):
         undo = companion(torch, state)
         if undo is not None:
             bridge.undo.append(undo)

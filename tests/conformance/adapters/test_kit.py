@@ -59,7 +59,7 @@ def changed(before, after):
 def test_name_is_the_files(adapter):
     """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.tested and all(adapter.needs[part] for part in adapter.parts)
+    assert adapter.tested and all((adapter.needs | adapter.counts_in)[part] for part in adapter.parts)
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):
@@ -108,7 +108,7 @@ def test_an_unknown_version_that_has_what_is_needed_is_used(adapter, monkeypatch
 
 def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     """Asked for, it is an error; by itself, one warning and one fallback that says what; nothing is touched."""
-    part = adapter.parts[-1]
+    part = list(adapter.needs)[-1]
     lacking = (*adapter.needs[part], Need("Moved.elsewhere"))
     monkeypatch.setattr(adapter, "needs", adapter.needs | {part: lacking}, raising=False)
     before = surface(adapter)
@@ -128,6 +128,15 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
     base.count_refusals(None, state)
     assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
+
+
+def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
+    """An engine without the modules or names in which steps are counted is not refused."""
+    monkeypatch.setattr(
+        adapter, "counts_in", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.counts_in}
+    )
+    adapter.install()
+    assert adapter.is_installed and adapter.available()
 
 
 def test_engine_absent(adapter, monkeypatch):

@@ -75,6 +75,12 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
     bucket = {"function": "decode", "signature": "batch=8", "input_bytes": 1 << 20, "output_bytes": 1 << 20}
     bucket |= {"pool_bytes": 60 << 20, "n_graphs": 1, "n_calls": 30, "why_eager": ""}
     growth = {"replays": 900, "driver_bytes": 2 << 20, "torch_bytes": 0, "driver_bytes_per_1000_replays": 2330168}
+    growth |= {
+        "owners": [
+            {"owner": "history[...]", "bytes": 3 << 20, "n": 12},
+            {"owner": "graph execs", "bytes": 1, "n": None},
+        ]
+    }
     return {
         "pid": 4711,
         "argv": ["generate.py", "--model", "llama"],

@@ -80,6 +80,17 @@ def test_a_browser_shows_it(tmp_path):
         tracks: document.querySelectorAll(".track").length, shown: document.getElementById("main").textContent,
         detail: document.getElementById("detail").textContent.includes("modeling.py:100")});
       document.getElementById("lang").click(); document.getElementById("theme").click();
+      const press = (key, on) => (on || document.activeElement).dispatchEvent(
+        new KeyboardEvent("keydown", { key, bubbles: true }));
+      const place = () => document.activeElement.dataset.path || document.activeElement.id, keys = [];
+      press("/", document.body); keys.push(place());
+      q.value = "modeling.py:107"; press("Enter"); keys.push(place());
+      for (const key of ["n", "N", "j", "k"]) { press(key); keys.push(place()); }
+      document.activeElement.click(); press("Escape");
+      keys.push(place(), document.getElementById("detail").hidden);
+      let printed = 0; window.print = () => printed++; press("p"); keys.push(printed);
+      document.body.dataset.keys = JSON.stringify(keys);
+      document.body.dataset.zh = ["step.host", "lines"].map(c => document.querySelector("." + c).textContent).join();
       document.body.dataset.after = document.documentElement.lang + " " + document.documentElement.dataset.theme;
       </script></body>"""
     path = tmp_path / "report.html"
@@ -88,7 +99,11 @@ def test_a_browser_shows_it(tmp_path):
     done = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True)
     seen = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&quot;", '"'))
     assert seen["rows"] < 500 and seen["folds"] == 1 and seen["red"] == 1 and seen["detail"]
-    assert seen["hits"] == "200" and seen["bars"] == 4  # launches, time, memory, padding
+    assert seen["hits"] == "200 found" and seen["bars"] == 4  # launches, time, memory, padding
     assert seen["charts"] == [True] * 7 and seen["tracks"] == 2
     assert "16.7 %Padding" in seen["shown"] and "2.00x" in seen["shown"] and "no compiler" in seen["shown"]
     assert re.search(r'data-after="zh (dark|light)"', done.stdout)
+    keys = json.loads(re.search(r'data-keys="(.*?)"', done.stdout)[1].replace("&quot;", '"'))
+    assert keys == ["search", "0.0.7", "0.0.32", "0.0.7", "0.0.8", "0.0.7", "0.0.7", True, 1]
+    chinese = re.search(r'data-zh="(.*?)"', done.stdout)[1]
+    assert "主机读取了一个值" in chinese and "没有捕获覆盖这一行" in chinese and "no capture" not in chinese

@@ -1,0 +1,78 @@
+"""What other libraries' own logs say of graphs that they leave off, counted as events of this process.
+
+Problem: engines and compilers give graphs up by themselves (a backend that does not support them, an input on the
+CPU, a size above the largest), say so in one line of their log, and run several times slower. Idea: a handler on
+their loggers keeps those lines, with their reason in their own words, whatever the version. How often steps then run
+without a graph is counted where steps are seen (adapters/, reporting/watch.py); this is why.
+
+Invariants: a line is read after the library has written it and changes nothing of it; nothing is raised into the
+library that logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gfxgraph.process import imports, process
+
+LOGGERS = {"torch._inductor": "Inductor", "transformers": "transformers", "vllm": "vLLM", "sglang": "SGLang"}
+"""Where each says it; loggers below these hand their lines up."""
+_CLEARED_BY = {"vllm": "vllm.logger"}
+"""Modules that set a logger's handlers anew as they are imported."""
+
+MOST_LETTERS = 300
+_SENTENCE = re.compile(r"[.;:]\s|\n")
+_GRAPHS = re.compile(r"(?:cuda|hip)[ _-]?graph(?!s? (?:memory|pool))|graph capture failed", re.I)
+_LEFT_OFF = re.compile(
+    r"disabl|n[o']t (?:yet )?(?:support|enabled)|(?:only |un)support|skip|overrid|incompatib|not compatib|eager"
+    r"|fall(?:s|ing)? ?back|turn(?:ing|ed) off|setting cudagraph_mode|unavailable|cannot|can't|neither|failed",
+    re.I,
+)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def graphs_left_off(text: str) -> str:
+    """The line in which ``text`` says that graphs are left off, whole; "" where it does not."""
+    for sentence in _SENTENCE.split(text):
+        if _GRAPHS.search(sentence) and _LEFT_OFF.search(sentence):
+            return " ".join(text.split("Found from")[0].split()).rstrip(" .")[:MOST_LETTERS]
+    return ""
+
+
+class _Ear(logging.Handler):
+    def __init__(self, who: str) -> None:
+        super().__init__(logging.INFO)
+        self.who = who
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            return  # arguments that do not fit their text: the library's own handlers say so
+        state = process.current()
+        line = graphs_left_off(text)
+        if not line or state is None:
+            return
+        frames = _FRAME.findall(text)
+        where = ":".join(frames[-1]) if frames else ""
+        state.report("engine_eager", f"{self.who} says: {line}", "", where, logging.DEBUG)
+
+
+def listen(torch: Any, state: Any) -> Callable[[], None]:
+    """Keep what they say from now on; returns what ends it."""
+    ears = [(logging.getLogger(name), _Ear(who)) for name, who in LOGGERS.items()]
+    for log, ear in ears:
+        log.addHandler(ear)
+        module = _CLEARED_BY.get(log.name)
+        if module is not None and module not in sys.modules:
+            imports.watch(module, lambda log=log, ear=ear: log.addHandler(ear))  # type: ignore[misc]
+
+    def stop() -> None:
+        for log, ear in ears:
+            log.removeHandler(ear)
+
+    return stop

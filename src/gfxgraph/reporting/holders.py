@@ -1,0 +1,58 @@
+"""What holds tensors that no variable in sight names: attributes, and the containers that those have."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from gfxgraph.guard.names import Names
+
+_PLACE = re.compile(r"\[[^]]*\]|\d+")
+_CONTAINERS = (list, tuple, dict, set, deque)
+
+
+def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
+    """The name of what holds each, "" where nothing is known; places in a container are one, ``kept[...]``.
+
+    Two walks over all objects of the process for those that no variable has, whatever their number.
+    """
+    names = Names(frame)
+    found = {id(tensor): _PLACE.sub("[...]", names.of(tensor)) for tensor in tensors}
+    inside: dict[int, Any] = {}
+    of_container: dict[int, list[int]] = {}
+    for holder, name, item in _held([tensor for tensor in tensors if not found[id(tensor)]], ours=tensors):
+        if name:
+            found[id(item)] = name
+        elif isinstance(holder, _CONTAINERS):
+            inside[id(holder)] = holder
+            of_container.setdefault(id(holder), []).append(id(item))
+    for _, name, container in _held(list(inside.values()), ours=inside):
+        for key in of_container[id(container)] if name else ():
+            found[key] = found[key] or f"{name}[...]"
+    return [found[id(tensor)] for tensor in tensors]
+
+
+def _held(items: Sequence[Any], ours: Any) -> Iterator[tuple[Any, str, Any]]:
+    """(holder, name of the attribute or variable, item): "" where the holder is a container."""
+    wanted = {id(item) for item in items}
+    for holder in gc.get_referrers(*items) if items else ():
+        if holder is items or holder is ours:
+            continue
+        for name, item in _entries(holder):
+            if id(item) in wanted:
+                yield holder, name if isinstance(name, str) and name.isidentifier() else "", item
+
+
+def _entries(holder: Any) -> Iterable[tuple[Any, Any]]:
+    if type(holder) is dict:
+        return list(holder.items())
+    if type(holder) in _CONTAINERS:
+        return [(None, item) for item in list(holder)]
+    attributes = getattr(holder, "__dict__", None)  # since Python 3.11 an object may have its attributes without one
+    return list(attributes.items()) if type(attributes) is dict else ()

@@ -1,0 +1,82 @@
+"""How many launches an eager operation makes, where no capture of the program shows it.
+
+Problem: ``topk`` launches two kernels or three, a matrix product one or two, by size and library; profilers that know
+are slow, used by one at a time, and on ROCm not always there. Idea: a graph has a node for each launch, so an
+operation that has just run is captured once more, by itself, into a graph that is thrown away: a capture executes
+nothing. Done once for operation and sizes, only where every launch is counted.
+
+Invariants: only torch's own operations that draw no random numbers, wait for nothing and write into no ``out``; one
+that fails is not tried again and counts as one.
+
+Source: docs/decisions/0183.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables import engine
+from gfxgraph.capture import turns
+from gfxgraph.capture.overloads import OpInfo, identity
+from gfxgraph.process import process
+
+MOST_CAPTURES = 512
+AGREED = 8
+"""After as many sizes with one answer an operation is not asked again."""
+
+
+class Launches:
+    """Answers by operation and sizes, and the pool and stream to find them out."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._by_op: dict[int, list[int]] = {}
+        self._device: tuple[Any, engine.SharedPool] | None = None
+        self._n_captures = 0
+
+    def of(self, info: OpInfo, args: Any, kwargs: Any) -> int | None:
+        """Launches of a call that has just run; None where that is not known."""
+        op = identity(info.func)
+        key = (op, *map(_signature, args))
+        known = self._known.get(key)
+        if known is not None:
+            return known or None
+        answers = self._by_op.setdefault(op, [])
+        if len(answers) >= AGREED and len(set(answers[-AGREED:])) == 1:
+            return answers[-1] or None
+        if not _may_be_captured(info, kwargs) or turns.underway() or self._n_captures >= MOST_CAPTURES:
+            return None
+        self._n_captures += 1
+        found = self._count(lambda: info.func(*args, **(kwargs or {}))) or 0
+        self._known[key] = found
+        answers.append(found)
+        return found or None
+
+    def _count(self, call: Callable[[], Any]) -> int | None:
+        state = process.require()
+        if state.driver is None:
+            return None
+        if self._device is None or self._device[0].device_index != torch.cuda.current_device():
+            stream = torch.cuda.Stream()
+            try:
+                self._device = stream, engine.SharedPool(state, stream)
+            except engine.CaptureDied:
+                self._n_captures = MOST_CAPTURES
+                return None
+        return engine.n_nodes_of(call, *self._device)
+
+
+def _may_be_captured(info: OpInfo, kwargs: Any) -> bool:
+    return info.name.startswith("aten::") and not info.draws and info.unsafe is None and "out" not in (kwargs or {})
+
+
+def _signature(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return tuple(argument.shape), argument.stride(), argument.dtype
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_signature, argument))
+    return argument if isinstance(argument, (int, bool, type(None))) else type(argument)

@@ -175,7 +175,7 @@ _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 VARIABLES: Mapping[str, str] = {
     "GFXGRAPH": "off | on (1) | debug | validate",
     "GFXGRAPH_ALLOW_CUDA": "0 | 1",
-    "GFXGRAPH_ON_UNSAFE": "split | pin | raise",
+    "GFXGRAPH_ON_UNSAFE": "split | pin | strict | raise",
     "GFXGRAPH_SIMULATE": "name of a simulator profile",
     "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
     "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
@@ -215,6 +215,13 @@ GPU_PREFIXES = (
     "SGLANG_", "TORCH", "TRITON_", "USE_ROCM", "VLLM_", "HIPBLASLT_", "AITER_", "FLASH_ATTENTION_",
 )  # fmt: skip
 
+
+_OTHERS = frozenset({
+    "GFXGRAPH_STATS", "GFXGRAPH_PRELOAD_REPORT", "GFXGRAPH_PRELOAD_NODE_LIMIT", "GFXGRAPH_PRELOAD_UPDATE_BUDGET",
+    "GFXGRAPH_PRELOAD_REFUSE_LAUNCH", "GFXGRAPH_PRELOAD_CAPTURE_MODE", "GFXGRAPH_PRELOAD_FALLBACK",
+    "GFXGRAPH_COMPAT_REPORT",
+})  # fmt: skip
+"""Names that are not settings of this process: gfxgraph run sets them, or the native libraries read them."""
 
 REPORTED = frozenset({
     "AITER_LOG_LEVEL", "AMD_LOG_LEVEL", "AMD_SERIALIZE_COPY", "AMD_SERIALIZE_KERNEL", "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -268,13 +275,34 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     return {name: source[name] for name in names if source.get(name)}
 
 
+def misspelt(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that are set and that nobody reads, each with the setting that its name resembles.
+
+    Names that resemble none are left alone: they may be another version's, or the user's own.
+    """
+    source = os.environ if environ is None else environ
+    unknown = [
+        name
+        for name in source
+        if name.startswith(("GFXGRAPH_", "HGB_")) and name not in VARIABLES and name not in _OTHERS
+    ]
+    if not unknown:
+        return {}
+    # lazily: such a name is rare
+    from difflib import get_close_matches
+
+    near = {name: get_close_matches(name, VARIABLES, n=1, cutoff=0.85) for name in sorted(unknown)}
+    return {name: found[0] for name, found in near.items() if found}
+
+
 def guard_tier(word: GuardTier | int | str) -> GuardTier:
     """Return the tier that ``word`` names, as ``GFXGRAPH_GUARD`` would be read.
 
     Raises:
         ValueError: it names none.
     """
-    found = _GUARD.get(str(int(word)) if isinstance(word, int) else word.strip().lower())
+    word = str(int(word)) if isinstance(word, int) else word
+    found = _GUARD.get(word.strip().lower()) if isinstance(word, str) else None
     if found is None:
         raise ValueError(word)
     return found

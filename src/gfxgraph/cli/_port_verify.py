@@ -44,8 +44,7 @@ def record_command(
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.rocm import golden
 
-    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-        _contract.refuse("file_unusable", path=out, problem="its folder does not exist")
+    _contract.can_be_written(out)
     try:
         chosen = [_shape(s) for s in shapes] or golden.SHAPES
         with _contract.working("port verify record"):
@@ -92,6 +91,8 @@ def verify_command(
     from gfxgraph.port import env, verify
 
     numerics = None
+    if (golden_path is None) != (target is None):
+        raise click.UsageError("--golden and --target go together: the vectors, and what they were recorded from")
     for name, given in (("--golden", golden_path), ("--target", target and target.partition(":")[0])):
         if given is not None and not os.path.isfile(given):
             _contract.refuse("file_unusable", path=given, problem=f"{name}: no such file")

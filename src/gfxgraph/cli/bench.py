@@ -58,6 +58,7 @@ def command(
     Exit status: 0 if something was measured, 2 if not.
     """
     _contract.can_be_written(page_file)
+    _refuse_conflicts(target, bool(expressions), bool(wanted), compile_only, bool(archs))
     if compile_only:
         _compile_only(archs, as_json)
     # lazily: it needs torch
@@ -92,6 +93,20 @@ def command(
             click.echo("simulated: these times say nothing about a GPU")
         click.echo(bench.table(results))
     sys.exit(_contract.OK if any(way.ms for result in results for way in result.ways) else _contract.COULD_NOT)
+
+
+def _refuse_conflicts(
+    target: str | None, has_arguments: bool, has_workloads: bool, compile_only: bool, has_archs: bool
+) -> None:
+    """Options that would be accepted and then do nothing."""
+    if has_archs and not compile_only:
+        raise click.UsageError("--arch goes with --compile-only")
+    if compile_only and target != "kernels":
+        raise click.UsageError("--compile-only is for the kernels: gfxgraph bench kernels --compile-only")
+    if has_workloads and target is not None:
+        raise click.UsageError("--workload names built-in ones; leave out MODULE:FUNCTION")
+    if has_arguments and target in (None, "kernels"):
+        raise click.UsageError("--arg is for a function of yours: gfxgraph bench MODULE:FUNCTION --arg ...")
 
 
 def _kernels(rounds: int, as_json: bool, simulate: bool) -> NoReturn:

@@ -193,7 +193,7 @@ def wanted(
         result["GFXGRAPH_SIMULATE"] = simulate
     if on_unsafe:
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
-    if stats:
+    if stats is not None:
         is_file = stats != stats_file.TO_STDERR
         _contract.can_be_written(stats if is_file else None)
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
@@ -209,7 +209,9 @@ def command_line(program: Program) -> list[str]:
         return [found, *program.argv[1:]]
     if program.argv[0] == "-m":
         if not has_module(program.argv[1]):
-            raise ActivationError("script_not_found", script=f"module {program.argv[1]}")
+            raise ActivationError("script_not_found", script=f"module {program.argv[1] or repr('')}")
+    elif not program.argv[0]:
+        raise ActivationError("script_not_found", script="")
     elif not (path := Path(program.argv[0])).exists() or (path.is_dir() and not (path / "__main__.py").exists()):
         raise ActivationError("script_not_found", script=path)
     return [sys.executable, *program.argv]

@@ -179,8 +179,18 @@ def _build_targets(site: Site) -> list[Finding]:
 
 
 def own_settings(site: Site) -> list[Finding]:
-    """Values of our own variables that were refused."""
-    return [
+    """Values of our own variables that were refused, and names that nobody reads."""
+    unread = [
+        Finding(
+            "settings",
+            State.AMBER,
+            f"{name} is read by nobody; did you mean {meant}?",
+            f"没有任何代码读取 {name}；是否想写 {meant}？",
+            f"unset {name}",
+        )
+        for name, meant in config.misspelt(site.machine.environ).items()
+    ]
+    return unread + [
         Finding(
             "settings",
             State.RED,

@@ -175,7 +175,7 @@ _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 VARIABLES: Mapping[str, str] = {
     "GFXGRAPH": "off | on (1) | debug | validate",
     "GFXGRAPH_ALLOW_CUDA": "0 | 1",
-    "GFXGRAPH_ON_UNSAFE": "split | pin | strict | raise",
+    "GFXGRAPH_ON_UNSAFE": " | ".join(OnUnsafe),
     "GFXGRAPH_SIMULATE": "name of a simulator profile",
     "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
     "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",

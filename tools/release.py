@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="build and test what is there; change and tag nothing")
     options = parser.parse_args()
     if not re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc|\.dev)\d+)?", options.version):
-        sys.exit(f"release: {options.version} is not a version as 2.0.0 or 2.1.0rc1")
+        sys.exit(f"release: {options.version} is not a version like 2.0.0 or 2.1.0rc1")
     if not options.dry_run:
         if run("git", "status", "--porcelain", quiet=True):
             sys.exit("release: there are uncommitted changes; commit or stash them first")

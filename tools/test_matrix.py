@@ -117,8 +117,9 @@ def _page(folder: Path) -> str:
     lines = [
         "# Tested versions",
         "",
-        "Written by `make test-matrix`. A short selection of tests ran for each version in the simulator, without a GPU,",
-        "comparing results and tokens with eager execution. Other versions are not refused: see [engines](engines.md).",
+        "Written by `make test-matrix`. A short selection of tests ran for each version in the simulator, without a",
+        "GPU, comparing results and tokens with eager execution. Other versions are not refused: see",
+        "[engines](engines.md).",
         "",
         "| What | Version | torch | Python | Passed | Failed | Skipped | Date |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -181,7 +181,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
     "GFXGRAPH_FLIGHT": "a folder in the state directory; set by gfxgraph run --guard",
     "GFXGRAPH_LANG": "en | zh",
-    "GFXGRAPH_ARCH": "an architecture name, as gfx1030",
+    "GFXGRAPH_ARCH": "an architecture name, e.g. gfx1030",
     "GFXGRAPH_ENVIRONMENT": "path of a recorded environment (JSON)",
     "GFXGRAPH_REPLAY_MODE": "standard | adaptive | hot",
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
@@ -189,7 +189,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_LIB": "path of the native library",
     "GFXGRAPH_STATE_DIR": "folder for decisions kept between runs; off to keep none",
     "HGB_LOG_LEVEL": "debug | info | warn | error",
-    "HGB_DEBUG": "0 | 1; as HGB_LOG_LEVEL=debug",
+    "HGB_DEBUG": "0 | 1; same as HGB_LOG_LEVEL=debug",
     "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
     "GFXGRAPH_DIAG": "0 | 1",
@@ -205,7 +205,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
     "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
     "GFXGRAPH_WATCH": "seconds until a capture or replay is reported as hanging; 0 for never",
-    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
+    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, e.g. memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 

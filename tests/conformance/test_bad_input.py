@@ -423,7 +423,7 @@ tensors to be on the same device, but found at least two devices, cuda:0 and cpu
   more: gfxgraph explain wrong_device""",
     use_after_reset: """\
 use_after_reset: a graph was used after reset()
-  what: replay() was called at HERE on a graph whose capture had been given back
+  what: replay() was called at HERE on a graph whose capture had been released
   why:  reset() destroys the graph and frees its pool; the addresses it used may belong to other tensors now [Called \
 CUDAGraph::replay without a preceding successful capture.]
   do:   capture again before replaying, or keep the graph until the last replay

@@ -149,12 +149,15 @@ simulate = click.option(
     "--simulate",
     metavar="[=PROFILE]",
     callback=_check_profile,
-    help=f"Without a GPU, in the simulator; PROFILE names a runtime's version, {DEFAULT_PROFILE} if left out.",
+    help=f"Use the simulator, without a GPU. PROFILE is a runtime version; default {DEFAULT_PROFILE}.",
 )
-allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors, too.")
+allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also allow a CUDA build of torch, with an NVIDIA GPU.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 lang = click.option(
-    "--lang", type=click.Choice(["en", "zh"]), callback=_language, help="Language; else GFXGRAPH_LANG or the locale."
+    "--lang",
+    type=click.Choice(["en", "zh"]),
+    callback=_language,
+    help="Language [default: GFXGRAPH_LANG or the locale]",
 )
 
 

@@ -13,7 +13,7 @@ from gfxgraph.port.archs import select
 
 LANG = _contract.lang
 JSON = _contract.as_json
-ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, as gfx1030,gfx94*,RDNA3.")
+ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, e.g. gfx1030,gfx94*,RDNA3.")
 
 
 def existing(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:

@@ -25,7 +25,7 @@ DEVICE = click.option("--device", default="cuda", show_default=True)
 def _shape(word: str) -> tuple[int, ...]:
     parts = word.split("x")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        fail(f"--shape {word}: not sizes joined by x, as 1x128x64")
+        fail(f"--shape {word}: not sizes joined by x, e.g. 1x128x64")
     return tuple(map(int, parts))
 
 
@@ -65,7 +65,7 @@ def record_command(
 @click.option("--golden", "golden_path", metavar="FILE", help="Golden vectors to compare with.")
 @click.option("--target", metavar="FILE.py:FUNCTION", help="What the vectors were recorded from.")
 @click.option(
-    "--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="Stability runs a shape."
+    "--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="Stability runs per shape."
 )
 @click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
 @click.option(

@@ -18,13 +18,21 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 @click.command("bench", cls=_contract.Command)
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION | kernels]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
-@click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="Only these, and eager. [default: all]")
-@click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only these built-in workloads.")
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(WAYS),
+    multiple=True,
+    help="Only this way, and eager; repeatable. [default: all]",
+)
+@click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only this built-in workload; repeatable.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=5), help="Samples of each way.")
 @click.option(
-    "--report", "page_file", metavar="FILE.html", help="Write the figures with plots as one HTML page, too."
+    "--report", "page_file", metavar="FILE.html", help="Also write the figures, with plots, as an HTML page."
 )
-@click.option("--compile-only", is_flag=True, help="For kernels: what they compile to for AMD GPUs; needs none.")
+@click.option(
+    "--compile-only", is_flag=True, help="For kernels: show what they compile to for AMD GPUs; needs no GPU."
+)
 @click.option("--arch", "archs", multiple=True, metavar="GFX", help="With --compile-only: only these. [default: all]")
 @_contract.as_json
 @_contract.allow_cuda

@@ -35,7 +35,10 @@ STATUS_FOUND = 1
 @_contract.simulate
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the script's own output goes to stderr.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the script that shows it goes."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write the script that reproduces it.",
 )
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -47,13 +50,13 @@ def command(
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Find the operation that a graph cannot hold or gets wrong, and write a script that shows it.
+    """Find the operation that a graph cannot hold or gets wrong, and write a script that reproduces it.
 
     \b
     gfxgraph bisect decode.py --batch 1
     gfxgraph bisect --simulate -o small.py decode.py
 
-    Exit status: 0 captures and replays are right, 1 something was found, 2 the script could not be run to its end.
+    Exit status: 0 captures and replays are right, 1 something was found, 2 the script did not run to its end.
     """
     if not Path(script).is_file():
         raise ActivationError("script_not_found", script=script)

@@ -36,7 +36,7 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.command("explain", short_help=__doc__.split("\n")[0])
 @click.argument("subject", nargs=-1)
 @click.option("--list", "as_list", is_flag=True, help="List everything that can be explained.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and pass nothing on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; do not pass lines through.")
 @_contract.lang
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
@@ -48,7 +48,7 @@ def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, l
         _list(as_json, lang)
         return
     if not subject and sys.stdin.isatty():
-        raise click.UsageError("say what to explain, or pipe a program's output into this command")
+        raise click.UsageError("name what to explain, or pipe a program's output into this command")
     if subject and subject != ("-",):
         found = _subject(subject, lang)
         if not found and len(subject) == 1:
@@ -109,7 +109,7 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 def _refuse_missing(word: str) -> None:
     """A word that nothing is known of may be the name of a file that is not there, or a name misspelt."""
     if not word:
-        raise click.UsageError("say what to explain; it is empty")
+        raise click.UsageError("name what to explain; it is empty")
     if Path(word).is_dir():
         _contract.refuse("file_unusable", path=word, problem="it is a folder")
     if Path(word).exists():

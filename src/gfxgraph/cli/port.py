@@ -54,7 +54,7 @@ command.add_command(verify_group)
     type=click.Choice(["info", "low", "medium", "high", "critical"]),
     default="low",
     show_default=True,
-    help="Leave out what is milder; the report says how many.",
+    help="Leave out milder findings; the report says how many.",
 )
 @click.option("--show-guarded", is_flag=True, help="Also list findings that a guard keeps from AMD.")
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
@@ -63,7 +63,7 @@ command.add_command(verify_group)
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; the number of cores by default.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown a rule; 0 for all."
+    "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown per rule; 0 for all."
 )
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
 def audit_command(
@@ -230,7 +230,7 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
 @LANG
 @JSON
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
-    """Say which phases PATH needs, in what order, and what no tool can do."""
+    """Show which phases PATH needs, in what order, and what no tool can do."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import facts, plan
@@ -258,7 +258,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
 def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
-    """Everything a porting agent works through, in one document: ranked findings, diffs, and the gate.
+    """Write one document for a coding agent: ranked findings, diffs, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
     did not pass; 2 it could not run.
@@ -317,8 +317,8 @@ def fix_command(
 ) -> None:
     """Fix what can be fixed without touching NVIDIA's path.
 
-    Writes a patch for review. Every edit has passed the identity gate, but for those of --unsafe whose precondition
-    says why NVIDIA gets the same. What is left, and why, is listed. Exit status: 0 done, 1 some edits were refused
+    Writes a patch for review. Every edit passes the identity gate, except --unsafe edits whose precondition explains
+    why NVIDIA gets the same result. What is left is listed, with the reason. Exit status: 0 done, 1 some edits were refused
     or undone, 2 it could not run.
     """
     _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to)

@@ -147,7 +147,7 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
 
 def _enable(settings: Config) -> None:
     for name, meant in config.misspelt().items():
-        process.log.warning("%s is read by nobody; did you mean %s?", name, meant)
+        process.log.warning("%s is not a setting of gfxgraph; did you mean %s?", name, meant)
     torch = _import_torch()
     platform = _platform(torch, settings)
     if settings.simulate:

@@ -603,7 +603,7 @@ def test_a_setting_that_nobody_reads_is_said(call):
     """A misspelt name would else look like a setting in force; a name that resembles none is left alone."""
     _, out, _ = call("doctor --json", GFXGRAPH_GAURD="2", GFXGRAPH_STATS="x", GFXGRAPH_SOMEBODYS="1")
     said = [each["en"] for each in json.loads(out)["findings"] if each["name"] == "settings"]
-    assert said == ["GFXGRAPH_GAURD is read by nobody; did you mean GFXGRAPH_GUARD?"]
+    assert said == ["GFXGRAPH_GAURD is not a setting of gfxgraph; did you mean GFXGRAPH_GUARD?"]
 
 
 def test_explain_reads_what_is_no_regular_file(call, folder):

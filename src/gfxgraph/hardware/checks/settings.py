@@ -184,7 +184,7 @@ def own_settings(site: Site) -> list[Finding]:
         Finding(
             "settings",
             State.AMBER,
-            f"{name} is read by nobody; did you mean {meant}?",
+            f"{name} is not a setting of gfxgraph; did you mean {meant}?",
             f"没有任何代码读取 {name}；是否想写 {meant}？",
             f"unset {name}",
         )

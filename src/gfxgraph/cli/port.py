@@ -318,8 +318,9 @@ def fix_command(
     """Fix what can be fixed without touching NVIDIA's path.
 
     Writes a patch for review. Every edit passes the identity gate, except --unsafe edits whose precondition explains
-    why NVIDIA gets the same result. What is left is listed, with the reason. Exit status: 0 done, 1 some edits were refused
-    or undone, 2 it could not run.
+    why NVIDIA gets the same result. What is left is listed, with the reason.
+
+    Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
     """
     _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to)
     _contract.can_be_written(output)

@@ -1,9 +1,10 @@
 """Make a release: changelog, version, both packages built and tested in environments of their own, commit, tag.
 
-    python tools/release.py VERSION [--dry-run]
+    python tools/release.py VERSION [--url ADDRESS] [--dry-run]
 
-Nothing is published, and nothing is committed before everything built has been tested. The native package's wheel is
-built where this runs; wheels for other machines are built in CI's manylinux container from the same sdist.
+Nothing is published, and nothing is committed before everything built has been tested. auditwheel gives the native
+wheel the oldest manylinux tag that its symbols allow; .github/workflows/wheels.yml builds it in the manylinux container
+from the same sdist, for older systems. ADDRESS is the repository's: metadata and README then link to it (decision 0186).
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ TRIED = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("version")
+    parser.add_argument("--url", default="", help="the repository's public address, for the packages' metadata")
     parser.add_argument("--dry-run", action="store_true", help="build and test what is there; change and tag nothing")
     options = parser.parse_args()
     if not re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc|\.dev)\d+)?", options.version):
-        sys.exit(f"release: {options.version} is not a version as 2.0.0 or 2.1.0rc1")
+        sys.exit(f"release: {options.version} is not a version like 2.0.0 or 2.1.0rc1")
+    if not options.url:
+        print("release: no --url: the packages' metadata will name no address")
     if not options.dry_run:
         if run("git", "status", "--porcelain", quiet=True):
             sys.exit("release: there are uncommitted changes; commit or stash them first")
@@ -55,7 +59,7 @@ def main() -> None:
         set_version(options.version)
         run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", options.version)
     shutil.rmtree(DIST, ignore_errors=True)
-    built = [build(ROOT), *build_native()]
+    built = [build_main(options.url.rstrip("/"), options.version), *build_native(options.url.rstrip("/"))]
     for wheel in built:
         try_out(wheel)
     if options.dry_run:
@@ -78,6 +82,39 @@ def set_version(version: str) -> None:
         path.write_text(new, encoding="utf-8")
 
 
+def build_main(url: str, version: str) -> Path:
+    """Build the main package from a copy of what git tracks, in which the links are those of its page elsewhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in run("git", "ls-files", quiet=True).splitlines():
+            target = Path(folder) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+        if url:
+            add_urls(Path(folder) / "pyproject.toml", url)
+            readme = Path(folder) / "README.md"
+            readme.write_text(absolute(readme.read_text(encoding="utf-8"), f"{url}/blob/v{version}"), encoding="utf-8")
+        return build(Path(folder))
+
+
+def add_urls(project: Path, url: str) -> None:
+    """Add ``[project.urls]`` to a pyproject.toml."""
+    text = project.read_text(encoding="utf-8")
+    rows = {"Repository": url, "Issues": f"{url}/issues", "Changelog": f"{url}/blob/main/CHANGELOG.md"}
+    table = "[project.urls]\n" + "".join(f'{name} = "{address}"\n' for name, address in rows.items())
+    project.write_text(f"{text.rstrip()}\n\n{table}", encoding="utf-8")
+
+
+def absolute(text: str, base: str) -> str:
+    """A page's relative links, as a package index needs them; images from the same place, raw."""
+
+    def link(match: re.Match[str]) -> str:
+        if "://" in match[3] or match[3].startswith("#"):
+            return match[0]
+        return f"{match[1]}[{match[2]}]({base}/{match[3]}{'?raw=true' if match[1] else ''})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
+
+
 def build(source: Path) -> Path:
     """Build sdist and wheel of the package in ``source``; the wheel from the sdist, as an installer would."""
     before = set(DIST.glob("*.whl"))
@@ -86,7 +123,7 @@ def build(source: Path) -> Path:
     return wheel
 
 
-def build_native() -> list[Path]:
+def build_native(url: str) -> list[Path]:
     """Build the native package from a copy that holds what its build takes from the repository."""
     if shutil.which("cmake") is None or shutil.which("g++") is None:
         print("release: the native package is left out: this machine lacks cmake or g++")
@@ -96,7 +133,23 @@ def build_native() -> list[Path]:
         shutil.copytree(ROOT / "native", source)
         for name, place in FOR_NATIVE.items():
             shutil.copytree(ROOT / name, source / place)
-        return [build(source)]
+        if url:
+            add_urls(source / "pyproject.toml", url)
+        return [for_other_machines(build(source))]
+
+
+def for_other_machines(wheel: Path) -> Path:
+    """The wheel under the oldest manylinux tag that its libraries' symbols allow; as it was where there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder, str(wheel)]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        made = list(Path(folder).glob("*.whl"))
+        if done.returncode != 0 or not made:
+            reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            print(f"release: {wheel.name} keeps its tag, for this machine alone: {''.join(reason)}")
+            return wheel
+        wheel.unlink()
+        return Path(shutil.move(made[0], DIST / made[0].name))
 
 
 def try_out(wheel: Path) -> None:

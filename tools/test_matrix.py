@@ -115,11 +115,11 @@ def _page(folder: Path) -> str:
     known = [folder / f"{what}-{version}.json" for what, (versions, _) in WHAT.items() for version in versions]
     found = [json.loads(file.read_text(encoding="utf-8")) for file in known if file.exists()]
     lines = [
-        "# Versions that were run",
+        "# Tested versions",
         "",
-        "Written by `make test-matrix`, not by hand. In the simulator, without a GPU: a short selection of tests for",
-        "each version, in which results and tokens are compared with eager ones. Other versions are not refused:",
-        "see [engines.md](engines.md).",
+        "Written by `make test-matrix`. A short selection of tests ran for each version in the simulator, without a",
+        "GPU, comparing results and tokens with eager execution. Other versions are not refused: see",
+        "[engines](engines.md).",
         "",
         "| What | Version | torch | Python | Passed | Failed | Skipped | Date |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -175,13 +175,13 @@ _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 VARIABLES: Mapping[str, str] = {
     "GFXGRAPH": "off | on (1) | debug | validate",
     "GFXGRAPH_ALLOW_CUDA": "0 | 1",
-    "GFXGRAPH_ON_UNSAFE": "split | pin | raise",
+    "GFXGRAPH_ON_UNSAFE": " | ".join(OnUnsafe),
     "GFXGRAPH_SIMULATE": "name of a simulator profile",
     "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
     "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
     "GFXGRAPH_FLIGHT": "a folder in the state directory; set by gfxgraph run --guard",
     "GFXGRAPH_LANG": "en | zh",
-    "GFXGRAPH_ARCH": "an architecture name, as gfx1030",
+    "GFXGRAPH_ARCH": "an architecture name, e.g. gfx1030",
     "GFXGRAPH_ENVIRONMENT": "path of a recorded environment (JSON)",
     "GFXGRAPH_REPLAY_MODE": "standard | adaptive | hot",
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
@@ -189,7 +189,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_LIB": "path of the native library",
     "GFXGRAPH_STATE_DIR": "folder for decisions kept between runs; off to keep none",
     "HGB_LOG_LEVEL": "debug | info | warn | error",
-    "HGB_DEBUG": "0 | 1; as HGB_LOG_LEVEL=debug",
+    "HGB_DEBUG": "0 | 1; same as HGB_LOG_LEVEL=debug",
     "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
     "GFXGRAPH_DIAG": "0 | 1",
@@ -205,7 +205,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
     "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
     "GFXGRAPH_WATCH": "seconds until a capture or replay is reported as hanging; 0 for never",
-    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, as memory_planning",
+    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, e.g. memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -215,6 +215,13 @@ GPU_PREFIXES = (
     "SGLANG_", "TORCH", "TRITON_", "USE_ROCM", "VLLM_", "HIPBLASLT_", "AITER_", "FLASH_ATTENTION_",
 )  # fmt: skip
 
+
+_OTHERS = frozenset({
+    "GFXGRAPH_STATS", "GFXGRAPH_PRELOAD_REPORT", "GFXGRAPH_PRELOAD_NODE_LIMIT", "GFXGRAPH_PRELOAD_UPDATE_BUDGET",
+    "GFXGRAPH_PRELOAD_REFUSE_LAUNCH", "GFXGRAPH_PRELOAD_CAPTURE_MODE", "GFXGRAPH_PRELOAD_FALLBACK",
+    "GFXGRAPH_COMPAT_REPORT",
+})  # fmt: skip
+"""Names that are not settings of this process: gfxgraph run sets them, or the native libraries read them."""
 
 REPORTED = frozenset({
     "AITER_LOG_LEVEL", "AMD_LOG_LEVEL", "AMD_SERIALIZE_COPY", "AMD_SERIALIZE_KERNEL", "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -268,13 +275,34 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     return {name: source[name] for name in names if source.get(name)}
 
 
+def misspelt(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that are set and that nobody reads, each with the setting that its name resembles.
+
+    Names that resemble none are left alone: they may be another version's, or the user's own.
+    """
+    source = os.environ if environ is None else environ
+    unknown = [
+        name
+        for name in source
+        if name.startswith(("GFXGRAPH_", "HGB_")) and name not in VARIABLES and name not in _OTHERS
+    ]
+    if not unknown:
+        return {}
+    # lazily: such a name is rare
+    from difflib import get_close_matches
+
+    near = {name: get_close_matches(name, VARIABLES, n=1, cutoff=0.85) for name in sorted(unknown)}
+    return {name: found[0] for name, found in near.items() if found}
+
+
 def guard_tier(word: GuardTier | int | str) -> GuardTier:
     """Return the tier that ``word`` names, as ``GFXGRAPH_GUARD`` would be read.
 
     Raises:
         ValueError: it names none.
     """
-    found = _GUARD.get(str(int(word)) if isinstance(word, int) else word.strip().lower())
+    word = str(int(word)) if isinstance(word, int) else word
+    found = _GUARD.get(word.strip().lower()) if isinstance(word, str) else None
     if found is None:
         raise ValueError(word)
     return found

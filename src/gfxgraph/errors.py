@@ -21,9 +21,12 @@ themselves catch them. The text is made when it is asked for: raising costs no f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from enum import StrEnum
+from typing import Any, Self, TypeVar
 
 from gfxgraph import config as _config
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class GfxGraphError(RuntimeError):
@@ -142,6 +145,19 @@ def check_settings(settings: _config.Config) -> None:
     """
     for problem in settings.problems:
         raise ConfigError("bad_setting", variable=problem.variable, value=problem.value, allowed=problem.allowed)
+
+
+def member(kind: type[E], function: str, argument: str, value: object) -> E:
+    """The member of ``kind`` that an argument names.
+
+    Raises:
+        ArgumentError: `bad_argument`, there is none.
+    """
+    try:
+        return kind(value)
+    except ValueError as error:
+        fields = {"function": function, "argument": argument, "value": repr(value), "allowed": ", ".join(kind)}
+        raise ArgumentError("bad_argument", **fields) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -156,7 +156,14 @@ def write(path: Path, data: str | bytes, *, is_lasting: bool = False) -> None:
         OSError: it cannot be written.
     """
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-    target = path.absolute()
+    try:
+        _write(path.absolute(), content, is_lasting)
+    except OSError as error:
+        error.filename = str(path)  # what the user named, not the temporary file beside it
+        raise
+
+
+def _write(target: Path, content: bytes, is_lasting: bool) -> None:
     if target.exists() and not (target.is_file() or target.is_dir()):
         handle = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSES)
         with os.fdopen(handle, "wb") as out:

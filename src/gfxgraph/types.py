@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 
 
 class OnUnsafe(StrEnum):
-    """What a capture does at an operation that no graph can record."""
+    """What to do at an operation that no graph can record."""
 
     SPLIT = "split"
     """Split the graph there; values that Python reads flow on as expressions."""

@@ -423,7 +423,7 @@ tensors to be on the same device, but found at least two devices, cuda:0 and cpu
   more: gfxgraph explain wrong_device""",
     use_after_reset: """\
 use_after_reset: a graph was used after reset()
-  what: replay() was called at HERE on a graph whose capture had been given back
+  what: replay() was called at HERE on a graph whose capture had been released
   why:  reset() destroys the graph and frees its pool; the addresses it used may belong to other tensors now [Called \
 CUDAGraph::replay without a preceding successful capture.]
   do:   capture again before replaying, or keep the graph until the last replay
@@ -447,6 +447,60 @@ def test_text(bench, misuse, monkeypatch):
     shown = re.sub(r"\S*test_bad_input\.py:\d+", "HERE", str(caught.value))
     assert shown == SNAPSHOT[misuse]
     assert len(caught.value.text("zh").splitlines()) == len(shown.splitlines())
+
+
+def _linear():
+    return torch.nn.Linear(4, 4).cuda()
+
+
+NO_ARGUMENTS = {
+    "enable(simulate=3)": lambda: gfxgraph.enable(simulate=3),
+    "enable(validate='no')": lambda: gfxgraph.enable(validate="no"),
+    "enable(allow_cuda=1)": lambda: gfxgraph.enable(allow_cuda=1),
+    "enable(debug='x')": lambda: gfxgraph.enable(debug="x"),
+    "enable(guard=2.7)": lambda: gfxgraph.enable(guard=2.7),
+    "enable(on_unsafe=1)": lambda: gfxgraph.enable(on_unsafe=1),
+    "guard_level(1.5)": lambda: gfxgraph.guard_level(1.5),
+    "guard_level(9)": lambda: gfxgraph.guard_level(9),
+    "CUDAGraph(on_unsafe='hope')": lambda: torch.cuda.CUDAGraph(on_unsafe="hope"),
+    "graphed(strict='yes')": lambda: gfxgraph.graphed(_linear(), strict="yes"),
+    "graphed(assume_pure='no')": lambda: gfxgraph.graphed(_linear(), assume_pure="no"),
+    "graphed(max_graphs=1.5)": lambda: gfxgraph.graphed(_linear(), max_graphs=1.5),
+    "graphed(warmup='x')": lambda: gfxgraph.graphed(_linear(), warmup="x"),
+    "graphed(moved=1)": lambda: gfxgraph.graphed(_linear(), moved=1),
+    "graphed(ranks=2)": lambda: gfxgraph.graphed(_linear(), ranks=2),
+    "graphed(budget=-1)": lambda: gfxgraph.graphed(_linear(), budget=-1),
+    "graphed(buckets=['4'])": lambda: gfxgraph.graphed(_linear(), buckets=["4"]),
+    "graphed(buckets={1: 2})": lambda: gfxgraph.graphed(_linear(), buckets={1: 2}),
+    "graphed(buckets=[1e9])": lambda: gfxgraph.graphed(_linear(), buckets=[1e9]),
+    "graphed(dynamic={'input': 3})": lambda: gfxgraph.graphed(_linear(), dynamic={"input": 3}),
+    "graphed(dynamic={'input': {True: 'b'}})": lambda: gfxgraph.graphed(_linear(), dynamic={"input": {True: "b"}}),
+    "graphed(dynamic={0: ...})": lambda: gfxgraph.graphed(_linear(), dynamic={0: {0: "b"}}),
+    "adapters.install(3)": lambda: gfxgraph.adapters.install(3),
+    "RedZone(-1)": lambda: gfxgraph.RedZone(-1),
+    "RedZone('x')": lambda: gfxgraph.RedZone("x"),
+    "RedZone(4, 'f')": lambda: gfxgraph.RedZone(4, "f"),
+    "validate_layout(3)": lambda: gfxgraph.validate_layout(3),
+    "device_info(-1)": lambda: gfxgraph.device_info(-1),
+    "device_info('x')": lambda: gfxgraph.device_info("x"),
+    "graphed(3)": lambda: gfxgraph.graphed(3),
+    "graphed(Linear)": lambda: gfxgraph.graphed(torch.nn.Linear),
+    "inspect('x')": lambda: gfxgraph.inspect("x"),
+    "trace(None)": lambda: gfxgraph.trace(None, "x.json"),
+}
+
+
+@pytest.mark.parametrize("call", NO_ARGUMENTS)
+def test_a_wrong_argument_is_refused_where_it_is_given(platform, call):
+    """By an error that shows it or says what is taken, raised by gfxgraph's own code, and never accepted."""
+    with pytest.raises((gfxgraph.GfxGraphError, TypeError, ValueError)) as caught:
+        NO_ARGUMENTS[call]()
+    if isinstance(caught.value, gfxgraph.GfxGraphError):
+        assert caught.value.code in ("bad_argument", "bad_setting", "bad_buckets", "engine_unknown")
+    else:
+        assert re.search(r"take|need|Give it|module", str(caught.value)), caught.value
+        frame = caught.traceback[-1].frame.code.raw
+        assert "/gfxgraph/" in frame.co_filename
 
 
 def test_pool_whose_graphs_are_gone(platform):

@@ -106,7 +106,7 @@ INSTEAD = {"max_new_tokens=128": "max_new_tokens=4"}
 # Programs that a reader has, beside ours.
 OTHERS = {
     "pip", "git", "python", "make", "vllm", "llama-server", "some-engine", "eval", "some", "gfxgraph", "program",
-    "llama-cli", "torchrun", "x", "ln",
+    "llama-cli", "torchrun", "x", "ln", "cc", "cmake", "ctest",
 }  # fmt: skip
 
 
@@ -229,4 +229,6 @@ def test_every_block_says_what_it_is():
         text = (ROOT / page).read_text(encoding="utf-8")
         assert {kind for kind, *_ in blocks} <= {"python", "console", "sh", "text", "c", "yaml"}, page
         assert len(blocks) * 2 == len(re.findall(r"^```", text, re.MULTILINE)), page
+        indented = re.findall(r"(?<=\n)\n {4}\S.*", FENCE.sub("", text))
+        assert not indented, f"{page}: code without a fence, which no test runs: {indented}"
     assert [page for page, blocks in BLOCKS.items() if any(kind == "c" for kind, *_ in blocks)] == ["docs/native.md"]

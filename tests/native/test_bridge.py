@@ -172,4 +172,4 @@ def test_the_pages_example_compiles_and_prints_what_it_says(plain: Path, tmp_pat
     assert done.returncode == 0
     for text in (done.stdout, done.stderr):
         assert len(text.splitlines()) == 5
-        assert all(f"    {line}\n" in page for line in text.splitlines()), text
+        assert all(f"\n{line}\n" in page for line in text.splitlines()), text

@@ -9,6 +9,7 @@ front ends). The library is the engine's; gfxgraph does not need it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -57,7 +58,8 @@ def _keep_writing(folder: str) -> None:
     def end() -> None:
         if os.getpid() == owner:
             ended.set()
-            metrics.file_in(folder).unlink(missing_ok=True)  # its counters ended with it
+            with contextlib.suppress(OSError):  # said where it was to be written
+                metrics.file_in(folder).unlink(missing_ok=True)  # its counters ended with it
 
     write()
     threading.Thread(target=run, name="gfxgraph-metrics", daemon=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -14,7 +14,7 @@ import torch
 
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.core.buckets import Above, Budget
-from gfxgraph.errors import ArgumentError
+from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
 
 E = TypeVar("E", bound=StrEnum)
@@ -50,6 +50,9 @@ def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) ->
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             refuse(name, value, f"a whole number, {least} or more")
+    for name in ("strict", "assume_pure"):
+        if not isinstance(getattr(options, name), bool):
+            refuse(name, getattr(options, name), "True or False")
     if options.budget is not None and not isinstance(options.budget, Budget):
         refuse("budget", options.budget, "a gfxgraph.core.buckets.Budget, or None")
     if isinstance(options.buckets, int | float):
@@ -69,7 +72,9 @@ def _check_dynamic(fn: Callable[..., Any], dynamic: Any) -> None:
     for path, dims in dynamic.items():
         if not isinstance(path, str):
             refuse("dynamic", dynamic, form)
-        if isinstance(dims, Mapping) and not all(isinstance(dim, int) for dim in dims):
+        if not isinstance(dims, Iterable):
+            refuse("dynamic", dynamic, form)
+        if isinstance(dims, Mapping) and not all(isinstance(dim, int) and not isinstance(dim, bool) for dim in dims):
             refuse("dynamic", dynamic, form)
         if known is not None and _TOP.split(path)[0] not in known:
             similar = get_close_matches(path, known, n=1)
@@ -89,16 +94,9 @@ def _parameters(fn: Callable[..., Any]) -> list[str] | None:
 
 def choice(kind: type[E], name: str, value: Any) -> E:
     """The member of ``kind`` that ``value`` names."""
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise _error(name, value, ", ".join(member.value for member in kind)) from error
+    return member(kind, "graphed()", name, value)
 
 
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
     """Raise for argument ``name``."""
-    raise _error(name, value, allowed)
-
-
-def _error(name: str, value: Any, allowed: str) -> ArgumentError:
-    return ArgumentError("bad_argument", function="graphed()", argument=name, value=repr(value), allowed=allowed)
+    raise ArgumentError("bad_argument", function="graphed()", argument=name, value=repr(value), allowed=allowed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,8 @@ def _rule(given: Any, above: Above) -> Any:
         raise ConfigError("bad_buckets", given=repr(given), problem="there is no rule of that name")
     if hasattr(given, "pick"):
         return given
+    if not isinstance(given, Iterable):
+        raise ConfigError("bad_buckets", given=repr(given), problem="it is neither a list of sizes nor a rule")
     return explicit(given, above)
 
 

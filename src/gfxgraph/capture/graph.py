@@ -44,7 +44,7 @@ from gfxgraph.capture.torchs_graph import (
     launch_of,
     without_liveness_check,
 )
-from gfxgraph.errors import CaptureError, ReplayError
+from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
 
@@ -83,7 +83,11 @@ class BridgedGraph(_TorchsGraph):
         super().__init__(True)
         state = process.require()
         self._keeps_graph = keep_graph
-        self._policy = OnUnsafe(on_unsafe) if on_unsafe is not None else state.settings.on_unsafe
+        self._policy = (
+            member(OnUnsafe, "CUDAGraph()", "on_unsafe", on_unsafe)
+            if on_unsafe is not None
+            else state.settings.on_unsafe
+        )
         self._program: Program | None = None
         self._session: Session | None = None
         self._older: Any = None

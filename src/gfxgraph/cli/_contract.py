@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +29,14 @@ OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
+_NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})
+
+
+_CHINESE_KINDS = {
+    "architecture": "架构", "command": "命令", "rule": "规则", "simulator profile": "模拟器配置",
+    "status or code": "状态码或错误码", "target": "目标架构", "workload": "测试负载",
+}  # fmt: skip
 
 
 class Refused(click.ClickException):
@@ -55,15 +65,19 @@ def can_be_written(path: str | Path | None) -> None:
     if path is None:
         return
     where = Path(path)
-    if not str(path) or where.is_dir():
-        refuse("file_unusable", path=path or '""', problem="it is a folder" if str(path) else "it has no name")
+    if not str(path) or where.is_dir() or str(path).endswith(os.sep):
+        refuse("file_unusable", path=path, problem="it is a folder" if str(path) else "it has no name")
     if not where.absolute().parent.is_dir():
         refuse("file_unusable", path=path, problem="its folder does not exist")
 
 
 def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
     """End the command because there is no ``kind`` called ``name``; near names are suggested."""
-    refuse("no_such_name", kind=kind, name=name or '""', near=near(name, known), listed=listed)
+    # lazily: --help needs it not
+    from gfxgraph import config
+
+    kind = _CHINESE_KINDS.get(kind, kind) if config.language_of() == "zh" else kind
+    refuse("no_such_name", kind=kind, name=name, near=near(name, known), listed=listed)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -135,22 +149,33 @@ simulate = click.option(
     "--simulate",
     metavar="[=PROFILE]",
     callback=_check_profile,
-    help=f"Without a GPU, in the simulator; PROFILE names a runtime's version, {DEFAULT_PROFILE} if left out.",
+    help=f"Use the simulator, without a GPU. PROFILE is a runtime version; default {DEFAULT_PROFILE}.",
 )
-allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also on a CUDA build of torch, with an NVIDIA GPU.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors, too.")
+allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also allow a CUDA build of torch, with an NVIDIA GPU.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 lang = click.option(
-    "--lang", type=click.Choice(["en", "zh"]), callback=_language, help="Language; else GFXGRAPH_LANG or the locale."
+    "--lang",
+    type=click.Choice(["en", "zh"]),
+    callback=_language,
+    help="Language [default: GFXGRAPH_LANG or the locale]",
 )
 
 
 def run(group: click.Group, arguments: list[str]) -> int:
     """Run the command line and return its exit status; nothing that a user can type ends in a traceback."""
+    _open_closed_streams()
     status: list[int] = []
     with _Errors(arguments, status):
         result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False)
         status.append(result if isinstance(result, int) else OK)
     return status[0]
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed (``>&-``) is None in Python: it becomes one that holds and takes nothing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open as long as the process)
 
 
 class _Errors:
@@ -206,6 +231,8 @@ class _Errors:
             return error
         if isinstance(error, OSError) and error.filename is not None:
             return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
+        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+            return CommandError("file_unusable", path="stdout", problem=error.strerror or error)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
             return CommandError("extra_missing", module=error.name, extra="port")
         place = "?"

@@ -19,7 +19,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of guarded runs."""
     for option in (
         click.option(
-            "--sanitizer", is_flag=True, help="Under compute-sanitizer, or AMD's debug agent; implies --guard 3."
+            "--sanitizer", is_flag=True, help="Run under compute-sanitizer or AMD's debug agent; implies --guard 3."
         ),
         click.option(
             "--guard-limit",

@@ -13,12 +13,14 @@ from gfxgraph.port.archs import select
 
 LANG = _contract.lang
 JSON = _contract.as_json
-ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, as gfx1030,gfx94*,RDNA3.")
+ARCH = click.option("--arch", metavar="LIST", help="Targets: names, patterns or families, e.g. gfx1030,gfx94*,RDNA3.")
 
 
 def existing(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not os.path.exists(value):
         _contract.refuse("file_unusable", path=value, problem="no such file or folder")
+    if value is not None and not (os.path.isdir(value) or os.path.isfile(value)):
+        _contract.refuse("file_unusable", path=value, problem="neither a folder nor a regular file")
     return value
 
 
@@ -26,6 +28,8 @@ PATH = click.argument("path", default=".", callback=existing)
 
 
 def archs_of(spec: str | None) -> Any:
+    if spec is not None and not spec.strip(", "):
+        raise click.UsageError("--arch names no architecture; leave it out for all of them")
     try:
         return select(spec)
     except ValueError as error:

@@ -25,7 +25,7 @@ DEVICE = click.option("--device", default="cuda", show_default=True)
 def _shape(word: str) -> tuple[int, ...]:
     parts = word.split("x")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        fail(f"--shape {word}: not sizes joined by x, as 1x128x64")
+        fail(f"--shape {word}: not sizes joined by x, e.g. 1x128x64")
     return tuple(map(int, parts))
 
 
@@ -44,8 +44,7 @@ def record_command(
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.rocm import golden
 
-    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
-        _contract.refuse("file_unusable", path=out, problem="its folder does not exist")
+    _contract.can_be_written(out)
     try:
         chosen = [_shape(s) for s in shapes] or golden.SHAPES
         with _contract.working("port verify record"):
@@ -66,7 +65,7 @@ def record_command(
 @click.option("--golden", "golden_path", metavar="FILE", help="Golden vectors to compare with.")
 @click.option("--target", metavar="FILE.py:FUNCTION", help="What the vectors were recorded from.")
 @click.option(
-    "--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="Stability runs a shape."
+    "--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="Stability runs per shape."
 )
 @click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
 @click.option(
@@ -92,6 +91,8 @@ def verify_command(
     from gfxgraph.port import env, verify
 
     numerics = None
+    if (golden_path is None) != (target is None):
+        raise click.UsageError("--golden and --target go together: the vectors, and what they were recorded from")
     for name, given in (("--golden", golden_path), ("--target", target and target.partition(":")[0])):
         if given is not None and not os.path.isfile(given):
             _contract.refuse("file_unusable", path=given, problem=f"{name}: no such file")

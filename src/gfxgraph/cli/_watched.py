@@ -54,14 +54,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--min-coverage",
             type=_contract.Number(0.0, 1.0),
             metavar="SHARE",
-            help="End with status 1 where a smaller share of launches is in graphs, as 0.9; implies --coverage.",
+            help="Exit with status 1 if less than this share of launches is in graphs, e.g. 0.9; implies --coverage.",
         ),
         click.option("--coverage-table", is_flag=True, help="Name the lines that ran eagerly; implies --coverage."),
         click.option(
             "--coverage",
             type=click.Choice(("sampled", "exact")),
             metavar="[=exact]",
-            help="Say how much ran in graphs and what did not: from samples, or by counting every launch.",
+            help="Report how much ran in graphs, by sampling or by counting every launch.",
         ),
     ):
         command = option(command)

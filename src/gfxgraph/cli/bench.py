@@ -18,13 +18,21 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 @click.command("bench", cls=_contract.Command)
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION | kernels]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
-@click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, help="Only these, and eager. [default: all]")
-@click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only these built-in workloads.")
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(WAYS),
+    multiple=True,
+    help="Only this way, and eager; repeatable. [default: all]",
+)
+@click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only this built-in workload; repeatable.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=5), help="Samples of each way.")
 @click.option(
-    "--report", "page_file", metavar="FILE.html", help="Write the figures with plots as one HTML page, too."
+    "--report", "page_file", metavar="FILE.html", help="Also write the figures, with plots, as an HTML page."
 )
-@click.option("--compile-only", is_flag=True, help="For kernels: what they compile to for AMD GPUs; needs none.")
+@click.option(
+    "--compile-only", is_flag=True, help="For kernels: show what they compile to for AMD GPUs; needs no GPU."
+)
 @click.option("--arch", "archs", multiple=True, metavar="GFX", help="With --compile-only: only these. [default: all]")
 @_contract.as_json
 @_contract.allow_cuda
@@ -58,6 +66,7 @@ def command(
     Exit status: 0 if something was measured, 2 if not.
     """
     _contract.can_be_written(page_file)
+    _refuse_conflicts(target, bool(expressions), bool(wanted), compile_only, bool(archs))
     if compile_only:
         _compile_only(archs, as_json)
     # lazily: it needs torch
@@ -92,6 +101,20 @@ def command(
             click.echo("simulated: these times say nothing about a GPU")
         click.echo(bench.table(results))
     sys.exit(_contract.OK if any(way.ms for result in results for way in result.ways) else _contract.COULD_NOT)
+
+
+def _refuse_conflicts(
+    target: str | None, has_arguments: bool, has_workloads: bool, compile_only: bool, has_archs: bool
+) -> None:
+    """Options that would be accepted and then do nothing."""
+    if has_archs and not compile_only:
+        raise click.UsageError("--arch goes with --compile-only")
+    if compile_only and target != "kernels":
+        raise click.UsageError("--compile-only is for the kernels: gfxgraph bench kernels --compile-only")
+    if has_workloads and target is not None:
+        raise click.UsageError("--workload names built-in ones; leave out MODULE:FUNCTION")
+    if has_arguments and target in (None, "kernels"):
+        raise click.UsageError("--arg is for a function of yours: gfxgraph bench MODULE:FUNCTION --arg ...")
 
 
 def _kernels(rounds: int, as_json: bool, simulate: bool) -> NoReturn:

@@ -35,31 +35,33 @@ STATUS_FOUND = 1
 @_contract.simulate
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the script's own output goes to stderr.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the script that shows it goes."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write the script that reproduces it.",
 )
-@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     allow_cuda: bool,
     simulate: str,
     as_json: bool,
     output: Path | None,
-    script: Path,
+    script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Find the operation that a graph cannot hold or gets wrong, and write a script that shows it.
+    """Find the operation that a graph cannot hold or gets wrong, and write a script that reproduces it.
 
     \b
     gfxgraph bisect decode.py --batch 1
     gfxgraph bisect --simulate -o small.py decode.py
 
-    Exit status: 0 captures and replays are right, 1 something was found, 2 the script could not be run to its end.
+    Exit status: 0 captures and replays are right, 1 something was found, 2 the script did not run to its end.
     """
-    if not script.is_file():
+    if not Path(script).is_file():
         raise ActivationError("script_not_found", script=script)
-    target = (output or Path(f"{script.stem}-reproducer.py")).absolute()
-    if not target.parent.is_dir():
-        _contract.refuse("file_unusable", path=target, problem="its folder does not exist")
+    target = (output or Path(f"{Path(script).stem}-reproducer.py")).absolute()
+    _contract.can_be_written(target)
     asked = {}
     if allow_cuda:
         asked["GFXGRAPH_ALLOW_CUDA"] = "1"
@@ -69,7 +71,7 @@ def command(
     # The process that runs the script enables the bridge itself, in its own way.
     environment.pop("GFXGRAPH")
     with tempfile.TemporaryDirectory() as folder:
-        runs = _Runs(Path(folder), target, [str(script), *arguments], environment, quiet=as_json)
+        runs = _Runs(Path(folder), target, [script, *arguments], environment, quiet=as_json)
         status, found = runs.first()
         if found is not None and "at" in found:
             found = runs.after_fault(found)

@@ -43,16 +43,16 @@ def command(
     simulate: str,
     as_json: bool,
 ) -> None:
-    """Try one capture and replay here; or, given MODULE:FUNCTION, list what no graph holds of it.
+    """Try one capture and replay here; or list what a graph cannot hold of MODULE:FUNCTION.
 
     \b
     gfxgraph check
     gfxgraph check model:step --arg "torch.randn(2, 8, device='cuda')"
     gfxgraph check path/to/model.py:step --sarif findings.sarif
 
-    The function runs in the simulator: no GPU is needed, and tensors are made as for one (device="cuda").
+    The function runs in the simulator, so no GPU is needed; make its tensors with device="cuda".
 
-    Exit status: 0 all is well, 1 something is not, 2 gfxgraph cannot be used here or FUNCTION does not run.
+    Exit status: 0 nothing found, 1 findings, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
     _contract.can_be_written(sarif if sarif != "-" else None)
     if target is not None:

@@ -52,7 +52,7 @@ def command(
     matrix: bool,
     files: tuple[Path, ...],
 ) -> None:
-    """Check this machine, and say how to fix what is wrong.
+    """Check this machine, and show how to fix what is wrong.
 
     Exit status: 0 nothing is red (with --selftest: every case passed, or was skipped with a reason), 1 something is,
     2 gfxgraph cannot be used here. --allow-cuda, --simulate and --out belong to --selftest, FILES to --matrix, whose

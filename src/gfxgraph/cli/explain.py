@@ -36,17 +36,19 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.command("explain", short_help=__doc__.split("\n")[0])
 @click.argument("subject", nargs=-1)
 @click.option("--list", "as_list", is_flag=True, help="List everything that can be explained.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and pass nothing on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; do not pass lines through.")
 @_contract.lang
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
 def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, live: bool, to_stdout: bool) -> None:
     """Explain an error. Exit status: 0 explained, 1 nothing to explain, 2 no such file or name."""
     if as_list:
+        if subject:
+            raise click.UsageError("--list shows everything; leave out what to explain")
         _list(as_json, lang)
         return
     if not subject and sys.stdin.isatty():
-        raise click.UsageError("say what to explain, or pipe a program's output into this command")
+        raise click.UsageError("name what to explain, or pipe a program's output into this command")
     if subject and subject != ("-",):
         found = _subject(subject, lang)
         if not found and len(subject) == 1:
@@ -90,7 +92,8 @@ def _show(found: Explanation, as_json: bool, asked: str, lang: str) -> None:
 def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
     paths = [Path(word) for word in subject]
-    if all(len(word) < 4096 and path.is_file() for word, path in zip(subject, paths)):
+    # Also a pipe, as in `gfxgraph explain <(dmesg)`.
+    if all(len(word) < 4096 and path.exists() and not path.is_dir() for word, path in zip(subject, paths)):
         # lazily: explain must start fast
         from gfxgraph.diagnostics.scan import Scanner
 
@@ -105,19 +108,21 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 
 def _refuse_missing(word: str) -> None:
     """A word that nothing is known of may be the name of a file that is not there, or a name misspelt."""
-    if Path(word).is_dir() or (
-        not any(map(str.isspace, word)) and ("/" in word or Path(word).suffix in _LOG_SUFFIXES)
-    ):
-        _contract.refuse("file_unusable", path=word, problem="a folder" if Path(word).is_dir() else "no such file")
+    if not word:
+        raise click.UsageError("name what to explain; it is empty")
+    if Path(word).is_dir():
+        _contract.refuse("file_unusable", path=word, problem="it is a folder")
+    if Path(word).exists():
+        return
+    if not any(map(str.isspace, word)) and ("/" in word or Path(word).suffix in _LOG_SUFFIXES):
+        _contract.refuse("file_unusable", path=word, problem="no such file")
     # lazily: explain must start fast
     from gfxgraph.diagnostics import statuses
 
     known = [*names().ranks, *names().aliases]
     known += [each for status in statuses.every() for each in (status.name, *status.aka)]
-    if word.isidentifier() and (similar := _contract.near(word, known)) != "-":
-        _contract.refuse(
-            "no_such_name", kind="status or code", name=word, near=similar, listed="gfxgraph explain --list"
-        )
+    if word.isidentifier() and _contract.near(word, known) != "-":
+        _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 
 def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:

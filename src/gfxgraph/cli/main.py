@@ -89,10 +89,10 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     help="Show the version.",
 )
 def cli() -> None:
-    """GPU graphs on AMD GPUs, safe enough to leave on.
+    """Safe GPU graphs for PyTorch on AMD GPUs.
 
-    Exit status: 0 fine, 1 something was found, 2 the command could not do it, 130 stopped by Ctrl-C; 'run' ends as
-    its program does. GFXGRAPH_LANG=zh: messages in Chinese. Completion: see docs/commands.md.
+    Exit status: 0 fine, 1 something was found, 2 the command could not do it, 130 stopped by Ctrl-C; 'run' ends like
+    its program. GFXGRAPH_LANG=zh shows messages in Chinese. For shell completion see docs/commands.md.
     """
 
 

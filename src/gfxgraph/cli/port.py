@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from gfxgraph import files
 from gfxgraph.cli import _contract
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
@@ -52,7 +54,7 @@ command.add_command(verify_group)
     type=click.Choice(["info", "low", "medium", "high", "critical"]),
     default="low",
     show_default=True,
-    help="Leave out what is milder; the report says how many.",
+    help="Leave out milder findings; the report says how many.",
 )
 @click.option("--show-guarded", is_flag=True, help="Also list findings that a guard keeps from AMD.")
 @click.option("--vendored", is_flag=True, help="Audit third-party folders and submodules too.")
@@ -61,7 +63,7 @@ command.add_command(verify_group)
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; the number of cores by default.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown a rule; 0 for all."
+    "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown per rule; 0 for all."
 )
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
 def audit_command(
@@ -228,7 +230,7 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
 @LANG
 @JSON
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
-    """Say which phases PATH needs, in what order, and what no tool can do."""
+    """Show which phases PATH needs, in what order, and what no tool can do."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import facts, plan
@@ -256,7 +258,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
 def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
-    """Everything a porting agent works through, in one document: ranked findings, diffs, and the gate.
+    """Write one document for a coding agent: ranked findings, diffs, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
     did not pass; 2 it could not run.
@@ -271,15 +273,23 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
             if before is None:
                 data = agent.document(path, archs=targets, lang=lang)
             else:
-                with open(before, encoding="utf-8") as file:
-                    saved = json.load(file)
-                if not isinstance(saved, dict):
-                    raise ValueError(f"{before}: not a document of gfxgraph port agent")
+                saved = _document(before)
                 data = agent.gate(path, saved, archs=targets)
     except (AuditError, OSError, ValueError) as error:
         fail(error)
     click.echo(json.dumps(data, indent=1, ensure_ascii=False))
     sys.exit(0 if before is None or data["passed"] else 1)
+
+
+def _document(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        try:
+            saved = files.parse_json(file.read())
+        except ValueError as error:
+            raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path}: not a document of gfxgraph port agent")
+    return saved
 
 
 @command.command("fix")
@@ -292,7 +302,9 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
 @click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
 @JSON
+@click.pass_context
 def fix_command(
+    ctx: click.Context,
     path: str,
     arch: str | None,
     unsafe: bool,
@@ -305,12 +317,13 @@ def fix_command(
 ) -> None:
     """Fix what can be fixed without touching NVIDIA's path.
 
-    Writes a patch for review. Every edit has passed the identity gate, but for those of --unsafe whose precondition
-    says why NVIDIA gets the same. What is left, and why, is listed. Exit status: 0 done, 1 some edits were refused
-    or undone, 2 it could not run.
+    Writes a patch for review. Every edit passes the identity gate, except --unsafe edits whose precondition explains
+    why NVIDIA gets the same result. What is left is listed, with the reason.
+
+    Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
     """
-    if test and not apply_:
-        fail("--test runs after --apply")
+    _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to)
+    _contract.can_be_written(output)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
@@ -371,6 +384,24 @@ def fix_command(
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(status)
+
+
+def _refuse_conflicts(
+    ctx: click.Context, apply_: bool, dry_run: bool, test: str | None, hipify_to: str | None
+) -> None:
+    """Options that would be accepted and then do nothing."""
+    if test is not None and not apply_:
+        fail("--test runs after --apply")
+    if test is not None and not test.strip():
+        fail("--test names no command")
+    if apply_ and dry_run:
+        fail("--apply edits the files, --dry-run edits nothing: give one of them")
+    if apply_ and ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE:
+        fail("--apply writes no patch file; leave out --output")
+    if hipify_to is not None and dry_run:
+        fail("--hipify writes a folder, --dry-run writes nothing: give one of them")
+    if hipify_to is not None and (not hipify_to or (os.path.exists(hipify_to) and not os.path.isdir(hipify_to))):
+        _contract.refuse("file_unusable", path=hipify_to, problem="--hipify: not a folder")
 
 
 def _preconditions(fixes: list[Any]) -> Counter[tuple[str, str]]:

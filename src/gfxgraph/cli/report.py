@@ -20,15 +20,15 @@ from gfxgraph.cli import _contract
     "bench_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What gfxgraph bench --json printed.",
+    help="The output of gfxgraph bench --json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON in place of a page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON instead of a page.")
 def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> None:
-    """Make one offline HTML page of what processes left in FOLDER.
+    """Make one offline HTML page from what processes wrote to FOLDER.
 
     \b
-    gfxgraph run --report out.html train.py     the page at once, of one run
-    GFXGRAPH_REPORT=seen vllm serve ...         left by each process, every few seconds and at its end
+    gfxgraph run --report out.html train.py     the page of one run, at once
+    GFXGRAPH_REPORT=seen vllm serve ...         written by each process, every few seconds and at its end
     gfxgraph report seen -o out.html
 
     Exit status: 0 if the page was written, 2 if nothing was found.

@@ -89,25 +89,25 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
 @click.option(
     "--on-unsafe",
     type=click.Choice([choice.value for choice in OnUnsafe]),
-    help="What a capture does at an operation that no graph can record.",
+    help="What to do at an operation that no graph can record.",
 )
 @click.option("--validate", is_flag=True, help="Compare every graph's replays with eager execution.")
 @click.option("--debug", is_flag=True, help="Log every capture, replay and fallback.")
 @click.option(
     "--stats",
     metavar="[=FILE]",
-    help="Write each process's statistics as it ends: to stderr, or a line of JSON a process to FILE.",
+    help="Write each process's statistics when it ends: to stderr, or to FILE as one line of JSON per process.",
 )
 @click.option(
     "--preload",
     is_flag=True,
-    help="For engines that call the graph API themselves: preload the native library, print its report.",
+    help="For engines that call the graph API themselves: preload the native library and print its report.",
 )
 @click.option(
     "--watch",
     type=_contract.Number(min=0),
     metavar="[=SECONDS]",
-    help=f"Report captures and replays that take longer ({HANG_LIMIT_S:g} s where not said), with stacks; 0: never.",
+    help=f"Report captures and replays that take longer (default {HANG_LIMIT_S:g} s), with stacks; 0 turns it off.",
 )
 @_watched.options
 @_guarded.options
@@ -139,8 +139,8 @@ def command(
     gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
     gfxgraph run --preload -- llama-cli -m model.gguf -p "Once upon a time"
 
-    Options of gfxgraph stand before the program; all that follows belongs to the program. The exit status is the
-    program's; 2 with a message of gfxgraph's where it was not started.
+    Options of gfxgraph come before the program; everything after it belongs to the program. The exit status is the
+    program's, or 2 with a message from gfxgraph if it was not started.
     """
     program: Program | None = ctx.meta["gfxgraph.program"]
     if program is None:
@@ -193,7 +193,7 @@ def wanted(
         result["GFXGRAPH_SIMULATE"] = simulate
     if on_unsafe:
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
-    if stats:
+    if stats is not None:
         is_file = stats != stats_file.TO_STDERR
         _contract.can_be_written(stats if is_file else None)
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
@@ -209,7 +209,9 @@ def command_line(program: Program) -> list[str]:
         return [found, *program.argv[1:]]
     if program.argv[0] == "-m":
         if not has_module(program.argv[1]):
-            raise ActivationError("script_not_found", script=f"module {program.argv[1]}")
+            raise ActivationError("script_not_found", script=f"module {program.argv[1] or repr('')}")
+    elif not program.argv[0]:
+        raise ActivationError("script_not_found", script="")
     elif not (path := Path(program.argv[0])).exists() or (path.is_dir() and not (path / "__main__.py").exists()):
         raise ActivationError("script_not_found", script=path)
     return [sys.executable, *program.argv]

@@ -16,7 +16,7 @@ from gfxgraph.diagnostics.render import visible
 @click.command(cls=_contract.Command, short_help="Print what is here.")
 @_contract.as_json
 def command(as_json: bool) -> None:
-    """Print what is here; nothing is judged (gfxgraph doctor does that). Exit status: 0."""
+    """Print what is installed, without judging it (gfxgraph doctor does that). Exit status: 0."""
     if not as_json:
         click.echo(visible(environment_report(), keep="\n"))
         return

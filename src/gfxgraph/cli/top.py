@@ -25,7 +25,7 @@ CLEAR = "\x1b[2J\x1b[H"
 def command(pid: int, every: float, once: bool, as_json: bool) -> None:
     """Watch process PID, which was started with GFXGRAPH_REPORT=FOLDER and GFXGRAPH_COVERAGE=1.
 
-    The process itself writes its figures there every five seconds; nothing is attached to it.
+    The process itself writes its figures there every five seconds; gfxgraph top attaches to nothing.
 
     Exit status: 0 once the process has ended, 2 if it cannot be watched.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a code or a number is explained without searching anything
 FamilyOf = Callable[[str], str]
 """Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
 
-_NUMBER = re.compile(r"[-(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
+_NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _MOST_TEXT = 4 << 20
 _ENDS = 90

@@ -21,7 +21,7 @@ _MORE_WORDS = {
         "gpu": "gpu:  ",
         "part": "part: ",
         "also": "also: ",
-        "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
+        "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
         "rested": "many lines come close to messages without being any; expressions were left out for a while"
         " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },

@@ -13,6 +13,8 @@ from gfxgraph.diagnostics.entries import Condition, UnknownCodeError, entry
 LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
+_GIVEN = frozenset({"path", "name", "script", "target"})
+"""Fields that hold what somebody typed: an empty one was typed empty."""
 LABELS = {
     "en": ("what: ", "why:  ", "do:   ", "more: "),
     "zh": ("现象：", "原因：", "处理：", "详情："),  # each as wide as the English one
@@ -66,6 +68,8 @@ def fill(template: str, found: Condition, values: Mapping[str, object], lang: st
         if name not in found.fields:
             return match[0]
         shown = values.get(name)
+        if shown == "" and name in _GIVEN:
+            return '""'
         return _UNKNOWN.get(lang, _UNKNOWN["en"]) if shown is None or shown == "" else visible(str(shown), keep=LINES)
 
     return _PLACEHOLDER.sub(value, template)

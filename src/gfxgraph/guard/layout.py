@@ -32,6 +32,8 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     Raises:
         CaptureError: `unsafe_layout`, where ``strict``.
     """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"validate_layout() takes a tensor, not {tensor!r}")
     if tensor.layout is not torch.strided:
         return LayoutReport(name, str(tensor.layout), ())
     storage = tensor.untyped_storage()

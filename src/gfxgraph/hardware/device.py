@@ -58,6 +58,8 @@ def device_info(index: int = 0, machine: Machine | None = None) -> DeviceInfo:
         index: which GPU, in KFD order. A discrete GPU goes before an integrated one.
         machine: where to read; this machine where None.
     """
+    if not isinstance(index, int) or index < 0:
+        raise ValueError(f"device_info() takes a whole number, 0 or more, not {index!r}")
     here = machine or Machine()
     found = sorted(gpus(here), key=lambda gpu: gpu.is_integrated)
     gpu = found[index] if index < len(found) else None

@@ -95,7 +95,7 @@ def _smoke_test(torch: Any, report: dict[str, Any]) -> None:
         if not bridge.is_enabled():
             report["details"] += " (the bridge is not enabled)"
     else:
-        report["details"] = "the replay gave another result than eager execution; gfxgraph doctor --why"
+        report["details"] = "the replay gave a different result than eager execution; gfxgraph doctor --why"
 
 
 def _native_bridge() -> bool:

@@ -110,6 +110,9 @@ def load(target: str) -> Any:
     if not callable(found):
         raise CannotCheck(target, f"it is not callable, it is of type {type(found).__name__}")
     if not isinstance(found, type):
+        body = getattr(found, "forward", found)
+        if inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise CannotCheck(target, "calling it runs nothing yet (a generator or async def): name a plain function")
         return found
     try:
         return found()
@@ -151,7 +154,7 @@ def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any
     for text in expressions:
         try:
             values.append(eval(text, {"torch": torch}))
-        except Exception as error:  # noqa: BLE001  (whatever the user's expression raises)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's expression raises)
             raise CannotCheck(target, f"--arg {text!r}: {_said(error)}") from error
     needed = [
         p.name
@@ -200,6 +203,8 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
     segments = program.segments if program is not None else []
     found = _unless_known(found)
     n_operations = sum(len(segment.tape.rows) for segment in segments)
+    if not found and not n_operations:
+        raise CannotCheck(target, 'it computes nothing on the GPU; make its tensors with device="cuda"')
     return Checked(target or getattr(fn, "__qualname__", str(fn)), tuple(found), len(segments), n_operations)
 
 

@@ -109,7 +109,10 @@ def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
             "to try the files"
         )
     torch.manual_seed(seed)
-    made = target.build()
+    try:
+        made = target.build()
+    except TypeError as error:
+        raise GoldenError(f"the function that builds the model must need no arguments: {error}") from error
     if isinstance(made, torch.nn.Module):
         made = made.eval().to(dtype).to(device)
     return made

@@ -14,7 +14,7 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
-from gfxgraph.errors import ActivationError, ArgumentError, check_settings
+from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
 from gfxgraph.hardware.software import other_gfxgraph
 from gfxgraph.process import bridge, process
@@ -99,15 +99,18 @@ def _settings(
     guard: GuardTier | int | str | None,
 ) -> Config:
     changes: dict[str, Any] = {}
+    switches = {"allow_cuda": allow_cuda, "validate": validate, "debug": debug}
+    wrong = {name: given for name, given in switches.items() if not isinstance(given, bool | None)}
+    if not isinstance(simulate, str | bool | None):
+        wrong["simulate"] = simulate
+    for name, given in wrong.items():
+        allowed = "the name of a profile, True or False" if name == "simulate" else "True or False"
+        fields = {"argument": name, "value": repr(given), "allowed": allowed}
+        raise ArgumentError("bad_argument", function="enable()", **fields)
     if allow_cuda is not None:
         changes["allow_cuda"] = allow_cuda
     if on_unsafe is not None:
-        try:
-            changes["on_unsafe"] = OnUnsafe(on_unsafe)
-        except ValueError as error:
-            allowed = ", ".join(OnUnsafe)
-            fields = {"argument": "on_unsafe", "value": repr(on_unsafe), "allowed": allowed}
-            raise ArgumentError("bad_argument", function="enable()", **fields) from error
+        changes["on_unsafe"] = member(OnUnsafe, "enable()", "on_unsafe", on_unsafe)
     if simulate is not None:
         changes["simulate"] = simulate if isinstance(simulate, str) else ("hip" if simulate else "")
     if debug:
@@ -143,6 +146,8 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
 
 
 def _enable(settings: Config) -> None:
+    for name, meant in config.misspelt().items():
+        process.log.warning("%s is not a setting of gfxgraph; did you mean %s?", name, meant)
     torch = _import_torch()
     platform = _platform(torch, settings)
     if settings.simulate:

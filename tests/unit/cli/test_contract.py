@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -22,6 +25,7 @@ FILES = {
     "binary.pt": "\0\1\2",
     "good.py": "x = 1\n",
     "model.py": "import torch\nnumber = 3\ndef step(x):\n    return x\ndef stop():\n    raise SystemExit(0)\n"
+    "async def waits(x):\n    return x\ndef gives(x):\n    yield x\ndef forever(x):\n    return forever(x)\n"
     "class Needs:\n    def __init__(self, x):\n        pass\n",
     "syntax.py": "def f(:\n",
     "raises.py": "raise ValueError('no device')\n",
@@ -30,6 +34,7 @@ FILES = {
     "left/gfxgraph-3.json": "\0",
     "build.py": "def build():\n    raise OSError('no device')\n",
     "folder/a.py": "",
+    "deep.json": "[" * 100_000,
     "recorded.json": json.dumps({"platform": "hip", "hip": "7.2.26015", "torch": "2.11.0", "archs": ["gfx942"]}),
 }
 CUDA = """import torch
@@ -39,7 +44,7 @@ if torch.version.hip:
 """
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 
-# What cannot be done, by command; {d} is a folder with FILES.
+# What cannot be done, by command; {d} is a folder with FILES, {n} an empty word.
 REFUSED = {
     "no_such_name": """
 run --preload --simulate=nope -- true
@@ -75,8 +80,32 @@ port rule capability-gat
 port plan {d} --arch nope
 port agent {d} --arch nope
 port fix {d} --arch nope
+port rule 目录
+port rule {n}
+bench --simulate --workload mlp
 """,
     "bad_usage": """
+bench --arch gfx1030
+bench kernels --arch gfx1030
+bench --compile-only
+bench model:step --compile-only
+bench model:step --workload mlp_bs32_d1024
+bench --arg 1
+bench kernels --arg 1
+explain --list 700
+explain --lang=
+port audit {d} --arch=
+port audit {d} --arch=,
+port plan {d} --arch=,,
+port verify run {d} --golden {d}/binary.pt
+port verify run {d} --target {d}/build.py:build
+run --simulate --watch= good.py
+run --simulate --coverage= good.py
+run --simulate --guard-limit 1e400 good.py
+top 1e3
+top 1 --every 1e400
+doctor --selftest --why --matrix
+device --index 99999999999999999999.5
 --nope
 run
 run -m
@@ -191,6 +220,12 @@ run -m 1x
 run -- no-such-command-here
 bisect nope.py
 bisect {d}
+bisect --simulate=hip {n}
+run --simulate {n}
+run -- {n}
+run --simulate -m {n}
+run --simulate {d}/loop
+run --simulate {d}/empty.py/x.py
 """,
     "file_unusable": """
 port verify run {d} --html {d}/nope/x.html
@@ -200,6 +235,28 @@ port audit {d} --sarif {d}/nope/x.sarif
 port audit {d} --sarif {d}
 port agent {d} --gate {d}/nope.json
 explain nope/nope
+explain {d}/folder/
+run --simulate --stats= {d}/good.py
+run --simulate --stats={d}/folder {d}/good.py
+run --simulate --stats={d}/new/ {d}/good.py
+run --simulate --report= {d}/good.py
+run --simulate --report={d}/new/ {d}/good.py
+check {d}/model.py:step --sarif {d}/folder
+bench --simulate --report {d}/folder/
+port audit {n}
+port plan /dev/null
+port audit /dev/null
+port audit {d}/loop
+port audit {d} --sarif /dev/full
+port audit {d} --write-baseline /dev/full
+port agent {d} --gate {d}/folder
+port fix {d} --output {d}/folder
+port fix {d} --hipify=
+port fix {d} --hipify {d}/good.py
+port verify record {d}/build.py:build --out {d}/folder
+doctor --matrix {d}/deep.json
+doctor --matrix {d}/loop
+report {d}/left -o {d}/good.py/x.html
 run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
 bench --simulate --report {d}/nope/x.html
@@ -247,6 +304,17 @@ check {d}/model.py:step
 check {d}/model.py:step --arg 1/0
 check {d}/model.py:step --arg (
 check {d}/model.py:step --arg=
+check {d}/model.py:step --arg exit(0)
+check {d}/model.py:step --arg 1 --arg 2
+check {d}/model.py:waits --arg 1
+check {d}/model.py:gives --arg 1
+check {d}/model.py:forever --arg 1
+check {d}/model.py:step --arg torch.ones(2)
+check {d}/model.py:step:x --arg 1
+check naïve:x
+check ..:x
+check os:nope
+bench --simulate model.py:waits --arg 1
 check --simulate=cuda {d}/model.py:step.x
 """,
     "no_report_data": """
@@ -254,9 +322,12 @@ report {d}/nope
 report {d}/folder
 report {d}/left
 report {d}/good.py
+report {d}/loop
+report {n}
 """,
     "process_not_watched": """
 top 0
+top -- -5
 top 99999999999999999999
 top 1 --once
 """,
@@ -270,6 +341,14 @@ port rule GFX
 port agent {d} --gate {d}/bad.json
 port agent {d} --gate {d}/list.json
 port agent {d} --gate {d}/binary.pt
+port agent {d} --gate {d}/deep.json
+port fix {d} --apply --dry-run
+port fix {d} --apply --output x.patch
+port fix {d} --apply --test=
+port fix {d} --dry-run --hipify out
+port audit {d} --diff=
+port verify record {d}/model.py:step --device cpu --out {d}/new.pt
+port verify record {d}/model.py:step --shape 1x-2x3
 port fix {d} --test true
 port pip
 port pip -- download x
@@ -309,6 +388,7 @@ def folder(tmp_path_factory):
     for name, text in FILES.items():
         (made / name).parent.mkdir(exist_ok=True)
         (made / name).write_text(text)
+    (made / "loop").symlink_to("loop")
     (made / "cuda").mkdir()
     (made / "cuda" / "a.py").write_text(CUDA)
     return made
@@ -331,7 +411,7 @@ def call(folder, capfd, monkeypatch):
     def run(line, *more, **env):
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        words = [word.format(d=folder, e=ESCAPE) for word in line.split(" ")]
+        words = [word.format(d=folder, e=ESCAPE, n="") for word in line.split(" ")]
         at = words.index("--") if "--" in words else len(words)
         if words[0] in ("run", "bisect"):
             at = 1
@@ -488,3 +568,50 @@ def test_the_audit_says_which_extra_is_missing(call, monkeypatch):
         status, _, err = call(line)
         assert status == 2 and err.startswith("extra_missing: ") and "tree_sitter" in err and "[port]" in err
     assert call("port audit --help")[0] == 0
+
+
+STREAMS = """
+import os, sys
+os.close({fd})
+sys.argv = ["gfxgraph", *{words}]
+sys.std{name} = None
+from gfxgraph.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("fd", "name", "words", "status"),
+    [(0, "in", ["explain"], 1), (1, "out", ["explain", "700"], 0), (2, "err", ["explain", "nope.log"], 2)],
+)
+def test_a_closed_stream_is_no_bug(fd, name, words, status):
+    """``<&-``, ``>&-`` and ``2>&-``: Python has None there, and the command ends as it would have."""
+    program = STREAMS.format(fd=fd, name=name, words=words)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == status and "internal_error" not in done.stderr, done.stderr
+
+
+def test_a_full_disk_is_no_bug():
+    """What could not be written to stdout is named, with status 2."""
+    program = "import sys; from gfxgraph.cli.main import main; main(['explain', '700', '--lang', 'en'])"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
+
+
+def test_a_setting_that_nobody_reads_is_said(call):
+    """A misspelt name would else look like a setting in force; a name that resembles none is left alone."""
+    _, out, _ = call("doctor --json", GFXGRAPH_GAURD="2", GFXGRAPH_STATS="x", GFXGRAPH_SOMEBODYS="1")
+    said = [each["en"] for each in json.loads(out)["findings"] if each["name"] == "settings"]
+    assert said == ["GFXGRAPH_GAURD is not a setting of gfxgraph; did you mean GFXGRAPH_GUARD?"]
+
+
+def test_explain_reads_what_is_no_regular_file(call, folder):
+    """A pipe, as in ``gfxgraph explain <(dmesg)``; a file of which nothing is known is there all the same."""
+    os.mkfifo(folder / "pipe")
+    writer = threading.Thread(target=(folder / "pipe").write_text, args=["hipErrorIllegalAddress\n"])
+    writer.start()
+    assert "illegal_address" in call("explain {d}/pipe")[1]
+    writer.join()
+    assert call("explain {d}/good.py")[0] == call("explain /dev/null")[0] == 1
+    assert call("explain -- -1")[0] == 1

@@ -32,7 +32,7 @@ def test_every_error_rule_command_and_setting_has_its_page(found):
         assert {f"{folder}errors/{code}.md" for code in codes()} <= set(found)
         assert {f"{folder}rules/{each.rule.id}-{each.rule.code}.md" for each in load()} <= set(found)
     assert "## gfxgraph port audit" in found["commands.md"] and "## gfxgraph run" in found["commands.md"]
-    assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| raise" in found["settings.md"]
+    assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| strict \\| raise" in found["settings.md"]
     assert "::: gfxgraph.callables.api.graphed" in found["api/callables.md"]
 
 

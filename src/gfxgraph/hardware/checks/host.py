@@ -135,7 +135,7 @@ def pcie_atomics(site: Site) -> list[Finding]:
             "PCIe atomics",
             State.AMBER,
             f"no atomics on the PCIe path of {shown}: some kernels hang or the card is skipped",
-            f"{shown} 的 PCIe 通路不支持原子操作：部分内核会挂死，或该卡被跳过",
+            f"{shown} 的 PCIe 通路不支持原子操作：部分核函数会挂死，或该卡被跳过",
             "move the card to a slot wired to the CPU; check: sudo lspci -vvv | grep -i AtomicOps",
         )
     ]

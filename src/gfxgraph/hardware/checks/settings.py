@@ -77,14 +77,14 @@ _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
         "TORCHINDUCTOR_MAX_AUTOTUNE",
         _is_set,
         "autotuning may pick kernels that need matrix units this card lacks",
-        "自动调优可能选中此卡不支持的矩阵内核",
+        "自动调优可能选中此卡不支持的矩阵核函数",
         "unset TORCHINDUCTOR_MAX_AUTOTUNE",
     ),
     (
         "AMD_SERIALIZE_KERNEL",
         _is_set,
         "kernels run one at a time: for debugging only",
-        "内核逐个串行执行：仅适合调试",
+        "核函数逐个串行执行：仅适合调试",
         "unset AMD_SERIALIZE_KERNEL",
     ),
     (
@@ -119,7 +119,7 @@ _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
         "HSA_ENABLE_SDMA",
         lambda value: value == "0",
         "copies run on compute units and disturb kernels",
-        "拷贝占用计算单元，会影响内核执行",
+        "拷贝占用计算单元，会影响核函数执行",
         "unset HSA_ENABLE_SDMA",
     ),
 )
@@ -173,14 +173,24 @@ def _build_targets(site: Site) -> list[Finding]:
         return []
     text = (
         f"PYTORCH_ROCM_ARCH={value} leaves out {missing[0]}: extensions built so have no kernels for it",
-        f"PYTORCH_ROCM_ARCH={value} 不包含 {missing[0]}：编译出的扩展没有它的内核",
+        f"PYTORCH_ROCM_ARCH={value} 不包含 {missing[0]}：编译出的扩展没有它的核函数",
     )
     return [Finding("variables", State.AMBER, *text, f"export PYTORCH_ROCM_ARCH={missing[0]}")]
 
 
 def own_settings(site: Site) -> list[Finding]:
-    """Values of our own variables that were refused."""
-    return [
+    """Values of our own variables that were refused, and names that nobody reads."""
+    unread = [
+        Finding(
+            "settings",
+            State.AMBER,
+            f"{name} is not a setting of gfxgraph; did you mean {meant}?",
+            f"没有任何代码读取 {name}；是否想写 {meant}？",
+            f"unset {name}",
+        )
+        for name, meant in config.misspelt(site.machine.environ).items()
+    ]
+    return unread + [
         Finding(
             "settings",
             State.RED,

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "../table.h"
-#include "askers.h"
+#include "noted.h"
 
 #define GFX_GRAPH(name, need, params, args) extern "C" hipError_t name params;
 #define GFX_CALL(name, need, params, args)

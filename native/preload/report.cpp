@@ -11,10 +11,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "askers.h"
 #include "captures.h"
 #include "counters.h"
 #include "execs.h"
+#include "noted.h"
 #include "settings.h"
 
 namespace gfx {
@@ -114,12 +114,15 @@ void write_report() {
     Json j(fd);
     j.open('{').key("version").number(1).key("pid").number(static_cast<uint64_t>(getpid()));
     // Not table(): it may take a lock. Nothing was called yet where it is not filled.
-    const Table *t = any_call() || asker(0) ? any_table() : nullptr;
+    const Table *t = any_call() || noted(Noted::kAsked, 0) ? any_table() : nullptr;
     j.key("library").text(t ? t->library : "").key("runtime").text(!t ? "" : t->cuda ? "cuda" : "hip");
     j.key("runtime_version").number(t ? static_cast<uint64_t>(t->version) : 0);
-    j.key("asked_by").open('[');
-    for (int i = 0; i < kMaxAskers && asker(i); i++) j.item().text(asker(i));
-    j.close(']');
+    const char *const kinds[kNotedKinds] = {"asked_by", "deepbind_cleared", "deepbind_kept", "namespaces"};
+    for (int kind = 0; kind < kNotedKinds; kind++) {
+      j.key(kinds[kind]).open('[');
+      for (int i = 0; const char *path = noted(static_cast<Noted>(kind), i); i++) j.item().text(path);
+      j.close(']');
+    }
     const Counters &c = counters;
     j.field("captures", c.captures).field("captures_failed", c.captures_failed);
     j.field("captured_nodes", c.captured_nodes).field("rebuilds", c.rebuilds);
@@ -162,14 +165,14 @@ void on_signal(int) {
 
 void before_fork() {
   lock_tables();
-  lock_askers();
+  lock_noted();
   lock_execs();
   lock_captures();
 }
 void after_fork() {
   unlock_captures();
   unlock_execs();
-  unlock_askers();
+  unlock_noted();
   unlock_tables();
 }
 
@@ -187,7 +190,7 @@ __attribute__((constructor)) void begin() {
 
 // Shells and wrappers on the way to the program inherit us; they have nothing to report.
 __attribute__((destructor)) void end() {
-  if (any_call() || asker(0)) write_report();
+  if (any_call() || noted(Noted::kAsked, 0) || noted(Noted::kDeep, 0) || noted(Noted::kApart, 0)) write_report();
 }
 
 }  // namespace

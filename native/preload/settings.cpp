@@ -51,6 +51,8 @@ Settings read() {
   s.chinese = lang && !strncmp(lang, "zh", 2);
   s.fallback = !is_off("GFXGRAPH_PRELOAD_FALLBACK");
   if (const char *modes = getenv("GFXGRAPH_PRELOAD_CAPTURE_MODE")) read_modes(modes, s.capture_mode);
+  const char *deepbind = getenv("GFXGRAPH_PRELOAD_DEEPBIND");
+  s.keep_deepbind = deepbind && !strcmp(deepbind, "keep");
   s.update_budget = count("GFXGRAPH_PRELOAD_UPDATE_BUDGET");
   s.refuse_launch = count("GFXGRAPH_PRELOAD_REFUSE_LAUNCH");
   s.node_limit = count("GFXGRAPH_PRELOAD_NODE_LIMIT");

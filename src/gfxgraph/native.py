@@ -37,6 +37,7 @@ COMPANION = "gfxgraph_native"
 REPORT = "GFXGRAPH_PRELOAD_REPORT"
 CAPTURE_MODE = "GFXGRAPH_PRELOAD_CAPTURE_MODE"
 UPDATE_BUDGET = "GFXGRAPH_PRELOAD_UPDATE_BUDGET"
+DEEPBIND = "GFXGRAPH_PRELOAD_DEEPBIND"
 NODE_LIMIT = "GFXGRAPH_PRELOAD_NODE_LIMIT"
 
 
@@ -109,11 +110,20 @@ class Report:
     calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     failures: tuple[Mapping[str, Any], ...] = ()
     execs: tuple[Mapping[str, int], ...] = ()
+    deepbind_cleared: tuple[str, ...] = ()
+    deepbind_kept: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """The report as a person reads it, most important first."""
+        yield from self._unseen()
+        if not self.runtime:
+            yield "no graph call was seen"
+            return
         yield f"{self.runtime.upper()} {'.'.join(map(str, self.version))}: {self.library}"
         yield from self._cuda_runtime()
+        for path in self.deepbind_cleared:
+            yield f"opened without its RTLD_DEEPBIND, so that its calls are seen: {path} ({DEEPBIND}=keep leaves it)"
         yield f"captures: {self.captures}, of {self.captured_nodes} nodes; failed: {self.captures_failed}"
         made, updates = self.n_calls("GraphInstantiate"), self.n_calls("GraphExecUpdate")
         launches = self.n_calls("GraphLaunch")
@@ -148,6 +158,12 @@ class Report:
         forms = self._forms(name)
         return sum(call["ns"] for call in forms) / max(sum(call["timed"] for call in forms), 1) / 1000
 
+    def _unseen(self) -> Iterator[str]:
+        for path in self.deepbind_kept:
+            yield f"not seen: graph calls of {path}, opened with RTLD_DEEPBIND, which {DEEPBIND}=keep leaves"
+        for path in self.namespaces:
+            yield f"not seen: graph calls of {path}, opened in a namespace of its own (dlmopen)"
+
     def _cuda_runtime(self) -> Iterator[str]:
         for path in self.asked_by:
             name = Path(path).name
@@ -170,7 +186,7 @@ def _version(runtime: str, number: int) -> tuple[int, ...]:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return what was written to ``path``; None where no process made a graph call."""
+    """Return what was written to ``path``; None where the process had nothing to report."""
     if not path.exists():
         return None
     told = files.read_json(path)
@@ -189,4 +205,6 @@ def read_report(path: Path) -> Report | None:
         calls=told["calls"],
         failures=tuple(told["failures"]),
         execs=tuple(told["execs"]),
+        # A companion older than these has none.
+        **{name: tuple(told.get(name, ())) for name in ("deepbind_cleared", "deepbind_kept", "namespaces")},
     )

@@ -51,11 +51,18 @@ def plain() -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Ran]:
-    """``run(build, scenario, way="linked", preload=True, **environment)``: a HIP program."""
+    """``run(build, scenario, way="linked", preload=True, **environment)``: a HIP program.
+
+    ``way``: linked, dlsym or procaddress; with `` in deepbind`` or `` in namespace`` behind it, a library so opened.
+    """
 
     def go(build: Path, scenario: str, way: str = "linked", preload: bool = True, **environment: str) -> Ran:
-        program = build / "tests" / ("app_linked" if way == "linked" else "app_opened")
-        command = [str(program), way, str(build / "fake" / "libamdhip64.so.6"), scenario]
+        how, _, opened = way.partition(" in ")
+        name = "linked" if how == "linked" else "opened"
+        program = [build / "tests" / f"app_{name}"]
+        if opened:
+            program = [build / "tests" / "opener", opened, build / "tests" / f"libmodule_{name}.so"]
+        command = [*map(str, program), how, str(build / "fake" / "libamdhip64.so.6"), scenario]
         return _run(build, command, tmp_path / "report.json", preload, environment)
 
     return go

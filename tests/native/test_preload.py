@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gfxgraph import native
+
 WAYS = ("linked", "dlsym", "procaddress")
 PROFILES = ("6.2", "7.2.0", "7.14", "10.0")
 INVALID, OUT_OF_MEMORY = 1, 2
@@ -28,6 +30,38 @@ def test_calls_are_seen_however_they_are_fetched(run: Run, checked: Path, way: s
     assert (ran.report["runtime"], ran.report["runtime_version"]) == ("hip", 70226015)
     assert ran.report["not_recorded"] == {} and ran.report["failures"] == []
     assert ran.stderr == ""
+
+
+# Sanitizers refuse RTLD_DEEPBIND themselves, so these run as shipped.
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_library_opened_with_deepbind_is_seen(run: Run, plain: Path, way: str) -> None:
+    """Its names would be bound past us, dlsym's too: the flag is cleared, said, and the fallback works there."""
+    ran = run(plain, "plain", f"{way} in deepbind", GFX_FAKE_FAIL=f"1:{OUT_OF_MEMORY}:hipGraphLaunch")
+    assert (ran.code, ran.failed, ran.last("c"), ran.last("host_calls")) == (0, [], 22, 3)
+    assert (ran.report["captures"], ran.report["fallback"]["nodes"]) == (1, 6)
+    (path,) = ran.report["deepbind_cleared"]
+    assert Path(path).name.startswith("libmodule_") and ran.report["deepbind_kept"] == []
+
+
+@pytest.mark.parametrize(
+    ("opened", "setting", "told", "words"),
+    [("deepbind", "keep", "deepbind_kept", "RTLD_DEEPBIND"), ("namespace", "", "namespaces", "dlmopen")],
+)
+def test_what_is_not_seen_is_told(
+    run: Run, plain: Path, tmp_path: Path, opened: str, setting: str, told: str, words: str
+) -> None:
+    """A report that names the library, not one without graph calls; the program is as without us."""
+    way = f"linked in {opened}"
+    without = run(plain, "plain", way, preload=False)
+    ran = run(plain, "plain", way, GFXGRAPH_PRELOAD_DEEPBIND=setting)
+    assert (ran.code, ran.seen, ran.n_calls) == (0, without.seen, without.n_calls)
+    assert ran.report["calls"] == {} and Path(ran.report[told][0]).name == "libmodule_linked.so"
+    seen = native.read_report(tmp_path / "report.json")
+    assert seen is not None
+    not_seen, no_call = seen.lines()
+    assert not_seen.startswith("not seen: ") and words in not_seen and no_call == "no graph call was seen"
 
 
 @pytest.mark.parametrize("scenario", ["plain", "updates", "params", "children", "switched_off"])

@@ -70,8 +70,8 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
     else:
         yield "no report: the program made no graph call that a preloaded library can see"
         yield (
-            "what it cannot see: calls of a library that was opened with RTLD_DEEPBIND, or in a namespace of its own "
-            "(dlmopen), which find the runtime first; LD_DEBUG=bindings names who is bound to libamdhip64"
+            "what it cannot see: a program with no dynamic loader, or one that starts others without LD_PRELOAD; "
+            "LD_DEBUG=bindings names who is bound to libamdhip64"
         )
 
 

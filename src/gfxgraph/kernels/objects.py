@@ -172,12 +172,11 @@ def launches(case: Case, dtype: torch.dtype, target: Target) -> list[launching.L
     return made
 
 
-def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
-    """Compile one launch and read its code object.
+def built(launch: launching.Launch, target: Target) -> tuple[Any, list[tuple[str, Any]]]:
+    """Compile one launch as it would be compiled on the target.
 
     Returns:
-        ``kernel``, ``num_warps``, ``vgprs``, ``agprs``, ``sgprs``, ``vgpr_spills``, ``sgpr_spills``,
-        ``scratch_nbytes``, ``lds_nbytes``, ``wavefront``, ``code_nbytes``.
+        What Triton made, and the arguments that it takes, each with its type; Triton's own two follow them.
 
     Raises:
         RuntimeError: this Triton does not compile for the target.
@@ -210,6 +209,20 @@ def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Triton says of its own defaults
         made = triton.compile(source, target=where, options={"num_warps": launch.num_warps})
+    return made, [(signature[name], value) for name, value in zip(names, launch.args) if name not in constants]
+
+
+def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
+    """Compile one launch and read its code object.
+
+    Returns:
+        ``kernel``, ``num_warps``, ``vgprs``, ``agprs``, ``sgprs``, ``vgpr_spills``, ``sgpr_spills``,
+        ``scratch_nbytes``, ``lds_nbytes``, ``wavefront``, ``code_nbytes``.
+
+    Raises:
+        RuntimeError: this Triton does not compile for the target.
+    """
+    made, _ = built(launch, target)
     (found,) = code_objects.metadata(made.asm["hsaco"])["amdhsa.kernels"]
     return {
         "kernel": launch.kernel.__name__,

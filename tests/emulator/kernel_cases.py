@@ -1,0 +1,353 @@
+"""Operations of gfxgraph.kernels at sizes that an emulator gets through, each with its answer in NumPy's float64.
+
+Imports torch and Triton, so it is for the process that compiles, not for the one that is emulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gfxgraph import kernels
+from gfxgraph.kernels import choice, norms, shapes
+
+FLOAT, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
+NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}
+Tensors = dict[str, torch.Tensor]
+Arrays = dict[str, Any]
+
+
+class Draw:
+    """Numbers of one set of inputs; every call the next."""
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        self.dtype, self.seed = dtype, seed
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (torch.randn(*shape, generator=self.generator) * scale).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation, or several behind each other.
+
+    Attributes:
+        inputs: draws them; what is drawn again for the next replay goes to the same places.
+        call: the operation on those.
+        wanted: the answers to inputs of float64, in the order of `call`'s.
+        factor: of the distance that one operation may have.
+        gather: the answers, from `call`'s and what was launched, where something is computed after the launches.
+    """
+
+    inputs: Callable[[Draw], Tensors]
+    call: Callable[[Tensors], Any]
+    wanted: Callable[[Arrays], Any]
+    factor: float = 1.0
+    gather: Callable[[Any, list[Any]], Any] | None = None
+
+
+def rounded(x: Any, like: torch.dtype) -> Any:
+    return torch.from_numpy(np.ascontiguousarray(x)).to(like).double().numpy()
+
+
+def normed(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-6, offset: float = 0.0, is_rms: bool = True) -> Any:
+    if not is_rms:
+        x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    x = x if weight is None else x * (weight + offset)
+    return x if bias is None else x + bias
+
+
+def norm_gradients(dy: Any, x: Any, weight: Any, eps: float, is_rms: bool) -> Any:
+    if not is_rms:
+        x = x - x.mean(-1, keepdims=True)
+    root = np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    v, d = x / root, dy * weight
+    dx = d - v * (d * v).mean(-1, keepdims=True)
+    if not is_rms:
+        dx = dx - d.mean(-1, keepdims=True)
+    return dx / root, (dy * v).sum(0), dy.sum(0)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def active(x: Any, kind: str) -> Any:
+    if kind == "silu":
+        return x / (1 + np.exp(-x))
+    if kind == "gelu":
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    """[batch, tokens, heads, width], by halves of as much as the angles have."""
+    n = cos.shape[-1]
+    a, b, c, s = x[..., : n // 2], x[..., n // 2 : n], cos[:, :, None], sin[:, :, None]
+    return np.concatenate([np.concatenate([a, b], -1) * c + np.concatenate([-b, a], -1) * s, x[..., n:]], -1)
+
+
+def attended(q: Any, keys: Any, values: Any, mask: Any = None, last: Any = None, softcap: float = 0.0) -> Any:
+    n = q.shape[1] // keys.shape[1]
+    scores = q @ np.repeat(keys, n, 1).swapaxes(2, 3) / math.sqrt(q.shape[-1])
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if last is not None:
+        scores = np.where(np.arange(keys.shape[2]) > last[0], -np.inf, scores)
+    return softmax(scores) @ np.repeat(values, n, 1)
+
+
+# -- norms, softmax, gates -------------------------------------------------------------------------------
+
+
+def _norm(m: int, n: int, is_rms: bool, offset: float = 0.0) -> Case:
+    def call(t: Tensors) -> Any:
+        if is_rms:
+            return kernels.rms_norm(t["x"], t["w"], residual=t["r"], offset=offset)
+        return kernels.layer_norm(t["x"], t["w"], t["b"], residual=t["r"])
+
+    def wanted(a: Arrays) -> Any:
+        total = rounded(a["x"] + a["r"], a["dtype"])
+        if is_rms:
+            return normed(total, a["w"], offset=offset), total
+        return normed(total, a["w"], a["b"], 1e-5, is_rms=False), total
+
+    return Case(lambda d: {"x": d(m, n), "r": d(m, n), "w": d(n), "b": d(n)}, call, wanted)
+
+
+def _norm_backward(m: int, n: int, is_rms: bool) -> Case:
+    def call(t: Tensors) -> Any:
+        return norms.norm_backward(t["dy"], t["x"], t["w"], 1e-6, 0.0, is_rms)
+
+    def wanted(a: Arrays) -> Any:
+        dx, dw, db = norm_gradients(a["dy"], a["x"], a["w"], 1e-6, is_rms)
+        return (dx, dw) if is_rms else (dx, dw, db)
+
+    def gather(_: Any, launches: list[Any]) -> Any:
+        _, _, _, dx, dw, db, *_ = launches[0].args
+        return (dx, dw.sum(0)) if is_rms else (dx, dw.sum(0), db.sum(0))
+
+    return Case(lambda d: {"dy": d(m, n), "x": d(m, n), "w": d(n)}, call, wanted, 3, gather)
+
+
+def _softmax(m: int, n: int) -> Case:
+    return Case(lambda d: {"x": d(m, n, scale=3)}, lambda t: kernels.softmax(t["x"]), lambda a: softmax(a["x"]))
+
+
+def _gate(m: int, n: int, kind: str) -> Case:
+    def call(t: Tensors) -> Any:
+        gate, up = t["both"].chunk(2, -1)
+        return kernels.swiglu(gate, up) if kind == "silu" else kernels.geglu(gate, up, is_tanh=kind != "gelu")
+
+    return Case(
+        lambda d: {"both": d(m, 2 * n, scale=2)}, call, lambda a: active(a["both"][:, :n], kind) * a["both"][:, n:]
+    )
+
+
+# -- linear layers ---------------------------------------------------------------------------------------
+
+
+def _linear(m: int, k: int, n: int) -> Case:
+    """Nothing but the weight and a residual."""
+    return Case(
+        lambda d: {"x": d(m, k), "w": d(n, k), "r": d(m, n)},
+        lambda t: kernels.linear(t["x"], t["w"], residual=t["r"]),
+        lambda a: a["x"] @ a["w"].T + a["r"],
+    )
+
+
+def _linear_with_everything(m: int, k: int, n: int) -> Case:
+    """Norm, bias, activation, the other half of a gate and residual."""
+
+    def call(t: Tensors) -> Any:
+        more = {"up": t["u"], "residual": t["r"], "norm_weight": t["g"], "norm_eps": 1e-6}
+        return kernels.linear(t["x"], t["w"], t["b"], activation="silu", **more)
+
+    def wanted(a: Arrays) -> Any:
+        v = normed(a["x"], a["g"])
+        # From more rows on the norm is an operation of its own, rounded in between.
+        v = v if m <= shapes.MOST_VECTOR_ROWS else rounded(v, a["dtype"])
+        return active(v @ a["w"].T + a["b"], "silu") * (v @ a["u"].T) + a["r"]
+
+    def inputs(d: Draw) -> Tensors:
+        return {"x": d(m, k), "w": d(n, k), "u": d(n, k), "b": d(n), "r": d(m, n), "g": d(k)}
+
+    return Case(inputs, call, wanted)
+
+
+def _linear_three(m: int, k: int, sizes: tuple[int, int, int]) -> Case:
+    def call(t: Tensors) -> Any:
+        weights = (t["w0"], t["w1"], t["w2"])
+        return kernels.linear_three(t["x"], weights, norm_weight=t["g"], norm_eps=1e-5, norm_offset=1.0)
+
+    def wanted(a: Arrays) -> Any:
+        v = normed(a["x"], a["g"], eps=1e-5, offset=1.0)
+        return tuple(v @ a[f"w{i}"].T for i in range(3))
+
+    return Case(lambda d: {"x": d(m, k), "g": d(k), **{f"w{i}": d(n, k) for i, n in enumerate(sizes)}}, call, wanted)
+
+
+# -- rotary embedding, attention, the choice of a token --------------------------------------------------
+
+
+def _rotary() -> Case:
+    """Part of a head is turned; the second slot is outside of the cache; slots differ between replays."""
+
+    def inputs(d: Draw) -> Tensors:
+        return {
+            "q": d(2, 2, 3, 20), "k": d(2, 2, 1, 20), "v": d(2, 2, 1, 6), "cos": d(1, 2, 12), "sin": d(1, 2, 12),
+            "keys": d(2, 1, 5, 20), "values": d(2, 1, 5, 6),
+            "slots": torch.tensor([d.seed % 5, 5 + d.seed]),
+        }  # fmt: skip
+
+    def call(t: Tensors) -> Any:
+        return kernels.rotary_to_cache(**t), t["keys"], t["values"]
+
+    def wanted(a: Arrays) -> Any:
+        keys, values, slot = a["keys"].copy(), a["values"].copy(), int(a["slots"][0])
+        keys[:, :, slot] = turned(a["k"], a["cos"], a["sin"])[:, 0]
+        values[:, :, slot] = a["v"][:, 0]
+        return turned(a["q"], a["cos"], a["sin"]).swapaxes(1, 2), keys, values
+
+    return Case(inputs, call, wanted, 1.5)
+
+
+def _attention(
+    heads: int, shared: int, length: int, width: int, mask: str = "", softcap: float = 0.0, batch: int = 1
+) -> Case:
+    def inputs(d: Draw) -> Tensors:
+        made = {
+            "q": d(batch, heads, 1, width),
+            "keys": d(batch, shared, length, width),
+            "values": d(batch, shared, length, width),
+            "last": torch.tensor([length - 1 - d.seed * length // 4]),
+        }
+        if mask:
+            made["mask"] = d(1, 1, 1, length)
+        if mask == "bool":
+            made["mask"] = made["mask"] > -1
+        return made
+
+    def call(t: Tensors) -> Any:
+        return kernels.decode_attention(
+            t["q"], t["keys"], t["values"], mask=t.get("mask"), last=t["last"], softcap=softcap
+        )
+
+    def wanted(a: Arrays) -> Any:
+        return attended(a["q"], a["keys"], a["values"], a.get("mask"), a["last"], softcap)
+
+    return Case(inputs, call, wanted, 1.5)
+
+
+def _choice(m: int, n: int, is_sampled: bool) -> Case:
+    temperature = 0.8
+
+    def inputs(d: Draw) -> Tensors:
+        made = {"scores": d(m, n, scale=3)}
+        if is_sampled:
+            made["noise"] = torch.empty(m, n).exponential_(1, generator=d.generator)
+        return made
+
+    def call(t: Tensors) -> Any:
+        return choice.choose(t["scores"], t.get("noise"), temperature)
+
+    def wanted(a: Arrays) -> Any:
+        return np.argmax(a["scores"] / temperature - np.log(a["noise"]) if is_sampled else a["scores"], -1)
+
+    return Case(inputs, call, wanted)
+
+
+# -- a whole step ----------------------------------------------------------------------------------------
+
+HIDDEN, HEADS, SHARED, WIDTH, LENGTH, WIDE, WORDS = 128, 4, 2, 32, 40, 192, 300
+
+
+def _step() -> Case:
+    """One layer of a Llama and the choice of a token, in one graph: each launch reads what another wrote."""
+
+    def inputs(d: Draw) -> Tensors:
+        weight = HIDDEN**-0.5
+        position = 5 + 11 * d.seed
+        angles = position / 10000 ** (torch.arange(WIDTH // 2) * 2 / WIDTH)
+        angles = torch.cat((angles, angles))[None, None]
+        return {
+            "x": d(1, HIDDEN), "g0": d(HIDDEN), "g1": d(HIDDEN), "g2": d(HIDDEN),
+            "q": d(HEADS * WIDTH, HIDDEN, scale=weight), "k": d(SHARED * WIDTH, HIDDEN, scale=weight),
+            "v": d(SHARED * WIDTH, HIDDEN, scale=weight), "o": d(HIDDEN, HEADS * WIDTH, scale=weight),
+            "gate": d(WIDE, HIDDEN, scale=weight), "up": d(WIDE, HIDDEN, scale=weight),
+            "down": d(HIDDEN, WIDE, scale=WIDE**-0.5), "words": d(WORDS, HIDDEN, scale=weight),
+            "cos": angles.cos().to(d.dtype), "sin": angles.sin().to(d.dtype),
+            "keys": d(1, SHARED, LENGTH, WIDTH), "values": d(1, SHARED, LENGTH, WIDTH),
+            "last": torch.tensor([position]),
+        }  # fmt: skip
+
+    def call(t: Tensors) -> Any:
+        norm = {"norm_eps": 1e-6}
+        q, k, v = kernels.linear_three(t["x"], (t["q"], t["k"], t["v"]), norm_weight=t["g0"], **norm)
+        split = [each.view(1, 1, -1, WIDTH) for each in (q, k, v)]
+        turned_q = kernels.rotary_to_cache(*split, t["cos"], t["sin"], t["keys"], t["values"], t["last"])
+        seen = kernels.decode_attention(turned_q, t["keys"], t["values"], last=t["last"])
+        x = kernels.linear(seen.view(1, -1), t["o"], residual=t["x"])
+        wide = kernels.linear(x, t["gate"], activation="silu", up=t["up"], norm_weight=t["g1"], **norm)
+        x = kernels.linear(wide, t["down"], residual=x)
+        scores = kernels.linear(x, t["words"], norm_weight=t["g2"], **norm)
+        return x, scores, kernels.greedy(scores)
+
+    def wanted(a: Arrays) -> Any:
+        v = normed(a["x"], a["g0"])
+        q, k, new = ((v @ a[name].T).reshape(1, 1, -1, WIDTH) for name in "qkv")
+        keys, values, at = a["keys"].copy(), a["values"].copy(), int(a["last"][0])
+        keys[:, :, at], values[:, :, at] = turned(k, a["cos"], a["sin"])[:, 0], new[:, 0]
+        seen = attended(turned(q, a["cos"], a["sin"]).swapaxes(1, 2), keys, values, last=a["last"])
+        x = a["x"] + seen.reshape(1, -1) @ a["o"].T
+        v = normed(x, a["g1"])
+        x = x + (active(v @ a["gate"].T, "silu") * (v @ a["up"].T)) @ a["down"].T
+        scores = normed(x, a["g2"]) @ a["words"].T
+        return x, scores, np.array([True])
+
+    def gather(answer: Any, _: list[Any]) -> Any:
+        x, scores, token = answer
+        # Of its own scores: rounded to bfloat16 two may be alike.
+        return x, scores, token == scores.argmax(-1)
+
+    return Case(inputs, call, wanted, 4, gather)
+
+
+LONG = shapes.LARGEST_ROW + 5
+CASES = {
+    "rms norm and residual, 3 x 1024": _norm(3, 1024, True),
+    "rms norm and residual, 2 x 77, offset": _norm(2, 77, True, 1.0),
+    "layer norm and residual, 5 x 130": _norm(5, 130, False),
+    f"layer norm and residual, 1 x {LONG}": _norm(1, LONG, False),
+    "rms norm backward, 5 x 70": _norm_backward(5, 70, True),
+    "layer norm backward, 2 x 1024": _norm_backward(2, 1024, False),
+    "softmax, 3 x 1000": _softmax(3, 1000),
+    f"softmax, 1 x {LONG}": _softmax(1, LONG),
+    "swiglu, 3 x 45": _gate(3, 45, "silu"),
+    "geglu with tanh, 1 x 2048": _gate(1, 2048, "gelu_tanh"),
+    "geglu with erf, 2 x 300": _gate(2, 300, "gelu"),
+    "rotary and cache": _rotary(),
+    "linear and residual, 1 x 512 to 96": _linear(1, 512, 96),
+    "linear and residual in parts, 1 x 4096 to 8": _linear(1, 4096, 8),
+    "linear with everything, 1 x 256 to 64": _linear_with_everything(1, 256, 64),
+    "linear with everything, 3 x 75 to 21": _linear_with_everything(3, 75, 21),
+    "linear with everything, 9 x 75 to 21": _linear_with_everything(9, 75, 21),
+    "tiled linear and residual, 16 x 128 to 64": _linear(16, 128, 64),
+    "q, k and v behind a norm, 1 x 256": _linear_three(1, 256, (128, 32, 32)),
+    "attention, 8 heads on 2, 96 x 64": _attention(8, 2, 96, 64, "added"),
+    "attention with softcap, 4 heads on 4, 33 x 20": _attention(4, 4, 33, 20, "bool", 30.0, batch=2),
+    "attention in parts, 2 heads on 1, 512 x 32": _attention(2, 1, 512, 32),
+    "greedy, 2 x 5000": _choice(2, 5000, False),
+    "sample, 2 x 5000": _choice(2, 5000, True),
+    "a step of one layer": _step(),
+}

@@ -20,6 +20,7 @@ _MORE_WORDS = {
         "status": "code: ",
         "gpu": "gpu:  ",
         "part": "part: ",
+        "near": "near: ",
         "also": "also: ",
         "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
         "rested": "many lines come close to messages without being any; expressions were left out for a while"
@@ -34,6 +35,7 @@ _MORE_WORDS = {
         "status": "代码：",
         "gpu": "显卡：",
         "part": "组件：",
+        "near": "相邻：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
         "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
@@ -42,9 +44,15 @@ _MORE_WORDS = {
 }
 
 
+_UNKNOWN = "not_in_catalogue"
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One recognised condition: its code and, where it came from a log, the line and how often."""
+    """One recognised condition: its code and, where it came from a log, the line and how often.
+
+    ``component`` is the part of ROCm that an unknown sentence names, or that lines next to a crash name.
+    """
 
     code: str
     text: str = ""
@@ -77,6 +85,7 @@ class Explanation:
     ``situation`` says for which GPU and system the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
+    ``programs`` are those that the log speaks of and that have advice of their own.
     ``n_rested`` says how often an expression was left out for a while, because the text was full of near misses.
     """
 
@@ -86,6 +95,7 @@ class Explanation:
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
     n_rested: int = 0
+    programs: tuple[str, ...] = ()
 
     @property
     def code(self) -> Code | None:
@@ -141,18 +151,24 @@ class Explanation:
         general = words.seen or words
         # Our own errors speak of values; here none are at hand, so their names stand for them.
         names = {name: f"<{name}>" for name in found.fields}
+        # What is not known leaves only the component's steps; what is known comes before a suspicion.
+        is_unknown = match.code == _UNKNOWN
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": fill(general.why, found, names, lang),
             "do": self._fitting(
                 [
-                    *_next_steps(match.component, lang),
+                    *(_next_steps(match.component, lang) if is_unknown else ()),
                     *(fill(step, found, names, lang) for step in general.do),
+                    *(() if is_unknown else _next_steps(match.component, lang)),
                 ]
             ),
             "hints": self._fitting(
-                hint.words[lang] for number, hint in enumerate(found.hints) if not hint.when or number in match.hints
+                [
+                    *(hint.words[lang] for n, hint in enumerate(found.hints) if not hint.when or n in match.hints),
+                    *_of_programs(self.programs, lang),
+                ]
             ),
             "notes": self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang)),
             "sources": list(found.sources),
@@ -170,7 +186,7 @@ class Explanation:
         if match.text:
             lines.append(_indent(words["seen"], _seen(match, lang)))
         if match.component:
-            lines.append(_indent(words["part"], match.component))
+            lines.append(_indent(words["part" if match.code == _UNKNOWN else "near"], match.component))
         if match.status:
             lines.append(_indent(words["status"], _status(match.status, lang)))
         if self.archs:
@@ -201,6 +217,15 @@ def _next_steps(component: str, lang: str) -> Iterable[str]:
     from gfxgraph.diagnostics.lastresort import components  # seldom needed
 
     return components()[component].do[lang]
+
+
+def _of_programs(names: Iterable[str], lang: str) -> Iterable[str]:
+    if not names:
+        return ()
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics.programs import programs
+
+    return [programs()[name].says[lang] for name in names]
 
 
 def _texts(value: object) -> list[str]:

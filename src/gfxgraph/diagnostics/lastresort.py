@@ -57,6 +57,8 @@ _FAILURES = tuple(
     )
 )
 _FAR = 25  # lines
+_AFTER = 12  # lines, of a stack
+_PARTICULAR = 7  # components, from the profilers to Triton
 _END_OF_ALL = 9
 _FATAL = Expression(
     r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError"
@@ -89,8 +91,11 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     seen = -_FAR
     prose_until = 0
     ours = ownwords.not_evidence(lines)
+    in_commit = False
     for number, line in sorted(lines.items()):
-        if number in ours:
+        # The message of a commit is indented below its head, however long it is.
+        in_commit = gates.is_head_of_commit(line) or (in_commit and (not line.strip() or line.startswith("    ")))
+        if number in ours or in_commit:
             continue
         prose_until = max(prose_until, gates.section_end(line.encode(), number))
         name = component_of(line)
@@ -118,6 +123,20 @@ def component_of(line: str) -> str:
         return ""
     # A line that names nothing but a device still is ROCm's to explain.
     return next((part.name for part in components().values() if part.words.search(line)), [*components()][-1])
+
+
+def suspect(lines: Mapping[int, str], at: int) -> str:
+    """The library whose code ran when a process died at line ``at``; '' where the lines round it name none.
+
+    A fault, a crash or a hang says where the process stood, not why. Only particular components count: that HIP or
+    the driver was involved is known already.
+    """
+    particular = list(components())[:_PARTICULAR]
+    for number in sorted((n for n in lines if -_FAR <= n - at <= _AFTER), key=lambda n: (n > at, abs(n - at))):
+        name = component_of(lines[number])
+        if name in particular and not gates.is_said(lines[number]):
+            return name
+    return ""
 
 
 def _surety(line: str) -> int | None:

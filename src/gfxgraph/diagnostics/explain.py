@@ -99,7 +99,11 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     )
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
-        matches = (Match(lastresort.CODE, text, line, 1, component=component), *matches)
+        code = lastresort.by_form(text)
+        matches = (
+            Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code)),
+            *matches,
+        )
     if not matches:
         return Explanation(lang=lang or config.language_of(), n_rested=scanner.n_rested)
     if matches[0].code in _DEATHS:

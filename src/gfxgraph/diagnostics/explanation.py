@@ -23,6 +23,7 @@ _MORE_WORDS = {
         "near": "near: ",
         "also": "also: ",
         "nothing": "nothing here is known to gfxgraph; gfxgraph explain --list shows what is",
+        "form": "gfxgraph does not know this sentence; by its form it says this",
         "rested": "many lines come close to messages without being any; expressions were left out for a while"
         " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },
@@ -38,6 +39,7 @@ _MORE_WORDS = {
         "near": "相邻：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+        "form": "gfxgraph 不认识这句话；从句式判断属于此类",
         "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
         "因此可能有遗漏，次数也可能偏低",
     },
@@ -52,6 +54,7 @@ class Match:
     """One recognised condition: its code and, where it came from a log, the line and how often.
 
     ``component`` is the part of ROCm that an unknown sentence names, or that lines next to a crash name.
+    ``is_by_form`` says that the sentence is unknown and was taken for this by its form.
     """
 
     code: str
@@ -61,6 +64,7 @@ class Match:
     hints: tuple[int, ...] = ()
     status: Status | None = None
     component: str = ""
+    is_by_form: bool = False
 
 
 class Code(str):
@@ -134,6 +138,7 @@ class Explanation:
                     "text": match.text,
                     "status": match.status.name if match.status else None,
                     "component": match.component or None,
+                    "is_by_form": match.is_by_form,
                 }
                 for match in self.matches
             ],
@@ -186,7 +191,8 @@ class Explanation:
         if match.text:
             lines.append(_indent(words["seen"], _seen(match, lang)))
         if match.component:
-            lines.append(_indent(words["part" if match.code == _UNKNOWN else "near"], match.component))
+            is_named = match.code == _UNKNOWN or match.is_by_form
+            lines.append(_indent(words["part" if is_named else "near"], match.component))
         if match.status:
             lines.append(_indent(words["status"], _status(match.status, lang)))
         if self.archs:
@@ -195,6 +201,8 @@ class Explanation:
         lines.append(_indent(why, str(parts["why"])))
         lines += [_indent(words["hint"], hint) for hint in _texts(parts["hints"])]
         lines.append(_indent(do, "\n".join(_texts(parts["do"]))))
+        if match.is_by_form:
+            lines.append(_indent(words["note"], words["form"]))
         lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
         lines.append(_indent(more, f"gfxgraph explain {match.code}"))
         return "\n".join(lines)

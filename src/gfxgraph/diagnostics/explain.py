@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gfxgraph import config
@@ -22,6 +23,8 @@ _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _MOST_TEXT = 4 << 20
 _ENDS = 90
 """Rank of the ways in which a process ends, which follow from something else."""
+_DEATHS = frozenset("illegal_address hsa_queue_abort gpu_hang launch_failure process_crashed process_aborted".split())
+"""They say how it ended and leave open whose code did it."""
 
 
 def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
@@ -73,7 +76,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import gates, lastresort, situation
+    from gfxgraph.diagnostics import gates, lastresort, programs, situation
 
     scanner.finish()
     hits = list(scanner.hits.values())
@@ -96,9 +99,15 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     )
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
-        matches = (Match(lastresort.CODE, text, line, 1, component=component), *matches)
+        code = lastresort.by_form(text)
+        matches = (
+            Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code)),
+            *matches,
+        )
     if not matches:
         return Explanation(lang=lang or config.language_of(), n_rested=scanner.n_rested)
+    if matches[0].code in _DEATHS:
+        matches = (replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:])
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
     return Explanation(
@@ -108,6 +117,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         _named(archs or [here.arch], family_of),
         here,
         scanner.n_rested,
+        programs.named(scanner.context.values(), matches[0].code),
     )
 
 

@@ -20,8 +20,10 @@ _MORE_WORDS = {
         "status": "code: ",
         "gpu": "gpu:  ",
         "part": "part: ",
+        "near": "near: ",
         "also": "also: ",
         "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
+        "form": "gfxgraph does not know this sentence; by its form it says this",
         "rested": "many lines come close to messages without being any; expressions were left out for a while"
         " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },
@@ -34,17 +36,26 @@ _MORE_WORDS = {
         "status": "代码：",
         "gpu": "显卡：",
         "part": "组件：",
+        "near": "相邻：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+        "form": "gfxgraph 不认识这句话；从句式判断属于此类",
         "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
         "因此可能有遗漏，次数也可能偏低",
     },
 }
 
 
+_UNKNOWN = "not_in_catalogue"
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One recognised condition: its code and, where it came from a log, the line and how often."""
+    """One recognised condition: its code and, where it came from a log, the line and how often.
+
+    ``component`` is the part of ROCm that an unknown sentence names, or that lines next to a crash name.
+    ``is_by_form`` says that the sentence is unknown and was taken for this by its form.
+    """
 
     code: str
     text: str = ""
@@ -53,6 +64,7 @@ class Match:
     hints: tuple[int, ...] = ()
     status: Status | None = None
     component: str = ""
+    is_by_form: bool = False
 
 
 class Code(str):
@@ -77,6 +89,7 @@ class Explanation:
     ``situation`` says for which GPU and system the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
+    ``programs`` are those that the log speaks of and that have advice of their own.
     ``n_rested`` says how often an expression was left out for a while, because the text was full of near misses.
     """
 
@@ -86,6 +99,7 @@ class Explanation:
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
     n_rested: int = 0
+    programs: tuple[str, ...] = ()
 
     @property
     def code(self) -> Code | None:
@@ -124,6 +138,7 @@ class Explanation:
                     "text": match.text,
                     "status": match.status.name if match.status else None,
                     "component": match.component or None,
+                    "is_by_form": match.is_by_form,
                 }
                 for match in self.matches
             ],
@@ -141,18 +156,24 @@ class Explanation:
         general = words.seen or words
         # Our own errors speak of values; here none are at hand, so their names stand for them.
         names = {name: f"<{name}>" for name in found.fields}
+        # What is not known leaves only the component's steps; what is known comes before a suspicion.
+        is_unknown = match.code == _UNKNOWN
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": fill(general.why, found, names, lang),
             "do": self._fitting(
                 [
-                    *_next_steps(match.component, lang),
+                    *(_next_steps(match.component, lang) if is_unknown else ()),
                     *(fill(step, found, names, lang) for step in general.do),
+                    *(() if is_unknown else _next_steps(match.component, lang)),
                 ]
             ),
             "hints": self._fitting(
-                hint.words[lang] for number, hint in enumerate(found.hints) if not hint.when or number in match.hints
+                [
+                    *(hint.words[lang] for n, hint in enumerate(found.hints) if not hint.when or n in match.hints),
+                    *_of_programs(self.programs, lang),
+                ]
             ),
             "notes": self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang)),
             "sources": list(found.sources),
@@ -170,7 +191,8 @@ class Explanation:
         if match.text:
             lines.append(_indent(words["seen"], _seen(match, lang)))
         if match.component:
-            lines.append(_indent(words["part"], match.component))
+            is_named = match.code == _UNKNOWN or match.is_by_form
+            lines.append(_indent(words["part" if is_named else "near"], match.component))
         if match.status:
             lines.append(_indent(words["status"], _status(match.status, lang)))
         if self.archs:
@@ -179,6 +201,8 @@ class Explanation:
         lines.append(_indent(why, str(parts["why"])))
         lines += [_indent(words["hint"], hint) for hint in _texts(parts["hints"])]
         lines.append(_indent(do, "\n".join(_texts(parts["do"]))))
+        if match.is_by_form:
+            lines.append(_indent(words["note"], words["form"]))
         lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
         lines.append(_indent(more, f"gfxgraph explain {match.code}"))
         return "\n".join(lines)
@@ -201,6 +225,15 @@ def _next_steps(component: str, lang: str) -> Iterable[str]:
     from gfxgraph.diagnostics.lastresort import components  # seldom needed
 
     return components()[component].do[lang]
+
+
+def _of_programs(names: Iterable[str], lang: str) -> Iterable[str]:
+    if not names:
+        return ()
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics.programs import programs
+
+    return [programs()[name].says[lang] for name in names]
 
 
 def _texts(value: object) -> list[str]:

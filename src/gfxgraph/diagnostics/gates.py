@@ -92,6 +92,11 @@ def is_said(line: str) -> bool:
     return bool(_CHANGELOG.search(line) or _NARRATION.search(line)) or is_source(line)
 
 
+def is_head_of_commit(line: str) -> bool:
+    """Whether ``line`` is of the head that git prints above a commit's message."""
+    return bool(_COMMIT.match(line))
+
+
 def in_list(line: str, around: list[str]) -> bool:
     """Whether ``line`` is an item of a list of changes, or the message of a commit."""
     if _BULLET.match(line):

@@ -57,6 +57,8 @@ _FAILURES = tuple(
     )
 )
 _FAR = 25  # lines
+_AFTER = 12  # lines, of a stack
+_PARTICULAR = 7  # components, from the profilers to Triton
 _END_OF_ALL = 9
 _FATAL = Expression(
     r"^\W*(?:\(\S+ pid=\d+\)|\[rank\d+\]:|ERROR \S+ \S+ \[\S+\]|E  )?\W*(?:RuntimeError|AssertionError"
@@ -89,8 +91,11 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     seen = -_FAR
     prose_until = 0
     ours = ownwords.not_evidence(lines)
+    in_commit = False
     for number, line in sorted(lines.items()):
-        if number in ours:
+        # The message of a commit is indented below its head, however long it is.
+        in_commit = gates.is_head_of_commit(line) or (in_commit and (not line.strip() or line.startswith("    ")))
+        if number in ours or in_commit:
             continue
         prose_until = max(prose_until, gates.section_end(line.encode(), number))
         name = component_of(line)
@@ -118,6 +123,68 @@ def component_of(line: str) -> str:
         return ""
     # A line that names nothing but a device still is ROCm's to explain.
     return next((part.name for part in components().values() if part.words.search(line)), [*components()][-1])
+
+
+# What failed, as far as the form of a sentence tells in any program. The first that fits wins.
+_FORMS = tuple(
+    (Expression(pattern, re.IGNORECASE), code)
+    for pattern, code in (
+        (r"/dev/(?:kfd|dri).{0,60}(?:permission|not permitted|denied)", "kfd_permission"),
+        (
+            r"\b(?:ld|lld|ld\.lld|lld-link|link|collect2)\b\S*: (?:fatal )?error.{0,80}|unresolved external"
+            r"|undefined reference|cannot find -l|unable to find library|fatal error: .{0,120}\.(?:h|hpp|cuh)\b"
+            r"|hipcc.{0,80}(?:not found|not recognized|No such file)",
+            "hip_toolchain_missing",
+        ),
+        (
+            r"cannot open shared object|DLL load failed|(?:fail|unable|cannot|could not)\w* (?:to )?(?:d?l?open|load)"
+            r" .{0,80}\.(?:so|dll)\b|\.(?:so|dll)\b\S* .{0,30}(?:not found|missing|No such file)",
+            "missing_shared_library",
+        ),
+        (
+            r"unsupported .{0,20}(?:gpu|arch|device|target|gfx)|(?:gpu|arch\w*|device|target|gfx\w*)\b.{0,40}"
+            r"\b(?:(?:is|are) not supported|not supported|unsupported)|(?:not supported|unsupported) (?:on|by|for)"
+            r" .{0,30}(?:gpu|arch|device|gfx|radeon|amd|rocm|hip)|requires? (?:an? )?(?:gfx\d|CDNA|MI\d{3})",
+            "gpu_unsupported",
+        ),
+        (
+            r"versions? .{0,60}(?:mismatch|not match|incompatible|too (?:old|new)|expected|differ)"
+            r"|(?:mismatch|incompatible|expected|unsupported) .{0,40}version|ABI mismatch",
+            "symbol_version_mismatch",
+        ),
+        (r"out of memory|failed to allocate|allocation .{0,30}failed|cannot allocate", "out_of_memory"),
+        (
+            r"(?:not|without|n't) .{0,12}(?:compiled|built) (?:with|for)|(?:compiled|built) without"
+            r"|without (?:rocm|hip|gpu) support|requires? (?:CUDA|an? NVIDIA)",
+            "framework_not_rocm",
+        ),
+        (
+            r"no (?:\w+ )?(?:gpu|agent|device|accelerator)s? (?:\w+ )?(?:found|detected|available|present)"
+            r"|(?:found|detected) (?:0|no) .{0,12}(?:gpu|device)s?",
+            "no_device",
+        ),
+    )
+)
+
+
+def by_form(line: str) -> str:
+    """The code for which ``line`` speaks by its form alone; '' where the form tells nothing."""
+    return next((code for pattern, code in _FORMS if pattern.search(line)), "")
+
+
+def suspect(lines: Mapping[int, str], at: int) -> str:
+    """The library whose code ran when a process died at line ``at``; '' where the lines round it name none.
+
+    A fault, a crash or a hang says where the process stood, not why. Only particular components count: that HIP or
+    the driver was involved is known already.
+    """
+    particular = list(components())[:_PARTICULAR]
+    parts = components()
+    for number in sorted((n for n in lines if -_FAR <= n - at <= _AFTER), key=lambda n: (n > at, abs(n - at))):
+        name = next((name for name in particular if parts[name].words.search(lines[number])), "")
+        if name and not gates.is_said(lines[number]):
+            return name
+    return ""
 
 
 def _surety(line: str) -> int | None:

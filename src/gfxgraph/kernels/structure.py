@@ -80,8 +80,8 @@ def are_near(ours: Tensor, theirs: Tensor) -> bool:
 
 def random(*shape: int, like: Tensor, seed: int = 0) -> Tensor:
     """Normal numbers, the same each time."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
 def norm_of(module: nn.Module) -> Norm | None:

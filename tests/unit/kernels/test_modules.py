@@ -228,3 +228,9 @@ def test_activations_are_known_by_their_values():
 
     names = [structure.activation_of(ACT2FN[name]) for name in ("silu", "gelu", "gelu_pytorch_tanh", "relu")]
     assert names == ["silu", "gelu", "gelu_tanh", ""]
+
+
+def test_whatever_the_default_device_is(composed):
+    """Trials draw their numbers on the CPU and move them: a program that has set another default is no obstacle."""
+    with torch.device("meta"):
+        assert structure.random(2, 3, like=torch.ones(1, device="cpu")).device.type == "cpu"

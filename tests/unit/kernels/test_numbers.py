@@ -378,7 +378,7 @@ def test_sample_as_multinomial(way):
     """With the same generator the same places; what is minus infinity never."""
     scores = drawn(16, 2500)
     scores[:, ::2] = -math.inf
-    mine, other = (torch.Generator().manual_seed(11) for _ in range(2))
+    mine, other = (torch.Generator(torch.get_default_device()).manual_seed(11) for _ in range(2))
     made = kernels.sample(scores, 0.8, generator=mine)
     wanted = torch.multinomial(torch.softmax(scores / 0.8, -1), 1, generator=other)[:, 0]
     assert torch.equal(made, wanted)

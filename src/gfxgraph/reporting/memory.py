@@ -69,7 +69,7 @@ class Look:
             "owners": self._owners(later, other, ours),
         }
 
-    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, Any]]:
+    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, str | int | None]]:
         """Whose the growth is, the largest first: execs and pools that came, and tensors by what holds them."""
         execs = max(0, later.exec_nbytes - self.exec_nbytes)
         pools = sum(max(0, nbytes - self.pools.get(pool, 0)) for pool, nbytes in later.pools.items())
@@ -84,15 +84,16 @@ class Look:
         for (nbytes, _), name in zip(new, holders_of([tensor for _, tensor in new], sys._getframe(1))):
             held[name or "tensors without a name"] += nbytes
             count[name or "tensors without a name"] += 1
-        rows = [{"owner": name, "bytes": nbytes, "n": count[name]} for name, nbytes in held.most_common(MOST_OWNERS)]
+        most = [(name, nbytes, count[name]) for name, nbytes in held.most_common(MOST_OWNERS)]
         rest = {
             "graph execs": execs,
             "pools of graphs": pools,
             "torch's cache, and tensors that Python does not hold": ours - pools - sum(held.values()),
             "the runtime, libraries, other processes": other - execs,
         }
-        rows += [{"owner": name, "bytes": nbytes, "n": None} for name, nbytes in rest.items() if nbytes > 0]
-        return sorted(rows, key=lambda row: -row["bytes"])
+        others = [(name, nbytes, None) for name, nbytes in rest.items() if nbytes > 0]
+        ranked = sorted([*most, *others], key=lambda row: -row[1])
+        return [{"owner": name, "bytes": nbytes, "n": n} for name, nbytes, n in ranked]
 
 
 def _storages() -> Iterator[tuple[int, int, Tensor]]:

@@ -260,7 +260,7 @@ def _place(where: str) -> tuple[str, int]:
     return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else ("", 0)
 
 
-def _with_place(finding: Finding, fn: Any) -> Finding:
+def _with_place(finding: Finding, fn: Callable[..., object]) -> Finding:
     """A finding that no line is known of stands where the function is defined: code scanning takes none without."""
     code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
     if finding.file or code is None:

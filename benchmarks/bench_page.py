@@ -36,7 +36,9 @@ def opened(browser: str, source: Path) -> tuple[float, int]:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         flags += ["--timeout=5000", "--dump-dom"]
         done = subprocess.run([browser, *flags, source.as_uri()], capture_output=True, text=True, check=True)
-    return float(re.search(r'data-opened="([\d.]+)"', done.stdout)[1]), int(re.search(r'data-nodes="(\d+)"', done.stdout)[1])
+    return float(re.search(r'data-opened="([\d.]+)"', done.stdout)[1]), int(
+        re.search(r'data-nodes="(\d+)"', done.stdout)[1]
+    )
 
 
 def main() -> int:

@@ -53,6 +53,7 @@ Settings read() {
   if (const char *modes = getenv("GFXGRAPH_PRELOAD_CAPTURE_MODE")) read_modes(modes, s.capture_mode);
   s.update_budget = count("GFXGRAPH_PRELOAD_UPDATE_BUDGET");
   s.refuse_launch = count("GFXGRAPH_PRELOAD_REFUSE_LAUNCH");
+  s.exec_limit = count("GFXGRAPH_PRELOAD_EXEC_LIMIT");
   s.node_limit = count("GFXGRAPH_PRELOAD_NODE_LIMIT");
   return s;
 }

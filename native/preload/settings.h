@@ -11,6 +11,7 @@ struct Settings {
   int capture_mode[3] = {0, 1, 2};  // GFXGRAPH_PRELOAD_CAPTURE_MODE: what to use for each that is asked for
   long update_budget = 0;   // GFXGRAPH_PRELOAD_UPDATE_BUDGET: updates before a new instantiation
   long refuse_launch = 0;   // GFXGRAPH_PRELOAD_REFUSE_LAUNCH: this launch is refused, as a rehearsal
+  long exec_limit = 0;      // GFXGRAPH_PRELOAD_EXEC_LIMIT: execs at once; of more the longest unused are set aside
   long node_limit = 0;      // GFXGRAPH_PRELOAD_NODE_LIMIT: larger graphs are run node by node
 };
 

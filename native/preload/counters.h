@@ -27,6 +27,7 @@ struct Counters {
   Count captures, captures_failed, captured_nodes;
   Count fallback_instantiate, fallback_launch, fallback_refused, walked_nodes;
   Count rebuilds;
+  Count set_aside, made_again;  // execs, under a limit of how many there are
   Count legacy_stream_work;  // work on the null stream while a capture was active
 };
 

@@ -107,6 +107,48 @@ void rebuild_if_worn(const Table &t, Record *r) {
   add(counters.rebuilds);
 }
 
+// Under a limit: destroy the execs that were not used for longest, but `keep`. Their handles stay good: the next
+// use makes the exec again from our copy. Only such as could be run node by node, should that be refused.
+void set_aside(const Table &t, const Record *keep) {
+  const long limit = settings().exec_limit;
+  for (long tries = limit ? kMaxRecords : 0; tries; tries--) {
+    long n = 0;
+    Record *oldest = nullptr;
+    size_t nodes = 0;
+    for (auto &each : by_handle()) {
+      Record *r = each.second;
+      if (!r->real.load()) continue;
+      n++;
+      if (r == keep || !r->graph || r->has_switched_off || (oldest && oldest->used.load() < r->used.load())) continue;
+      if (is_capturing(t, r->last_stream.load()) || can_walk(t, r->graph, r->copies, &nodes)) continue;
+      oldest = r;
+    }
+    if (n <= limit || !oldest) return;
+    // It may still be running where it was last launched.
+    if (oldest->launches.load() && t.hipStreamSynchronize(oldest->last_stream.load())) return;
+    hipGraphExec_t exec = oldest->real.load();
+    oldest->real.store(nullptr);
+    oldest->is_aside.store(true);
+    oldest->rebuilt = true;
+    t.hipGraphExecDestroy(exec);
+    add(counters.set_aside);
+  }
+}
+
+void make_again(const Table &t, Record *r) {
+  hipGraphExec_t fresh = nullptr;
+  if (!r->is_aside.load() || t.hipGraphInstantiateWithFlags(&fresh, r->graph, r->flags)) return;
+  r->real.store(fresh);
+  r->is_aside.store(false);
+  add(counters.made_again);
+  set_aside(t, r);
+}
+
+uint64_t next_use() {
+  static uint64_t n = 0;  // with the lock held
+  return ++n;
+}
+
 // The one launch of the process that a rehearsal refuses.
 bool is_refused(long nth) {
   static std::atomic<long> seen{0};
@@ -169,19 +211,25 @@ hipError_t instantiated(const Table &t, Fn fn, hipError_t status, hipGraphExec_t
     explain_fallback(fn, over_limit ? kSuccess : status, n);
   }
   t.hipGraphGetNodes(graph, nullptr, &n);
+  const hipGraphExec_t made = status ? nullptr : *exec;
+  // The runtime gives the address of an exec that we destroyed, whose handle the program still has: ours then.
+  if (made && by_handle().count(made)) *exec = reinterpret_cast<hipGraphExec_t>(r);
   r->graph = copy;
   r->copies = std::move(copies);
   r->flags = flags;
   r->rebuilt = r->has_switched_off = false;
+  r->is_aside.store(false);
+  r->used.store(next_use());
   r->updates_since_build = 0;
   for (Count *count : {&r->launches, &r->updates, &r->walked}) count->store(0);
   r->n_nodes.store(n);
   r->instantiate_ns.store(ns);
-  r->real.store(status ? nullptr : *exec);
+  r->real.store(made);
   r->was_used.store(true);
   r->handle.store(*exec, std::memory_order_release);
   by_handle()[*exec] = r;
   generation.fetch_add(1);
+  set_aside(t, r);
   if (status) t.hipGetLastError();  // what we answered for is not the application's error
   return kSuccess;
 }
@@ -202,8 +250,17 @@ Record *find_record(hipGraphExec_t handle) {
   return r;
 }
 
-hipGraphExec_t real_of(hipGraphExec_t handle) {
+Record *awake(const Table &t, hipGraphExec_t handle) {
   Record *r = find_record(handle);
+  if (r && r->is_aside.load()) {
+    std::lock_guard<std::mutex> hold(lock);
+    make_again(t, r);
+  }
+  return r;
+}
+
+hipGraphExec_t real_of(const Table &t, hipGraphExec_t handle) {
+  Record *r = awake(t, handle);
   return r ? r->real.load() : handle;
 }
 
@@ -217,9 +274,21 @@ hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipS
                   hipStream_t stream) {
   Record *r = find_record(handle);
   if (!r) return real(handle, stream);
+  // Under a limit another thread may set this exec aside: not between here and its launch.
+  std::unique_lock<std::mutex> hold(lock, std::defer_lock);
+  if (settings().exec_limit) {
+    hold.lock();
+    r->used.store(next_use());
+    make_again(t, r);
+  }
   hipGraphExec_t exec = r->real.load(std::memory_order_relaxed);
   static const long refused = settings().refuse_launch;
   hipError_t status = !exec ? kNotSupported : refused && is_refused(refused) ? kLaunchFailure : real(exec, stream);
+  if (hold) {
+    r->last_stream.store(stream);
+    add(r->launches);
+    hold.unlock();
+  }
   // Not in a capture: the nodes would be recorded into it.
   if (status && !is_about_arguments(status) && r->graph && !is_capturing(t, stream)) {
     const hipError_t walked = walk_instead(t, r, stream);
@@ -231,7 +300,7 @@ hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipS
     status = walked ? (exec ? status : walked) : kSuccess;
   }
   if (r->last_stream.load(std::memory_order_relaxed) != stream) r->last_stream.store(stream);
-  add(r->launches);
+  if (!settings().exec_limit) add(r->launches);
   return status;
 }
 
@@ -241,6 +310,7 @@ hipError_t update(const Table &t, hipGraphExec_t handle, hipGraph_t graph,
   if (!r) return on_exec(handle);
   std::lock_guard<std::mutex> hold(lock);
   add(r->updates);
+  make_again(t, r);
   hipGraphExec_t exec = r->real.load();
   // Only the copy: any shape will do.
   if (!exec) return renew_copy(t, r, graph) ? kSuccess : kUpdateFailure;
@@ -258,6 +328,7 @@ hipError_t set_params(const Table &t, hipGraphExec_t handle, hipGraphNode_t node
   if (!r) return on_exec(handle, node);
   std::lock_guard<std::mutex> hold(lock);
   add(r->updates);
+  make_again(t, r);
   hipGraphExec_t exec = r->real.load();
   hipGraphNode_t twin = nullptr;
   const bool has_twin = r->graph && !t.hipGraphNodeFindInClone(&twin, node, r->graph);

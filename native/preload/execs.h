@@ -15,6 +15,8 @@ namespace gfx {
 struct Record {
   std::atomic<hipGraphExec_t> handle{nullptr};  // null: free to use
   std::atomic<hipGraphExec_t> real{nullptr};    // null: there is only the copy
+  std::atomic<bool> is_aside{false};            // so, until it is used: there were more execs than the limit
+  std::atomic<uint64_t> used{0};                // larger is later; kept under a limit only
   hipGraph_t graph = nullptr;                   // our copy; null when fallback is off or copying failed
   Copies copies;                                // one-dimensional copies in it
   unsigned long long flags = 0;
@@ -30,14 +32,16 @@ constexpr int kMaxRecords = 4096;
 extern Record records[kMaxRecords];
 
 // Called with the outcome of an instantiation of `graph`. May turn a failure into a success whose
-// exec is run node by node; then *exec is a handle of ours.
+// exec is run node by node; then *exec is a handle of ours, as it is where the runtime's own would be another's.
 hipError_t instantiated(const Table &t, Fn fn, hipError_t status, hipGraphExec_t *exec, hipGraph_t graph,
                         unsigned long long flags, uint64_t ns, bool over_limit);
 // True when the graph is larger than the node limit and can be run without an exec, so that none is made.
 bool over_node_limit(const Table &t, hipGraph_t graph);
 
 Record *find_record(hipGraphExec_t handle);  // null: not seen being made
-hipGraphExec_t real_of(hipGraphExec_t handle);
+// The record, its exec made again where it was set aside; null as above.
+Record *awake(const Table &t, hipGraphExec_t handle);
+hipGraphExec_t real_of(const Table &t, hipGraphExec_t handle);
 hipGraphNode_t node_in(const Table &t, Record *record, hipGraphNode_t node);
 
 hipError_t launch(const Table &t, Fn fn, hipError_t (*real)(hipGraphExec_t, hipStream_t), hipGraphExec_t handle,

@@ -191,7 +191,7 @@ WITHOUT_COPY(hipGraphExecNodeSetParams)
 HOOK(hipGraphNodeSetEnabled) {
   static hipError_t call(const Table &t, decltype(Table::hipGraphNodeSetEnabled) real, hipGraphExec_t exec,
                          hipGraphNode_t node, unsigned int on) {
-    Record *r = find_record(exec);
+    Record *r = awake(t, exec);
     if (!r) return real(exec, node, on);
     // A walk or a rebuild would run the node all the same: from here on there is neither.
     if (!on) r->has_switched_off = true;
@@ -205,6 +205,19 @@ HOOK(hipGraphUpload) {
     if (!r) return real(exec, stream);
     hipGraphExec_t now = r->real.load();
     return now ? real(now, stream) : kSuccess;  // nothing to upload where there is no exec
+  }
+};
+HOOK(hipGraphNodeGetEnabled) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphNodeGetEnabled) real, hipGraphExec_t exec,
+                         hipGraphNode_t node, unsigned int *on) {
+    Record *r = awake(t, exec);
+    return r ? real(r->real.load(), node_in(t, r, node), on) : real(exec, node, on);
+  }
+};
+HOOK(hipGraphExecGetFlags) {
+  static hipError_t call(const Table &t, decltype(Table::hipGraphExecGetFlags) real, hipGraphExec_t exec,
+                         unsigned long long *flags) {
+    return real(real_of(t, exec), flags);
   }
 };
 HOOK(hipGraphExecDestroy) {

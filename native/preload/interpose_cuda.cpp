@@ -56,8 +56,8 @@ struct CuHook {
     }
   }
   template <class... A>
-  static hipError_t with_exec(const Table &, void *real, W exec, A... rest) {
-    return go(real, static_cast<W>(real_of(exec_of(exec))), rest...);
+  static hipError_t with_exec(const Table &t, void *real, W exec, A... rest) {
+    return go(real, static_cast<W>(real_of(t, exec_of(exec))), rest...);
   }
   template <class... A>
   static hipError_t with_node(const Table &t, void *real, W exec, W node, A... rest) {
@@ -210,7 +210,7 @@ CU(cuGraphExecMemcpyNodeSetParams) {
 };
 CU(cuGraphNodeSetEnabled) {
   static hipError_t call(const Table &t, void *real, W exec, W node, W on) {
-    Record *r = find_record(exec_of(exec));
+    Record *r = awake(t, exec_of(exec));
     if (!r) return go(real, exec, node, on);
     if (!as<unsigned>(on)) r->has_switched_off = true;
     return go(real, static_cast<W>(r->real.load()), static_cast<W>(node_in(t, r, node_of(node))), on);

@@ -126,6 +126,7 @@ void write_report() {
     const Counters &c = counters;
     j.field("captures", c.captures).field("captures_failed", c.captures_failed);
     j.field("captured_nodes", c.captured_nodes).field("rebuilds", c.rebuilds);
+    j.field("set_aside", c.set_aside).field("made_again", c.made_again);
     j.key("fallback").open('{').field("instantiate", c.fallback_instantiate).field("launch", c.fallback_launch);
     j.field("refused", c.fallback_refused).field("nodes", c.walked_nodes).close('}');
     j.key("legacy_stream_work").number(c.legacy_stream_work.load());

@@ -55,6 +55,7 @@ Settings read() {
   s.keep_deepbind = deepbind && !strcmp(deepbind, "keep");
   s.update_budget = count("GFXGRAPH_PRELOAD_UPDATE_BUDGET");
   s.refuse_launch = count("GFXGRAPH_PRELOAD_REFUSE_LAUNCH");
+  s.exec_limit = count("GFXGRAPH_PRELOAD_EXEC_LIMIT");
   s.node_limit = count("GFXGRAPH_PRELOAD_NODE_LIMIT");
   return s;
 }

@@ -12,6 +12,7 @@ struct Settings {
   long update_budget = 0;   // GFXGRAPH_PRELOAD_UPDATE_BUDGET: updates before a new instantiation
   long refuse_launch = 0;   // GFXGRAPH_PRELOAD_REFUSE_LAUNCH: this launch is refused, as a rehearsal
   bool keep_deepbind = false;  // GFXGRAPH_PRELOAD_DEEPBIND=keep: leave RTLD_DEEPBIND as programs have it
+  long exec_limit = 0;      // GFXGRAPH_PRELOAD_EXEC_LIMIT: execs at once; of more the longest unused are set aside
   long node_limit = 0;      // GFXGRAPH_PRELOAD_NODE_LIMIT: larger graphs are run node by node
 };
 

@@ -147,6 +147,36 @@ static void updates() {
   TRY(hipGraphDestroy, second);
 }
 
+// More execs than a program should keep, used in turns, updated, and destroyed in another order.
+static void cache() {
+  constexpr int n = 6;
+  hipGraph_t graphs[n];
+  hipGraphExec_t execs[n];
+  long most = 0;
+  hipGraphNode_t bad;
+  hipGraphExecUpdateResult result;
+  for (int i = 0; i < n; i++) {
+    graphs[i] = record(5 + i);
+    TRY(hipGraphInstantiateWithFlags, &execs[i], graphs[i], 0);
+  }
+  for (int round = 0; !failed && round < 3; round++) {
+    for (int i = 0; i < n; i++) {
+      TRY(hipGraphLaunch, execs[i], stream);
+      TRY(hipStreamSynchronize, stream);
+      say("c", c[0]);
+      most = std::max<long>(most, hip.fake_live_execs());
+    }
+    TRY(hipGraphExecUpdate, execs[round], graphs[n - 1], &bad, &result);
+    TRY(hipGraphUpload, execs[round + 1], stream);
+  }
+  say("host_calls", host_calls);
+  say("most_execs", most);
+  for (int i = n - 1; i >= 0; i--) {
+    if (execs[i]) TRY(hipGraphExecDestroy, execs[i]);
+    if (graphs[i]) TRY(hipGraphDestroy, graphs[i]);
+  }
+}
+
 static void params() {
   hipGraph_t graph = record(5);
   hipGraphExec_t exec = nullptr;
@@ -474,7 +504,7 @@ int main(int argc, char **argv) {
 #endif
   if (argc < 4 || !fill(argv[1], argv[2])) return 2;
   const struct { const char *name; void (*run)(); } scenarios[] = {
-      {"plain", plain},       {"updates", updates},         {"params", params},
+      {"plain", plain},       {"updates", updates},         {"params", params},       {"cache", cache},
       {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
       {"unjoined", unjoined}, {"unjoined_into", unjoined_into}, {"ends", ends},     {"answers", answers},
       {"invalidated", invalidated}, {"forked", forked},     {"modes", modes},

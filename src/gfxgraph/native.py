@@ -105,6 +105,8 @@ class Report:
     captures_failed: int
     captured_nodes: int
     rebuilds: int
+    set_aside: int
+    made_again: int
     fallback: Mapping[str, int]
     not_recorded: Mapping[str, int]
     calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -128,6 +130,8 @@ class Report:
         made, updates = self.n_calls("GraphInstantiate"), self.n_calls("GraphExecUpdate")
         launches = self.n_calls("GraphLaunch")
         yield f"graph execs made: {made}; updated: {updates}; launches: {launches}; rebuilt: {self.rebuilds}"
+        if self.set_aside:
+            yield f"graph execs set aside over the limit: {self.set_aside}; made again when used: {self.made_again}"
         spent = [f"{words} {self._mean_us(name):.1f} us" for name, words in _TIMED if self.n_calls(name)]
         if spent:
             yield f"mean time in a call: {', '.join(spent)}"
@@ -200,6 +204,8 @@ def read_report(path: Path) -> Report | None:
         captures_failed=told["captures_failed"],
         captured_nodes=told["captured_nodes"],
         rebuilds=told["rebuilds"],
+        set_aside=told["set_aside"],
+        made_again=told["made_again"],
         fallback=told["fallback"],
         not_recorded=told["not_recorded"],
         calls=told["calls"],

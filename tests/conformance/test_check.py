@@ -108,3 +108,14 @@ def test_sarif_names_file_line_and_rule(module, capsys):
     assert place["region"]["startLine"] == found.findings[0].line
     assert {row["ruleId"] for row in run["results"]} <= {rule["id"] for rule in run["tool"]["driver"]["rules"]}
     json.dumps(run)
+
+
+def test_every_finding_has_a_place(module, monkeypatch):
+    """Where no line is known it is the function's own; what people read has the path from where they are."""
+    clean = check.load(f"{module}:clean")
+    finding = check._with_place(check.Finding("breaks", "the capture", "", 0, "it fails", ""), clean)
+    assert (finding.file, finding.line) == (str(module), clean.__code__.co_firstlineno)
+    monkeypatch.chdir(module.parent)
+    assert finding.text().startswith(f"{module.name}:{finding.line}: breaks")
+    monkeypatch.chdir("/")
+    assert finding.text().startswith(f"{module.parent}")

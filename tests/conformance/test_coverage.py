@@ -153,7 +153,8 @@ def test_samples_see_the_same_share(step, monkeypatch):
         found = gfxgraph.coverage()
         assert found.n_windows >= 3 and not found.is_exact
         assert found.share == pytest.approx(0.6, abs=0.1)
-        assert "gfxgraph_coverage_ratio" in gfxgraph.metrics_text()
+        text = gfxgraph.metrics_text()
+        assert "gfxgraph_coverage_ratio" in text and "\ngfxgraph_exec_bytes 0\n" in text
         assert "sampled" in str(found)
     finally:
         watch.stop()

@@ -156,6 +156,27 @@ def test_a_worn_exec_is_replaced(run: Run, checked: Path, scenario: str) -> None
     assert ran.report["rebuilds"] == {"updates": 3, "params": 1}[scenario]
 
 
+def test_a_cache_of_execs_is_bounded(run: Run, checked: Path) -> None:
+    """Of more execs than the limit the longest unused are destroyed, and made again when used; results hold."""
+    wanted = run(checked, "cache", preload=False)
+    ran = run(checked, "cache", GFXGRAPH_PRELOAD_EXEC_LIMIT="2")
+    same = {name for name in wanted.seen if name not in ("most_execs", "calls")}
+    assert (ran.code, ran.failed) == (0, []) and {n: ran.seen[n] for n in same} == {n: wanted.seen[n] for n in same}
+    assert wanted.last("most_execs") == 6 and ran.last("most_execs") == 2
+    assert ran.report["set_aside"] > 4 and ran.report["made_again"] > 4 and ran.report["fallback"]["nodes"] == 0
+    assert run(checked, "cache").report["set_aside"] == 0
+
+
+def test_what_cannot_be_made_again_is_run_node_by_node(run: Run, checked: Path) -> None:
+    """Where the runtime refuses to make an exec again, its nodes are run one by one: never worse than without."""
+    wanted = run(checked, "cache", preload=False)
+    for nth in range(7, 13):
+        refused = f"{nth}:{OUT_OF_MEMORY}:hipGraphInstantiateWithFlags"
+        ran = run(checked, "cache", GFXGRAPH_PRELOAD_EXEC_LIMIT="2", GFX_FAKE_FAIL=refused)
+        assert (ran.code, ran.failed, ran.seen["c"]) == (0, [], wanted.seen["c"]), (nth, ran.stderr)
+        assert ran.last("live_execs") == ran.last("live_graphs") == 0
+
+
 @pytest.mark.parametrize("scenario", ["plain", "updates", "params", "children", "invalidated", "forked", "ends"])
 def test_every_nth_call_may_fail(run: Run, checked: Path, scenario: str) -> None:
     """Whichever call is refused, our own included: no crash, and nothing of ours is left behind."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import Need, missing
@@ -174,7 +175,7 @@ class Adapter(ABC):
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
 
-    def _counted(self, parts: Sequence[str]) -> Iterator[Any]:
+    def _counted(self, parts: Sequence[str]) -> Iterator[ModuleType]:
         """Those of ``parts`` that only count, and are there with what that needs."""
         for part in parts:
             if part in self.counts_in:

@@ -157,26 +157,24 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
     return __call__
 
 
-def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counting(original: Callable[..., object]) -> Callable[..., object]:
     """``execute`` of the eager runner: where coverage is counted, each batch with why SGLang gave it no graph."""
 
     @functools.wraps(original)
-    def execute(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self: object, forward_batch: Any, *args: object, **kwargs: object) -> object:
         state = process.current()
-        if state is not None and state.coverage is not None and not _is_idle(forward_batch):
-            ran_without_graph("SGLang", type(self).__name__, _why_eager(self, forward_batch))
+        if state is not None and state.coverage is not None and (why := _why_eager(self, forward_batch)):
+            ran_without_graph("SGLang", type(self).__name__, why)
         return original(self, forward_batch, *args, **kwargs)
 
     return execute
 
 
-def _is_idle(batch: Any) -> bool:
-    return getattr(batch.forward_mode, "name", "") == "IDLE"
-
-
-def _why_eager(eager: Any, batch: Any) -> str:
-    """What SGLang's choice was, from its own objects; names that another version lacks are left out."""
+def _why_eager(eager: object, batch: Any) -> str:
+    """What SGLang chose, by its own objects; names that another version lacks are left out; "" where it was idle."""
     mode = batch.forward_mode
+    if getattr(mode, "name", "") == "IDLE":
+        return ""
     is_decode = hasattr(mode, "is_cuda_graph") and bool(mode.is_cuda_graph())
     phase, size, most = ("decode", "requests", "max_bs") if is_decode else ("prefill", "tokens", "max_num_tokens")
     owner = getattr(eager, "model_runner", None)

@@ -185,7 +185,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     return result
 
 
-def n_nodes_of(call: Callable[[], Any], stream: Any, pool: SharedPool) -> int | None:
+def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: SharedPool) -> int | None:
     """How many graph nodes ``call`` makes, by a capture that is thrown away: nothing of it is executed.
 
     Args:

@@ -27,7 +27,7 @@ import torch
 
 from gfxgraph.capture import above, countdown, intercept, remedies, turns, validate
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.hooks import one_replay, uncounted
+from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place
 from gfxgraph.capture.program import Program
@@ -277,8 +277,7 @@ class BridgedGraph(_TorchsGraph):
             self.instantiate()
         remedies.before_replay()
         if self._guard is not None:
-            with uncounted(self._state):
-                self._guard.before_replay()
+            self._guard.before_replay()
         watch = self._state.hang_watch
         with watch.replaying(self) if watch is not None else nullcontext():
             if self._unvalidated > 0:
@@ -294,8 +293,7 @@ class BridgedGraph(_TorchsGraph):
             where = program.segments[0].where if program.segments else "nothing"
             process.log.debug("replay %d of the graph of %s", self.n_replays, where)
         if self._guard is not None:
-            with uncounted(self._state):
-                self._guard.after_replay()
+            self._guard.after_replay()
         self._choose_path()
 
     @unbroken

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph.process.process import Process
+
 
 def bare_launch(base: type) -> Callable[[Any], None]:
     """torch's replay of one instantiated graph without anything around it."""
@@ -45,9 +47,9 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def uncounted(state: Any) -> Iterator[None]:
+def uncounted(state: Process | None) -> Iterator[None]:
     """What is launched here is gfxgraph's own, to whoever counts launches."""
-    watch = state.watch
+    watch = state.watch if state is not None else None
     if watch is not None:
         watch.checking_begins()
     try:
@@ -57,7 +59,7 @@ def uncounted(state: Any) -> Iterator[None]:
             watch.replayed()
 
 
-def _run(everywhere: Any, own: Any, graph: Any) -> None:
+def _run(everywhere: object, own: Any, graph: Any) -> None:
     if everywhere:
         torch.cuda.graphs._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]
     if own:

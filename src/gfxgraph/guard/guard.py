@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph.capture.hooks import uncounted
 from gfxgraph.capture.memory import pool_id
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.faults import NodeInfo
@@ -89,7 +90,8 @@ class Guard:
         self.pointers.check()
         self.n_replays += 1
         if self.zones is not None:
-            self.zones.arm(self.program)
+            with uncounted(process.current()):
+                self.zones.arm(self.program)
 
     # -- during ------------------------------------------------------------------------------------------
 
@@ -176,7 +178,8 @@ class Guard:
             GfxGraphFault: `red_zone_overwritten`.
         """
         if self.zones is not None:
-            self.zones.check(self)
+            with uncounted(process.current()):
+                self.zones.check(self)
 
 
 def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:

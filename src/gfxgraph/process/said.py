@@ -15,7 +15,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from gfxgraph.process import imports, process
 
@@ -62,7 +61,7 @@ class _Ear(logging.Handler):
         state.report("engine_eager", f"{self.who} says: {line}", "", where, logging.DEBUG)
 
 
-def listen(torch: Any, state: Any) -> Callable[[], None]:
+def listen(torch: object, state: object) -> Callable[[], None]:
     """Keep what they say from now on; returns what ends it."""
     ears = [(logging.getLogger(name), _Ear(who)) for name, who in LOGGERS.items()]
     for log, ear in ears:

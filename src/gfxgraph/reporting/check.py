@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,9 +55,10 @@ class Finding:
         return asdict(self)
 
     def text(self) -> str:
-        """As a compiler would say it."""
+        """As a compiler would say it, with the path from here where the file lies below."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
-        lines = [f"{self.where}: {self.kind}: {self.op}{often}: {self.reason}"]
+        where = self.where.removeprefix(f"{Path.cwd()}/")
+        lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
         return "\n".join([*lines, f"    instead: {self.rewrite}"] if self.rewrite else lines)
 
 
@@ -201,7 +202,7 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
     program = graph._program
     found = [*_new_events(before, _events(state)), *broken, *_once(effects)]
     segments = program.segments if program is not None else []
-    found = _unless_known(found)
+    found = _unless_known([_with_place(finding, fn) for finding in found])
     n_operations = sum(len(segment.tape.rows) for segment in segments)
     if not found and not n_operations:
         raise CannotCheck(target, 'it computes nothing on the GPU; make its tensors with device="cuda"')
@@ -262,6 +263,14 @@ def _of_exception(error: BaseException) -> Finding:
 def _place(where: str) -> tuple[str, int]:
     file, _, line = where.rpartition(":")
     return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else ("", 0)
+
+
+def _with_place(finding: Finding, fn: Callable[..., object]) -> Finding:
+    """A finding that no line is known of stands where the function is defined: code scanning takes none without."""
+    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
+    if finding.file or code is None:
+        return finding
+    return replace(finding, file=code.co_filename, line=code.co_firstlineno)
 
 
 def _unless_known(found: list[Finding]) -> list[Finding]:

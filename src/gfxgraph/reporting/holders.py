@@ -7,7 +7,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Any
 
 from torch import Tensor
 
@@ -24,7 +23,7 @@ def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
     """
     names = Names(frame)
     found = {id(tensor): _PLACE.sub("[...]", names.of(tensor)) for tensor in tensors}
-    inside: dict[int, Any] = {}
+    inside: dict[int, object] = {}
     of_container: dict[int, list[int]] = {}
     for holder, name, item in _held([tensor for tensor in tensors if not found[id(tensor)]], ours=tensors):
         if name:
@@ -38,7 +37,7 @@ def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
     return [found[id(tensor)] for tensor in tensors]
 
 
-def _held(items: Sequence[Any], ours: Any) -> Iterator[tuple[Any, str, Any]]:
+def _held(items: Sequence[object], ours: object) -> Iterator[tuple[object, str, object]]:
     """(holder, name of the attribute or variable, item): "" where the holder is a container."""
     wanted = {id(item) for item in items}
     for holder in gc.get_referrers(*items) if items else ():
@@ -49,10 +48,10 @@ def _held(items: Sequence[Any], ours: Any) -> Iterator[tuple[Any, str, Any]]:
                 yield holder, name if isinstance(name, str) and name.isidentifier() else "", item
 
 
-def _entries(holder: Any) -> Iterable[tuple[Any, Any]]:
+def _entries(holder: object) -> Iterable[tuple[object, object]]:
     if type(holder) is dict:
         return list(holder.items())
-    if type(holder) in _CONTAINERS:
+    if isinstance(holder, _CONTAINERS):
         return [(None, item) for item in list(holder)]
     attributes = getattr(holder, "__dict__", None)  # since Python 3.11 an object may have its attributes without one
     return list(attributes.items()) if type(attributes) is dict else ()

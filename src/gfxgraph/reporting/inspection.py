@@ -68,7 +68,7 @@ class Node:
     tensors: tuple[TensorInfo, ...] = ()
     device_us: float | None = None
 
-    def token(self, with_layouts: bool) -> tuple[Any, ...]:
+    def token(self, with_layouts: bool) -> tuple[object, ...]:
         """What makes two nodes of different captures the same work."""
         # What it reads: of what it makes, only what is alive is known, so the last layer is not unlike the others.
         layouts = tuple(tensor.layout for tensor in self.tensors if tensor.role == "input") if with_layouts else ()

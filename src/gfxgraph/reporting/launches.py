@@ -13,8 +13,7 @@ Source: docs/decisions/0183.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -33,12 +32,12 @@ class Launches:
     """Answers by operation and sizes, and the pool and stream to find them out."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[object, ...], int] = {}
         self._by_op: dict[int, list[int]] = {}
-        self._device: tuple[Any, engine.SharedPool] | None = None
+        self._device: tuple[torch.cuda.Stream, engine.SharedPool] | None = None
         self._n_captures = 0
 
-    def of(self, info: OpInfo, args: Any, kwargs: Any) -> int | None:
+    def of(self, info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object] | None) -> int | None:
         """Launches of a call that has just run; None where that is not known."""
         op = identity(info.func)
         key = (op, *map(_signature, args))
@@ -56,7 +55,7 @@ class Launches:
         answers.append(found)
         return found or None
 
-    def _count(self, call: Callable[[], Any]) -> int | None:
+    def _count(self, call: Callable[[], object]) -> int | None:
         state = process.require()
         if state.driver is None:
             return None
@@ -70,11 +69,11 @@ class Launches:
         return engine.n_nodes_of(call, *self._device)
 
 
-def _may_be_captured(info: OpInfo, kwargs: Any) -> bool:
+def _may_be_captured(info: OpInfo, kwargs: Mapping[str, object] | None) -> bool:
     return info.name.startswith("aten::") and not info.draws and info.unsafe is None and "out" not in (kwargs or {})
 
 
-def _signature(argument: Any) -> Any:
+def _signature(argument: object) -> object:
     if isinstance(argument, Tensor):
         return tuple(argument.shape), argument.stride(), argument.dtype
     if isinstance(argument, (list, tuple)):

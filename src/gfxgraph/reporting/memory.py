@@ -69,7 +69,7 @@ class Look:
             "owners": self._owners(later, other, ours),
         }
 
-    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, Any]]:
+    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, str | int | None]]:
         """Whose the growth is, the largest first: execs and pools that came, and tensors by what holds them."""
         execs = max(0, later.exec_nbytes - self.exec_nbytes)
         pools = sum(max(0, nbytes - self.pools.get(pool, 0)) for pool, nbytes in later.pools.items())
@@ -84,15 +84,16 @@ class Look:
         for (nbytes, _), name in zip(new, holders_of([tensor for _, tensor in new], sys._getframe(1))):
             held[name or "tensors without a name"] += nbytes
             count[name or "tensors without a name"] += 1
-        rows = [{"owner": name, "bytes": nbytes, "n": count[name]} for name, nbytes in held.most_common(MOST_OWNERS)]
+        most = [(name, nbytes, count[name]) for name, nbytes in held.most_common(MOST_OWNERS)]
         rest = {
             "graph execs": execs,
             "pools of graphs": pools,
             "torch's cache, and tensors that Python does not hold": ours - pools - sum(held.values()),
             "the runtime, libraries, other processes": other - execs,
         }
-        rows += [{"owner": name, "bytes": nbytes, "n": None} for name, nbytes in rest.items() if nbytes > 0]
-        return sorted(rows, key=lambda row: -row["bytes"])
+        others = [(name, nbytes, None) for name, nbytes in rest.items() if nbytes > 0]
+        ranked = sorted([*most, *others], key=lambda row: -row[1])
+        return [{"owner": name, "bytes": nbytes, "n": n} for name, nbytes, n in ranked]
 
 
 def _storages() -> Iterator[tuple[int, int, Tensor]]:
@@ -163,6 +164,38 @@ def memory_report() -> dict[str, Any]:
             "pool_bytes_of_the_largest": max(pools.values(), default=0),
         },
     }
+
+
+_FAMILIES = {
+    "gfxgraph_exec_bytes": ("gauge", "Device memory that the graph execs there are took as they were made"),
+    "gfxgraph_reserved_bytes": ("gauge", "Device memory that torch has reserved, graphs' pools among it"),
+    "gfxgraph_graphed_bytes": ("gauge", "Memory of graphed callables' captures"),
+    "gfxgraph_graphed_cap_bytes": ("gauge", "What graphed callables' captures may take"),
+    "gfxgraph_elements_total": ("counter", "Elements that calls of bucketed callables asked for"),
+    "gfxgraph_elements_run_total": ("counter", "Elements that their buckets ran, padding among them"),
+}
+
+
+def memory_families(state: process.Process | None) -> process.Samples:
+    """Memory and padding for Prometheus, from what is known: no driver is asked, so that any thread may."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
+    try:
+        programs = [graph._program for graph in list(state.graphs)] if state is not None else []
+        execs = [s.driver_nbytes for program in programs if program is not None for s in program.segments]
+        if state is not None:
+            found["gfxgraph_exec_bytes"].append(({}, float(sum(nbytes or 0 for nbytes in execs))))
+        for each in arena.of_process(state) if state is not None else ():
+            device = {"device": f"cuda:{each.device_index}"}
+            found["gfxgraph_reserved_bytes"].append((device, float(each.reserved())))
+            found["gfxgraph_graphed_bytes"].append((device, float(each.graph_nbytes())))
+            found["gfxgraph_graphed_cap_bytes"].append((device, float(each.nominal_cap())))
+            for row in each.padding():
+                bucket = {**device, "function": row["function"], "bucket": row["bucket"]}
+                found["gfxgraph_elements_total"].append((bucket, float(row["elements"])))
+                found["gfxgraph_elements_run_total"].append((bucket, float(row["elements_run"])))
+    except RuntimeError as error:  # a table grew while it was read
+        process.log.debug("memory was not read for metrics: %s", error)
+    return [(name, kind, text, found[name]) for name, (kind, text) in _FAMILIES.items()]
 
 
 def _pool_of(graph: Any) -> tuple[int, int] | None:

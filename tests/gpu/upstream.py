@@ -47,6 +47,8 @@ SELECTED = re.compile(
 CONFIGURATIONS = ("stock", "gfxgraph")
 BAD = ("failed", "error", "crashed")
 ALONE_AT_ONCE = 4
+START_S = 60
+"""What a process may take until its test begins, which the time limit of a test does not count."""
 
 
 class Runs:
@@ -67,6 +69,7 @@ class Runs:
         cache = self.scratch / f"cache-{configuration}"
         base |= {
             "PYTHONPATH": search_path,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "UPSTREAM_OUTCOMES": str(outcomes),
             "UPSTREAM_EXPECTED": configuration,
             # One compile thread a process: sixteen of them times every test process is too many.
@@ -85,6 +88,7 @@ class Runs:
     def pytest(self, environment: dict[str, str], arguments: list[str], log: Path, limit_s: float) -> int:
         """Run pytest to its end or to the limit; return its status, 124 where it was cut off."""
         line = [sys.executable, "-m", "pytest", "-q", "-p", "upstream_plugin", "-p", "no:cacheprovider"]
+        line += ["-p", "xdist", "-p", "pytest_timeout"]  # no others: a process would take twice as long to start
         line += ["-c", str(self.scratch / "pytest.ini"), "--rootdir", str(self.folder)]
         # "thread" ends the process of a test that hangs inside a driver call; xdist replaces it.
         line += ["--timeout", str(self.test_timeout_s), "--timeout-method", "thread"]
@@ -137,7 +141,8 @@ class Runs:
                 return {test: {"outcome": "not run", "seconds": 0.0, "detail": "no time left"}}
             name = f"alone-{configuration}-{'-'.join(more.values())}-{number}"
             outcomes, log = self.scratch / f"{name}.jsonl", self.scratch / f"{name}.log"
-            status = self.pytest(self.environment(configuration, outcomes, **more), [test], log, self.test_timeout_s)
+            limit_s = self.test_timeout_s + START_S
+            status = self.pytest(self.environment(configuration, outcomes, **more), [test], log, limit_s)
             tail = log.read_text(errors="replace")[-1500:]
             missing = {"outcome": "crashed", "seconds": 0.0, "detail": f"status {status}\n{tail}"}
             return {test: worst(outcomes).get(test, missing)}

@@ -52,6 +52,12 @@ from gfxgraph.types import GuardTier, OnUnsafe
 SAMPLE_INTERVAL = 256
 # What every replay counts down; in __dict__, where all else is, that takes 0.07 us longer.
 _IN_SLOTS = ("_left",)
+
+
+def _policy(asked: OnUnsafe | str) -> OnUnsafe:
+    return member(OnUnsafe, "CUDAGraph()", "on_unsafe", asked)
+
+
 if TYPE_CHECKING:
     from torch.cuda import CUDAGraph as _TorchsGraph
 else:
@@ -83,11 +89,7 @@ class BridgedGraph(_TorchsGraph):
         super().__init__(True)
         state = process.require()
         self._keeps_graph = keep_graph
-        self._policy = (
-            member(OnUnsafe, "CUDAGraph()", "on_unsafe", on_unsafe)
-            if on_unsafe is not None
-            else state.settings.on_unsafe
-        )
+        self._policy = _policy(state.settings.on_unsafe if on_unsafe is None else on_unsafe)
         self._program: Program | None = None
         self._session: Session | None = None
         self._older: Any = None

@@ -281,7 +281,7 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
     sys.exit(0 if before is None or data["passed"] else 1)
 
 
-def _document(path: str) -> dict[str, Any]:
+def _document(path: str) -> dict[str, object]:
     with open(path, "rb") as file:
         try:
             saved = files.parse_json(file.read())

@@ -243,7 +243,7 @@ def test_the_explanation_reads_as_it_should():
         "them, the amdgpu driver is not loaded, a *_VISIBLE_DEVICES variable hides the GPU, or a device number is "
         "too high",
         "  do:   gfxgraph doctor finds out which; check without the program: rocminfo | grep gfx (if that lists the "
-        "GPU, the program brings an older HIP of its own)",
+        "GPU, the program comes with an older HIP)",
         "        driver: lsmod | grep amdgpu ; sudo modprobe amdgpu",
         "        rights: sudo usermod -aG render,video $USER, then log in again",
         "        container: docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g /dev/kfd) "

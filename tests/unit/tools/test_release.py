@@ -1,4 +1,4 @@
-"""What `make release` writes into the packages: the version, the address where one is given, links that work there."""
+"""What `make release` writes into the packages: the version, an address where one is given, links that work."""
 
 from __future__ import annotations
 

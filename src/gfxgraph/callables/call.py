@@ -32,6 +32,10 @@ class RunEagerly(Exception):
         self.error = error
 
 
+class GuardMiss(RunEagerly):
+    """A value read inside is not what the capture was steered by."""
+
+
 class InPieces(Exception):
     """This call is for Dynamo's code, whose graphs are captured one by one.
 

@@ -543,7 +543,7 @@ def _typed(argument: Any) -> Any:
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" where nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
-    from gfxgraph.capture.validate import compare
+    from gfxgraph.capture.tolerance import compare
 
     if len(replayed) != len(eager):
         return f"{len(replayed)} results, eagerly {len(eager)}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.reads import Reads
-from gfxgraph.callables.signature import NotATree, flatten, mode_key, replace, tensor_key
+from gfxgraph.callables.signature import NotATree, flatten, mode_key, replace, tensor_key, twins_of
 from gfxgraph.errors import CaptureError
 
 HOST_CONSTANT_NUMEL = 16
@@ -181,9 +181,3 @@ def _aliases(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     if len(seen) == len(tensors):
         return ()
     return (*homes, *twins_of(tensors))
-
-
-def twins_of(tensors: Sequence[Tensor]) -> list[int]:
-    """For each argument the first that is the same tensor."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]

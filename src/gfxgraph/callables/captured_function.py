@@ -24,10 +24,10 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.inputs import dense_strides, dim_order
-from gfxgraph.callables.signature import mode_key
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe
@@ -97,28 +97,6 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def key_of(*trees: Any) -> tuple[Any, ...]:
-    """What a capture of a call with these arguments holds for: shapes, order of dims, dtypes, constants, modes."""
-    leaves_, spec = pytree.tree_flatten(trees)
-    parts = tuple(
-        (type(leaf), tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout, leaf.requires_grad)
-        if isinstance(leaf, Tensor)
-        else _constant(leaf)
-        for leaf in leaves_
-    )
-    return parts, spec, mode_key()
-
-
-def _constant(leaf: Any) -> tuple[Any, ...]:
-    try:
-        return type(leaf), constant_key(leaf)
-    except NotConstant:
-        pass
-    if isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device)):  # numpy's numbers, say
-        return type(leaf), leaf
-    return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
-
-
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy what is not in place already; all in one launch where torch can."""
     pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
@@ -136,7 +114,7 @@ def like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)
 
 
-def replay(graph: Any, writes: Iterable[Any] | None = None) -> None:
+def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
     """Launch a graph; where that fails half-way, undo it and leave the call to the function.
 
     Args:

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.call import GuardMiss, RunEagerly, twins_of
+from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.captured_function import replay
-from gfxgraph.callables.facts import writes_of
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
-from gfxgraph.callables.signature import flatten, replace
+from gfxgraph.callables.signature import flatten, replace, twins_of
 from gfxgraph.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Instance:
         self.is_recorded = made.is_recorded
         program = made.program
         self.has_guards = program.n_guards > 0
-        self.mutated = writes_of(made.graph)
+        self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
         self.moving: Moving | None = None
         """Where arguments are read in place of buffers; None where all are copied."""

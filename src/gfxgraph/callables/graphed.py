@@ -46,7 +46,7 @@ from gfxgraph.callables.chunks import join, split
 from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.fast_path.fast import make_fast, never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
-from gfxgraph.callables.inputs import Buffers, dim_order
+from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.padding.in_bucket import InBucket
@@ -55,7 +55,7 @@ from gfxgraph.callables.planned import Planned
 from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.route import REFUSED, Route, TooLarge
-from gfxgraph.callables.signature import NotATree, flatten, foreign_mode, tensor_key, zeros_in
+from gfxgraph.callables.signature import NotATree, copied_key, flatten, foreign_mode, tensor_key, zeros_in
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -226,11 +226,12 @@ class Graphed:
     def _understand(
         self, state: process.Process, structure: Any, args: Any, kwargs: Any, tensors: list[Tensor]
     ) -> Call:
-        if state is not self._state:  # the bridge was switched on or off, or this is the first call
+        if state is not self._state:
+            if self._state is not None:  # the bridge was switched on or off
+                self._forget(lambda entry: True)
+                self._capturer.forget()
+                self._adaptive = None
             self._state = state
-            self._forget(lambda entry: True)
-            self._capturer.forget()
-            self._adaptive = None
         by_address = self._options.moved is MovedInput.RECAPTURE
         return understand(self._name, args, kwargs, tensors, structure, by_address)
 
@@ -391,7 +392,7 @@ class Graphed:
             if size is None or (in_place and tuple(t.size()) == size):
                 shapes.append((tensor_key(t), t.data_ptr() if in_place else 0))
             else:
-                shapes.append((type(t), size, dim_order(t), t.dtype, t.device, t.requires_grad))
+                shapes.append(copied_key(t, size))
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
         entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
         entry.bucket = bucketed.bucket

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils import _python_dispatch as _dispatch
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
+from gfxgraph.callables.inputs import dim_order
 from gfxgraph.core.constants import NotConstant, constant_key
 
 TENSOR = "T"
@@ -133,6 +134,40 @@ _ZEROS = ((0.0).hex(), (-0.0).hex())
 def tensor_key(tensor: Tensor) -> tuple[Any, ...]:
     """What a capture assumes about one tensor argument."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[Any, ...]:
+    """What a capture assumes about one that is copied into a buffer, of ``size`` or its own: no strides."""
+    size = tuple(tensor.size()) if size is None else size
+    about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
+    return (type(tensor), size, dim_order(tensor), *about)
+
+
+def key_of(*trees: Any) -> tuple[Any, ...]:
+    """What makes two calls the same where every tensor is copied in: `copied_key`, constants, `mode_key`.
+
+    Anything else among the leaves is itself alone: whoever keeps the key holds it, so that no other gets its address.
+    """
+    leaves, spec = _pytree.tree_flatten(trees)
+    return (
+        tuple(copied_key(leaf) if isinstance(leaf, Tensor) else _leaf_key(leaf) for leaf in leaves),
+        spec,
+        mode_key(),
+    )
+
+
+def _leaf_key(leaf: Any) -> tuple[Any, ...]:
+    try:
+        return type(leaf), constant_key(leaf)
+    except NotConstant:
+        is_number = isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device))  # numpy's, say
+        return type(leaf), leaf if is_number else id(leaf)
+
+
+def twins_of(tensors: Sequence[Tensor]) -> list[int]:
+    """For each argument the first that is the same tensor."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
 
 
 def mode_key() -> tuple[Any, ...]:

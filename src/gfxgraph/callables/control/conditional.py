@@ -32,13 +32,13 @@ from gfxgraph.callables.captured_function import (
     arena,
     beside,
     copy_in,
-    key_of,
     like,
     tensors_of,
 )
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
+from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import ReplayError

@@ -32,9 +32,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, key_of, like
+from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
+from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import CaptureError

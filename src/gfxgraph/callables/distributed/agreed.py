@@ -34,9 +34,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, key_of, tensors_of
+from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
+from gfxgraph.callables.signature import key_of
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.types import OnUnsafe
 

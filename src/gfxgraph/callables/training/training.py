@@ -45,7 +45,6 @@ from gfxgraph.callables.captured_function import (
     arena,
     beside,
     copy_in,
-    key_of,
     like,
     record,
     replay,
@@ -53,6 +52,7 @@ from gfxgraph.callables.captured_function import (
 )
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of
+from gfxgraph.callables.signature import key_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.torchs_graph import TORCH_VERSION

@@ -314,10 +314,6 @@ def is_thread_index(file: CppFile, node: Node | None, depth: int = 4) -> bool:
     return False
 
 
-def launch_text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
-
-
 def mentions_amd(arm: Arm, macros: Macros) -> bool:
     """Whether a condition, its chain or anything round it already tells AMD apart."""
     amd, nvidia = World(table()[0]), NVIDIA

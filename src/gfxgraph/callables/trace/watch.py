@@ -7,6 +7,7 @@ Each node is an object or an attribute that the trace read. It is given to the c
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import dis
 import enum
@@ -237,7 +238,8 @@ class GuardWalk:
         self.classes.add(type(value))
         if isinstance(value, dict):
             self.watch(value, None)
-            self.mappings.append(value)
+            if "__builtins__" not in value and value is not vars(builtins):  # globals get names of Dynamo's own
+                self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
             own = self._told(value)  # the user's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):

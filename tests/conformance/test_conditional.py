@@ -606,3 +606,35 @@ def test_numbers_of_a_subclass_are_told_apart_by_value(platform):
             for factor in (2.0, 3.0):
                 assert torch.equal(chosen("times", x, Number(factor)), x * factor)
     assert len(chosen._signatures) == 2
+
+
+def test_results_of_branches_share_memory_as_eagers_do(platform):
+    """A branch that returns its argument, a part of it, or two parts of one result."""
+
+    def two_of_one(x):
+        y = x * 2
+        return y, y[0]
+
+    chosen = gfxgraph.Conditional([lambda x: x.add_(1), lambda x: x[0], two_of_one])
+    with torch.no_grad():
+        for i in range(9):
+            x = torch.ones(2, 2, device="cuda")
+            made = chosen(i % 3, x)
+            whole, part = made if i % 3 == 2 else (x, made)
+            part.zero_()
+            assert not whole[0].any(), i
+    assert chosen.captured_branches == [0]
+
+
+def test_conditionals_and_loops_inside_graphed_functions(platform):
+    chosen = gfxgraph.Conditional({"double": lambda x: x * 2, "more": lambda x: x + 1})
+    nested = gfxgraph.Conditional([lambda x: chosen("double", x) + 1, lambda x: chosen("more", x) - 1])
+    loop = gfxgraph.while_loop(lambda x: x.max() < 20, lambda x: x * 2, max_steps=10)
+    f = gfxgraph.graphed(lambda x, name: loop(chosen(name, x))[0] + 1)
+    x = torch.ones(4, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(f(x, "double"), x * 33) and torch.equal(f(x, "more"), x * 33)
+            assert torch.equal(nested(0, x), x * 3) and torch.equal(nested(1, x), x)
+    assert nested.captured_branches == [0, 1]
+    assert loop.n_launches and f.stats()["replays"], f.explain()

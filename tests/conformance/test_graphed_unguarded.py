@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import collections
+import contextlib
 import random
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -114,8 +117,54 @@ def _nonstrict() -> tuple[Callable[..., Any], Callable[[], Any]]:
     return lambda x: helper(x) + 1, lambda: setattr(state, "k", 5.0)
 
 
+def _missing_key_of_a_chain() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    over: dict[str, float] = {}
+    table = collections.ChainMap(over, {"k": 2.0})  # catches the error in the standard library
+    return lambda x: x * table["k"], lambda: over.update(k=5.0)
+
+
+def _missing_key_suppressed() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    table: dict[str, float] = {}
+
+    def f(x: Any) -> Any:
+        with contextlib.suppress(KeyError):
+            x = x + 1
+            x = x * table["k"]
+        return x
+
+    return f, lambda: table.update(k=5.0)
+
+
+def _order() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    table = collections.OrderedDict(a=2.0, b=5.0)
+    return lambda x: x * next(iter(table.values())), lambda: table.move_to_end("a")
+
+
+def _number_of_attributes() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = types.SimpleNamespace(a=1)
+    return lambda x: x * len(vars(held)), lambda: setattr(held, "b", 1)
+
+
+class _Stored:
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return owner.__dict__.get("_k", 2.0)
+
+    def __set__(self, owner: Any, value: float) -> None:
+        owner.__dict__["_k"] = value
+
+
+class _Storing:
+    k = _Stored()
+
+
+def _descriptor() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = _Storing()
+    return lambda x: x * held.k, lambda: setattr(held, "k", 5.0)
+
+
 CHANGES = [
     _missing_key, _metaclass, _bases, _registered, _view_of_dict, _custom_operation, _allowed_in_graph, _nonstrict,
+    _missing_key_of_a_chain, _missing_key_suppressed, _order, _number_of_attributes, _descriptor,
 ]  # fmt: skip
 
 
@@ -129,6 +178,36 @@ def test_a_change_that_no_guard_sees(platform, make):
         change()
         for _ in range(3):
             assert torch.equal(g(x), f(x)), g.explain()
+
+
+def _suppressing(x: Any, table: dict[str, float]) -> Any:
+    with contextlib.suppress(KeyError):
+        x = x + 1
+        x = x * table["k"]
+    return x
+
+
+def _dividing(x: Any, by: int) -> Any:
+    try:
+        return x * (1 / by)
+    except ZeroDivisionError:
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("f", "calls"),
+    [
+        (_suppressing, [((table,), {}) for table in ({"k": 2.0}, {}, {"k": 3.0}, {}, {"k": 2.0})]),
+        (_dividing, [((by,), {}) for by in (1, 2, 3, 0, 2, 0)]),
+        (lambda x, **more: sum((x + i) * v for i, v in enumerate(more.values())), [((), {"a": 2, "b": 3}), ((), {"b": 3, "a": 2})] * 2),
+    ],
+    ids=["missing key", "division by zero", "order"],
+)  # fmt: skip
+def test_what_no_guard_sees_of_an_argument(platform, f, calls):
+    g, x = gfxgraph.graphed(f), X()
+    with torch.no_grad():
+        for args, kwargs in calls * 2:
+            assert torch.equal(g(x, *args, **kwargs), f(x, *args, **kwargs)), g.explain()
 
 
 def test_a_custom_operation_that_reads_its_arguments_is_graphed(platform):
@@ -230,3 +309,22 @@ def test_memory_read_from_where_it_begins(platform):
     with torch.no_grad():
         for i in (0, 1, 0, 1):
             assert torch.equal(g(x[i : i + 1]), f(x[i : i + 1]))
+
+
+def test_a_thread_that_draws_on_the_host_is_not_the_function(platform):
+    g, x, done = gfxgraph.graphed(lambda x: (x * 2).relu()), X(), threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            torch.rand(3)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.equal(g(x), x * 2)
+    finally:
+        done.set()
+        thread.join()
+    assert g.stats()["replays"] == 2, g.explain()

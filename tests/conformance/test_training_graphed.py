@@ -563,3 +563,23 @@ def test_a_checkpoint_inside_draws_the_same_numbers_twice(platform, use_reentran
         y = g(x)
         y.sum().backward()
         assert torch.equal(x.grad * x.detach(), 2 * y.detach())
+
+
+def test_results_that_nobody_differentiates_give_no_gradients(platform):
+    """Not zeros, which an optimizer with weight decay would step by; which results are, differs from call to call."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4)).cuda()
+    layers[0].weight.register_hook(lambda grad: grad * 2)
+    f = lambda x: ((layers(x) * x).sum(), layers[0](x).mean())  # noqa: E731
+    found = []
+    for call in (f, gfxgraph.graphed(f)):
+        torch.manual_seed(1)
+        layers[2].reset_running_stats()
+        found.append([])
+        for i in range(8):
+            losses = call(torch.arange(12.0, device="cuda").view(3, 4).sin() + i)
+            (losses[0] + losses[1] if i == 5 else losses[i % 2]).backward()
+            found[-1] += [p.grad for p in layers.parameters()] + [layers[2].running_mean.clone(), torch.rand(2)]
+            layers.zero_grad()
+    torch.testing.assert_close(found[1], found[0])
+    assert call.stats()["replays"] >= 6, call.explain()

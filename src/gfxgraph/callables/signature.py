@@ -119,7 +119,7 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
     return None
 
 
-def zeros_in(structure: Any) -> tuple[str, ...]:
+def zeros_in(structure: object) -> tuple[str, ...]:
     """The constants that are 0.0 or -0.0, which ``==`` takes for the same."""
     if type(structure) is not tuple:
         return ()
@@ -131,19 +131,19 @@ def zeros_in(structure: Any) -> tuple[str, ...]:
 _ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
-def tensor_key(tensor: Tensor) -> tuple[Any, ...]:
+def tensor_key(tensor: Tensor) -> tuple[object, ...]:
     """What a capture assumes about one tensor argument."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
 
 
-def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[Any, ...]:
+def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[object, ...]:
     """What a capture assumes about one that is copied into a buffer, of ``size`` or its own: no strides."""
     size = tuple(tensor.size()) if size is None else size
     about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
     return (type(tensor), size, dim_order(tensor), *about)
 
 
-def key_of(*trees: Any) -> tuple[Any, ...]:
+def key_of(*trees: object) -> tuple[object, ...]:
     """What makes two calls the same where every tensor is copied in: `copied_key`, constants, `mode_key`.
 
     Anything else among the leaves is itself alone: whoever keeps the key holds it, so that no other gets its address.
@@ -156,7 +156,7 @@ def key_of(*trees: Any) -> tuple[Any, ...]:
     )
 
 
-def _leaf_key(leaf: Any) -> tuple[Any, ...]:
+def _leaf_key(leaf: object) -> tuple[object, ...]:
     try:
         return type(leaf), constant_key(leaf)
     except NotConstant:
@@ -170,7 +170,7 @@ def twins_of(tensors: Sequence[Tensor]) -> list[int]:
     return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
 
 
-def mode_key() -> tuple[Any, ...]:
+def mode_key() -> tuple[object, ...]:
     """What a capture assumes about torch's settings."""
     autocast = torch.is_autocast_enabled("cuda")
     return (
@@ -185,7 +185,7 @@ def mode_key() -> tuple[Any, ...]:
     )
 
 
-def function_modes() -> tuple[Any, ...]:
+def function_modes() -> tuple[object, ...]:
     """The modes through which torch's functions go: a default device is one."""
     n = _n_function_modes()
     return tuple(_mode_key(torch._C._get_function_stack_at(i)) for i in range(n)) if n else ()
@@ -194,7 +194,7 @@ def function_modes() -> tuple[Any, ...]:
 _n_function_modes = torch._C._len_torch_function_stack
 
 
-def _mode_key(mode: Any) -> Any:
+def _mode_key(mode: object) -> object:
     return mode.device if isinstance(mode, DeviceContext) else mode
 
 

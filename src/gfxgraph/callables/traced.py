@@ -167,8 +167,8 @@ def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterab
         given: the call's tensors; a graph reads copies of them.
         written: those of them that the graph writes to.
     """
-    homes = [_home(t) for t in given]
-    changed = [_home(t) for t in written]
+    homes = [home(t) for t in given]
+    changed = [home(t) for t in written]
     for world in worlds:
         if world.written_homes and world.written_homes.intersection(homes):
             return "an argument lies in memory that it writes to by another name"
@@ -179,7 +179,8 @@ def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterab
     return ""
 
 
-def _home(tensor: Tensor) -> int:
+def home(tensor: Tensor) -> int:
+    """Where a tensor's memory begins, whatever part of it the tensor is."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
@@ -39,8 +40,9 @@ from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
 from gfxgraph.callables.signature import key_of
+from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced import Traced, why_shared
+from gfxgraph.callables.traced import Traced, home, why_shared
 from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
@@ -59,6 +61,8 @@ class _Captured:
     world: World
     token: int
     """The world's while the graph holds."""
+    itself: list[int | None]
+    """For each result the number of the input that it is; None where it is memory of its own."""
     written: list[int] = field(default_factory=list)
     """Inputs that the branch writes in place, by number: the caller's tensors are to have that too."""
 
@@ -146,7 +150,7 @@ class Conditional:
 
     def __call__(self, which: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run one branch on the arguments and return its results."""
-        if torch.cuda.is_current_stream_capturing():
+        if is_compiling() or torch.cuda.is_current_stream_capturing():
             # Part of somebody's graph: the branch taken now is recorded, the choice is guarded.
             return self.branches[self._choose_inside(which)](*args, **kwargs)
         name = self.branch_of(which)
@@ -187,7 +191,7 @@ class Conditional:
                 )
                 world = traced.world((known.key, name), static_args, static_kwargs)
                 if world is not None:
-                    self._capture(place, known, name, world, made)
+                    self._capture(place, known, name, world, made, known.inputs)
 
     def upload(self) -> None:
         """Move every captured branch to the device before its first launch, where the runtime can."""
@@ -222,7 +226,7 @@ class Conditional:
             if known.n_calls[name] >= self.warmup:
                 world = traced.world((known.key, name), args, kwargs)
                 if world is not None:
-                    self._capture(place, known, name, world, made)
+                    self._capture(place, known, name, world, made, tensors_of((args, kwargs)))
             return made
         given = tensors_of((args, kwargs))
         if captured.written or captured.world.written_homes:
@@ -234,16 +238,23 @@ class Conditional:
         made = captured.piece.run()
         for at in captured.written:
             copy_in([given[at]], [known.inputs[at]])
-        return made if self.hands_out_static else _owned(made)
+        return made if self.hands_out_static else _owned(made, captured.itself, given)
 
     def _beside(self, place: Arena, traced: Traced, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of((args, kwargs))):
             return traced.run(*args, **kwargs)  # backward runs where forward ran
         return beside(place, traced.run, args, kwargs)
 
-    def _capture(self, place: Arena, known: _Signature, name: Any, world: World, made: Any) -> None:
-        """Capture a branch that has just run and gave ``made``."""
+    def _capture(
+        self, place: Arena, known: _Signature, name: Any, world: World, made: Any, given: Sequence[Tensor]
+    ) -> None:
+        """Capture a branch that has just run on ``given`` and gave ``made``."""
         results = tensors_of(made)
+        itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
+        homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
+        if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
+            self._fall_back("a result shares memory with another one, with an argument or with what is kept outside", name)
+            return
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
             known.outputs = [like(t) for t in results]
         into = known.outputs
@@ -255,7 +266,7 @@ class Conditional:
             place, branch, static_args, static_kwargs,
             pool=self._pool, into=into, name=f"branch {name!r}", keeps_grad_mode=True,
         )  # fmt: skip
-        captured = _Captured(piece, world, world.token)
+        captured = _Captured(piece, world, world.token, itself)
         if piece.capture():
             captured.written = written_inputs(piece.graph, known.inputs)
         self._pool = piece.pool
@@ -311,14 +322,20 @@ class Conditional:
             for held in known.captured.values():
                 yield from (each.piece for each in held)
 
-    def _fall_back(self, reason: str, name: Any) -> None:
+    def _fall_back(self, reason: str, name: object) -> None:
         if self._place is not None:
             self._place.state.report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
 
 
-def _owned(made: Any) -> Any:
-    return pytree.tree_map_only(Tensor, torch.clone, made)
+def _owned(made: Any, itself: Sequence[int | None], given: Sequence[Tensor]) -> Any:
+    """The results as the caller's own: copies, and the caller's arguments where a result is one."""
+    at = iter(itself)
+    own = lambda t: t.clone() if (i := next(at)) is None else given[i]  # noqa: E731
+    return pytree.tree_map_only(Tensor, own, made)
 
 
 def _meta(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+frontend.shield(Conditional.__call__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import types
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ def look(graph: Any) -> Found:
             sources.append(_name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
     found.why_eager = _why_eager(graph)
+    _keep_from_zero(graph)
     reason = output.compile_subgraph_reason
     if reason is None or reason.graph_break:
         found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
@@ -96,6 +98,18 @@ def _why_eager(graph: Any) -> str:
         if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
             return "it reads an argument's memory by as_strided, from where that begins"
     return ""
+
+
+def _keep_from_zero(graph: Any) -> None:
+    """Have Dynamo guard that no number is zero by which the graph divides: there the function raises, or catches."""
+    for node in graph.graph.nodes:
+        if node.target in _DIVISIONS and isinstance(node.args[1], torch.fx.Node):
+            divisor = node.args[1].meta.get("example_value")
+            if isinstance(divisor, torch.SymInt | torch.SymFloat):
+                bool(divisor != 0)
+
+
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 
 def with_random_states(graph: Any) -> None:

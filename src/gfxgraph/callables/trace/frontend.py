@@ -43,9 +43,13 @@ _CONFIG = {
     "skip_no_tensor_aliasing_guards_on_parameters": False,
     "allow_empty_graphs": True,  # a function that does nothing has guards, too, for when it does something
     "use_numpy_random_stream": True,  # numbers of NumPy's, not of torch's, come from a break
+    "rewrite_assert_with_torch_assert": False,  # else a device's assertion, of another class, would stand for it
+    "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it stands
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
+_RESUMED = "torch_dynamo_resume_in"
+"""The names of the code that Dynamo makes for what follows a break. Each turn of a loop is one more trace of it."""
 IDLE = "it does nothing on the device"
 RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
@@ -137,6 +141,8 @@ class Frontend:
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
         self._inside = Granted()
+        self._founds: list[tuple[Any, list[Found]]] = []
+        """What was found for the function's own frame, by the tree of guards."""
 
     def _code(self) -> Callable[..., Any]:
         """Dynamo's code; made anew where that of a frame inside is for what is no longer so."""
@@ -156,6 +162,8 @@ class Frontend:
             if len(self._given_up) < MOST_GIVEN_UP:
                 self._given_up.add(frame.f_code)
             return
+        if frame.f_code is self._root.__code__:
+            self._founds.append((guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         self._inside.note(guarded.guard_manager, scope, frozenset(code))
@@ -283,7 +291,7 @@ class Frontend:
             counters = torch._dynamo.utils.counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             _local.found, _local.skipped = found, skipped
-            host, versions = torch.get_rng_state(), _Versions()
+            versions = _Versions()
             try:
                 with versions:
                     result = self.run(*args, **kwargs)
@@ -311,9 +319,13 @@ class Frontend:
                 each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
             ]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
+            # A call in pieces may have traced it.
+            found = found or next((each for guards, each in self._founds if guards is new[0]), [])
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
-            if not world.why_pieces and not torch.equal(host, torch.get_rng_state()):
+            if not world.why_pieces and any(
+                piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
+            ):
                 world.why_pieces = "it draws random numbers of the host"
             if not world.why_pieces and any(not t.is_cuda for t in world.written):
                 world.why_pieces = "it writes to a tensor on the host"
@@ -394,13 +406,14 @@ shielded: list[Any] = []
 """Functions that are breaks in code that others compile, and are traced into here."""
 
 
-def shield(method: Any) -> None:
+def shield(method: Any, *, from_us: bool = False) -> None:
     """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
 
     By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
-    In a trace of ours it is part of what is traced.
+    In a trace of ours it is part of what is traced, unless it is shielded from us, too.
     """
-    shielded.append(method)
+    if not from_us:
+        shielded.append(method)
     method._torchdynamo_disable = True
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
@@ -434,10 +447,12 @@ class _Configured:
         wanted = {**_CONFIG, **(own() if own is not None else {})}
         if _local.is_foreseeing:
             wanted["suppress_errors"] = False  # or the function would run as Python
+        if args[0].f_code.co_name.startswith(_RESUMED):
+            wanted["recompile_limit"] = MAX_TRACES
         front: Frontend | None = None if own is None else own.__self__  # type: ignore[attr-defined]
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
-        with known.patch(settings), _quiet(), _unshielded(), _unmeasured():
+        with known.patch(settings), _quiet(), _unshielded(), _unmeasured(), _breaking_in_loops():
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
@@ -466,6 +481,30 @@ def _unmeasured() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _breaking_in_loops() -> Iterator[None]:
+    """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
+
+    It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
+    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs.
+    """
+    translator, asked = _has_backedge()
+    if asked is None:
+        yield
+        return
+    translator.maybe_has_backedge = lambda _: False
+    try:
+        yield
+    finally:
+        translator.maybe_has_backedge = asked
+
+
+@functools.cache
+def _has_backedge() -> Any:
+    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
+    return translator, getattr(translator, "maybe_has_backedge", None)
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without Dynamo's advice on graph breaks: here they are no fault, and ``explain()`` tells of them."""
     log = logging.getLogger("torch._dynamo")
@@ -489,6 +528,12 @@ def _root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     fn = _under(fn)
 
     def root(*args: Any, **kwargs: Any) -> Any:
+        # Has Dynamo guard the keys of these, and their order: it guards none that a function does not find.
+        for each in (*args, *kwargs.values(), kwargs):
+            match each:
+                case {}:
+                    len(each)
+                    list(each)
         return fn(*args, **kwargs)
 
     _prepare_dynamo()

@@ -50,6 +50,8 @@ class Piece:
         self._has_run = False
         self.is_drawless = False
         """Its first run took no random numbers from the device's default generator."""
+        self.draws_of_host = False
+        """Its first run took some from the host's."""
 
     def __call__(self, *inputs: Any) -> Any:
         if is_foreseeing():
@@ -79,12 +81,11 @@ class Piece:
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        random = torch.get_rng_state()
         on_device = [t.get_device() for t in tensors if t.is_cuda]
         with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
             result = self.region.look(list(inputs))
-        self.is_drawless = draws.none
-        if not torch.equal(random, torch.get_rng_state()):
+        self.is_drawless, self.draws_of_host = draws.none, draws.of_host
+        if draws.of_host:
             self.region.fall_back("it draws random numbers of the host")
         elif versions != [t._version for t in host]:
             self.region.fall_back("it writes to a tensor on the host")

@@ -7,6 +7,7 @@ Each node is an object or an attribute that the trace read. It is given to the c
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import dis
 import enum
@@ -18,6 +19,7 @@ import random
 import re
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -106,7 +108,7 @@ class GuardWalk:
                 self._argument(inner)
             elif isinstance(value, tuple):  # named
                 self._argument(inner)
-            elif isinstance(value, (torch.dtype, torch.device, torch.Size)):
+            elif isinstance(value, (torch.dtype, torch.device, torch.Size, slice)):
                 continue
             elif _is_field(value, inner.get_source()):
                 self._argument(inner)
@@ -186,8 +188,18 @@ class GuardWalk:
         self.dicts[id(each)] = each
         if names is None:
             self.keys[id(each)] = _Every()
+            if isinstance(each, OrderedDict) and len(each) > 1:  # neither watchers nor tags see move_to_end
+                self._compare(("order", id(each)), each, tuple(each), "tuple({0}) != {1}")
         else:
             self.keys.setdefault(id(each), set()).update(names)
+
+    def every_name(self, owner: Any) -> None:
+        """Watch which attributes an object has of its own."""
+        own = self._told(owner)
+        if own is not None:
+            self.watch(own, None)
+        else:
+            self._compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
 
     def _told(self, owner: Any) -> dict[str, Any] | None:
         """An object's own dict, which is watched from now on; None where stores to attributes go unseen."""
@@ -226,7 +238,8 @@ class GuardWalk:
         self.classes.add(type(value))
         if isinstance(value, dict):
             self.watch(value, None)
-            self.mappings.append(value)
+            if "__builtins__" not in value and value is not vars(builtins):  # globals get names of Dynamo's own
+                self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
             own = self._told(value)  # the user's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):

@@ -31,6 +31,7 @@ import inspect
 import itertools
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ class Granted:
         """Objects whose class may be set, and their classes."""
         self._keys: list[tuple[dict[Any, Any], list[Any]]] = []
         """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches."""
+        self._tables: list[tuple[Any, list[str]]] = []
+        """Objects whose dict the program reads as one, and its keys: Dynamo guards those alone that it finds."""
         self._hooks: list[tuple[Any, ...]] | None = None
         """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
         self._registered: Any = None
@@ -74,14 +77,19 @@ class Granted:
     def take(self, watch: GuardWalk, code: frozenset[Any]) -> None:
         """What a walk has met is granted as it is now."""
         own = [each for each in code if not PACKAGES.search(each.co_filename)]
+        named = {name for each in own for name in each.co_names}
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
         self.why_eager = self.why_eager or watch.why_eager
-        if any(_catches(each) for each in own):
-            self._keys += [(each, list(each)) for each in watch.mappings]
+        does_catch = any(_catches(each) for each in code)
+        # Dynamo's guards look at the order in which an OrderedDict was filled, not at its own.
+        in_order = [each for each in watch.mappings if does_catch or isinstance(each, OrderedDict) and len(each) > 1]
+        self._keys += [(each, list(each)) for each in in_order]
+        if not named.isdisjoint(_READS_ALL):
+            self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
-        if any(_ASKS_FOR_CLASSES.intersection(each.co_names) for each in own):
+        if not named.isdisjoint(_ASKS_FOR_CLASSES):
             self._registered = abc.get_cache_token()
         held = environment_of(code)
         if held is not None and self._environment is None:
@@ -98,6 +106,8 @@ class Granted:
                 watch.watch(hooks, None)
         if self._environment is not None:
             watch.watch(self._environment[0], None)
+        for owner, _ in self._tables:
+            watch.every_name(owner)
         if self._registered is not None:
             watch.names |= {"registered": abc.get_cache_token, "registered_then": self._registered}
             watch.lines.append("if registered() != registered_then: return False")
@@ -115,6 +125,7 @@ class Granted:
             any(_held(owner, name) is not value for owner, name, value in self._owned)
             or any(type(owner) is not kind for owner, kind in self._kinds)
             or any(list(each) != keys for each, keys in self._keys)
+            or any(list(vars(owner)) != keys for owner, keys in self._tables)
             or (self._hooks is not None and self._hooks != _hooks_for_all())
             or (self._registered is not None and self._registered != abc.get_cache_token())
             or (self._environment is not None and self._environment[0] != self._environment[1])
@@ -371,8 +382,10 @@ def _is_programs(kind: type) -> bool:
 
 @functools.cache
 def _catches(code: types.CodeType) -> bool:
-    """Whether the code has an ``except`` of its own."""
-    return any(step.opname == "CHECK_EXC_MATCH" for step in dis.get_instructions(code))
+    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
+    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
+        return False
+    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
 
 
 def _held(owner: Any, name: str) -> Any:
@@ -381,6 +394,7 @@ def _held(owner: Any, name: str) -> Any:
     return inspect.getattr_static(owner, name, None) if isinstance(owner, type) else getattr(owner, name, None)
 
 
+_READS_ALL = frozenset(("__dict__", "vars"))
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)

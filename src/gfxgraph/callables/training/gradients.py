@@ -11,6 +11,10 @@ for it again, on the same inputs and with the same random numbers, before its ba
 What the backward reads is held by its capture as an input from outside, so the backward's own memory never
 takes the place of it, and a second backward finds it again.
 
+Results that nobody differentiated have no gradient, and what depends on them alone has none: a backward is captured
+for each set of results whose gradients arrive. A set that is new runs the function itself, and the next forward
+captures anew, with a backward for it, too.
+
 Every tensor that the function reads is an argument of it, parameters included: that is how Dynamo gives it. So
 one step of autograd stands for the whole, gradients leave it once for each argument, and hooks, accumulation and
 a parameter that comes in by two ways are autograd's own business. Each kind of call has a pool of its own.
@@ -20,7 +24,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -35,6 +41,9 @@ from gfxgraph.capture.generators import drawless
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
+
+MAX_BACKWARDS = 4
+"""Sets of results whose gradients arrive that have a backward of their own; others run the function itself."""
 
 
 class Gradients:
@@ -62,6 +71,12 @@ class Gradients:
         self._number = 0
         self._lock = threading.Lock()
         self._forward: Any = None
+        self._arrivals: list[tuple[bool, ...]] = []
+        """Which gradients arrive, by result, in the backwards to capture beside the one for all of them."""
+        self._backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
+        """The backward graph for each, and the gradients that it writes."""
+        self._is_complete = False
+        """Every backward that was asked for has been captured."""
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         """A call's results, with a backward that replays.
@@ -75,7 +90,7 @@ class Gradients:
         if not self._is_warm:  # its kernels' libraries make what they need on the way
             self._is_warm = True
             raise RunEagerly("warm-up")
-        if self._forward is None:
+        if not self._is_complete:
             self._capture(given)
         flat = _Replay.apply(self, *given)
         self.n_replays += 1
@@ -85,6 +100,7 @@ class Gradients:
     # -- capture --------------------------------------------------------------------------------------
 
     def _capture(self, given: list[Tensor]) -> None:
+        before = dict(vars(self))
         place = arena_of(bridge.process_for_callables(), given[0].get_device())
         self.statics = [
             (t.detach() if i in self._in_place else like(t)).requires_grad_(t.requires_grad)
@@ -96,11 +112,16 @@ class Gradients:
                 with drawless(self._is_drawless):
                     self._record(place, given)
             except (RuntimeError, NotATree) as error:
+                if before["_forward"] is not None:  # calls of it may wait for their backward
+                    vars(self).update(before, _is_complete=True)
+                    return
                 self._forward = None
                 self.why_eager = f"forward and backward could not be captured: {first_line(error)}"
                 place.state.report("fallback", self.why_eager, "graphed")
                 raise RunEagerly(self.why_eager) from error
         self.n_captures += 1
+        self._number += 1
+        self._is_complete = True
 
     def _record(self, place: Any, given: list[Tensor]) -> None:
         copy_in(self.statics, given)
@@ -110,6 +131,7 @@ class Gradients:
             inputs[i] = static
         with torch.enable_grad():
             forward, result = record(place, None, lambda: self.fn(*inputs))
+        self._pool = forward.pool()
         self._build = builder(result)
         copied = [t for i, t in zip(self._at, self.statics) if i not in self._in_place]
         if written_inputs(forward, copied):
@@ -127,18 +149,27 @@ class Gradients:
         ends = [t for t in self.made if t.requires_grad]
         self.wanted = [t for t in self.statics if t.requires_grad]
         self.arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
-        with torch.enable_grad():
-            self._backward, self.grads = record(
-                place,
-                forward.pool(),
-                lambda: torch.autograd.grad(ends, self.wanted, self.arriving, allow_unused=True),
-            )
+        self._backwards = {}
+        for arrivals in (*self._arrivals, (True,) * len(ends)):
+            self._backwards[arrivals] = self._record_backward(place, ends, arrivals)
         self._is_random = draws(forward) or is_opaque(forward)
         self._generators = list(forward._program.generators)
         self._needs = [t.requires_grad for t in self.made]
         # The results' values are read from their memory; their history has done its part.
         self.made = [t.detach() for t in self.made]
         self._forward = forward
+
+    def _record_backward(self, place: Any, ends: list[Tensor], arrivals: tuple[bool, ...]) -> tuple[Any, Any]:
+        from_, arriving = list(compress(ends, arrivals)), list(compress(self.arriving, arrivals))
+        is_last = all(arrivals)
+        with torch.enable_grad():
+            return record(
+                place,
+                self._pool,
+                lambda: torch.autograd.grad(
+                    from_, self.wanted, arriving, allow_unused=True, retain_graph=not is_last
+                ),
+            )
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -156,11 +187,27 @@ class Gradients:
     ) -> list[Any]:
         """Replay the backward of the forward called ``number``; its gradients, of the caller's own."""
         with self._lock, torch.no_grad():
+            came = list(compress(grads, self._needs))
+            arrivals = tuple(grad is not None for grad in came)
+            if arrivals not in self._backwards:
+                return self._backward_itself(states, given, grads, arrivals)
             if number != self._number:
                 self._once_more(states, given)
-            copy_in(self.arriving, [grad for grad, needs in zip(grads, self._needs) if needs])
-            self._backward.replay()
-            return [grad.clone() if grad is not None else None for grad in self.grads]
+            copy_in(list(compress(self.arriving, arrivals)), list(compress(came, arrivals)))
+            backward, found = self._backwards[arrivals]
+            backward.replay()
+            return [grad.clone() if grad is not None else None for grad in found]
+
+    def _backward_itself(
+        self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
+    ) -> list[Any]:
+        """A backward that has no graph, by the function; the next forward captures one, too."""
+        self.eager["not all of its results are differentiated, for the first time"] += 1
+        if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
+            self._arrivals.append(arrivals)
+            self._is_complete = False
+        with self._as_then(states):
+            return self._grad(given, grads, create_graph=False)
 
     def run_differentiable(self, given: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
         """Gradients that can be differentiated again, by the function itself: a graph gives numbers only.
@@ -174,30 +221,44 @@ class Gradients:
                 " call the function itself where create_graph=True is wanted"
             )
         self.eager["its gradients are differentiated again"] += 1
+        return self._grad(given, grads, create_graph=True)
+
+    def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:
+        """Gradients by the function itself."""
         inputs = list(self._inputs)
-        for i, each in zip(self._at, given):
-            inputs[i] = each
         results: list[Tensor] = []
-        flatten(self.fn(*inputs), results)
+        with torch.enable_grad():
+            # By another name: the hooks of a tensor are for the gradient that leaves the whole, once.
+            own = [t.view_as(t) if t.requires_grad else t for t in given]
+            for i, each in zip(self._at, own):
+                inputs[i] = each
+            flatten(self.fn(*inputs), results)
         made = [t for t, i in zip(results, self._itself) if i is None]
-        ends = [(t, grad) for t, grad, needs in zip(made, grads, self._needs) if needs]
-        wanted = [t for t, static in zip(given, self.statics) if static.requires_grad]
+        ends = [(t, grad) for t, grad, needs in zip(made, grads, self._needs) if needs and grad is not None]
+        wanted = [t for t, static in zip(own, self.statics) if static.requires_grad]
         return list(
             torch.autograd.grad(
-                [t for t, _ in ends], wanted, [grad for _, grad in ends], create_graph=True, allow_unused=True
+                [t for t, _ in ends], wanted, [grad for _, grad in ends], create_graph=create_graph, allow_unused=True
             )
         )
 
     def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
         """Have what the forward saved in place again, as it was for these inputs."""
-        # Running statistics, a counter, random numbers: not a second time.
-        once = Rollback(writes_of(self._forward), self._generators if states else ())
+        with self._as_then(states):
+            copy_in(self.statics, given)
+            self._forward.replay()
+        self._number += 1
+
+    @contextmanager
+    def _as_then(self, states: list[Any]) -> Iterator[None]:
+        """Random numbers as a forward drew them; what is written (running statistics) is not, a second time."""
+        before = Rollback(writes_of(self._forward), self._generators if states else ())
         for generator, state in zip(self._generators, states):
             generator.set_state(state)
-        copy_in(self.statics, given)
-        self._forward.replay()
-        once.put_back()
-        self._number += 1
+        try:
+            yield
+        finally:
+            before.put_back()
 
 
 class _Replay(torch.autograd.Function):
@@ -206,6 +267,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, owner: Gradients, *given: Tensor) -> tuple[Tensor, ...]:
         ctx.owner = owner
+        ctx.set_materialize_grads(False)
         ctx.number, ctx.states, results = owner.run_forward(given)
         # Saved in autograd's way: an input changed in place before the backward is torch's own error.
         ctx.save_for_backward(*given)

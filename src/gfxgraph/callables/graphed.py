@@ -494,6 +494,8 @@ class Graphed:
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 
+    # -- buckets ----------------------------------------------------------------------------------
+
     def _judge(self, arena: Arena, route: Route, call: Call) -> Any:
         """The call itself, eagerly; and whether its bucket would have given the same."""
         entry, bucketed = route.entry, route.bucketed

@@ -253,7 +253,9 @@ class Conditional:
         itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
         if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
-            self._fall_back("a result shares memory with another one, with an argument or with what is kept outside", name)
+            self._fall_back(
+                "a result shares memory with another one, with an argument or with what is kept outside", name
+            )
             return
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
             known.outputs = [like(t) for t in results]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import functools
 import random
 import threading
 import types
@@ -162,9 +163,78 @@ def _descriptor() -> tuple[Callable[..., Any], Callable[[], Any]]:
     return lambda x: x * held.k, lambda: setattr(held, "k", 5.0)
 
 
+def _attribute_missed() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = types.SimpleNamespace()
+
+    def f(x: Any) -> Any:
+        try:
+            return x * held.k
+        except AttributeError:
+            return x
+
+    return f, lambda: setattr(held, "k", 5.0)
+
+
+def _attribute_of_a_class_missed() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    kind: Any = type("Kind", (), {})
+
+    def f(x: Any) -> Any:
+        try:
+            return x * kind.k
+        except AttributeError:
+            return x
+
+    return f, lambda: setattr(kind, "k", 5.0)
+
+
+def _default_for_a_base() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    base = type("Base", (), {})
+    held: Any = type("Kind", (base,), {})()
+    return lambda x: x * getattr(held, "k", 2.0), lambda: setattr(base, "k", 5.0)
+
+
+class _Behind:
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.other, name)
+
+
+def _found_by_getattr() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held: Any = _Behind(types.SimpleNamespace(k=2.0))
+    return lambda x: x * held.k, lambda: setattr(held, "k", 5.0)
+
+
+def _classmethod_of_a_base() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    base: Any = type("Base", (), {"scale": classmethod(lambda cls, x: x * 2)})
+    kind: Any = type("Kind", (base,), {})
+    return lambda x: kind.scale(x), lambda: setattr(base, "scale", classmethod(lambda cls, x: x * 5))
+
+
+def _sign_of_zero() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = types.SimpleNamespace(k=0.0)
+    return lambda x: 1 / (x * 0 + held.k), lambda: setattr(held, "k", -0.0)
+
+
+class _Keeping:
+    k = 2.0
+
+    @functools.lru_cache  # noqa: B019
+    def scale(this) -> float:  # noqa: N805  not by the name of it
+        return this.k
+
+
+def _kept_by_a_method() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = _Keeping()
+    return lambda x: x * held.scale(), lambda: setattr(held, "k", 5.0)
+
+
 CHANGES = [
     _missing_key, _metaclass, _bases, _registered, _view_of_dict, _custom_operation, _allowed_in_graph, _nonstrict,
     _missing_key_of_a_chain, _missing_key_suppressed, _order, _number_of_attributes, _descriptor,
+    _attribute_missed, _attribute_of_a_class_missed, _default_for_a_base, _found_by_getattr, _classmethod_of_a_base,
+    _sign_of_zero, _kept_by_a_method,
 ]  # fmt: skip
 
 
@@ -178,6 +248,14 @@ def test_a_change_that_no_guard_sees(platform, make):
         change()
         for _ in range(3):
             assert torch.equal(g(x), f(x)), g.explain()
+
+
+def test_a_method_that_a_program_gives_to_tensors(platform, monkeypatch):
+    g, x = gfxgraph.graphed(lambda x: x.relu() + 1), X()
+    for factor in (1, 3):
+        for _ in range(3):
+            assert torch.equal(g(x), x * factor + 1)
+        monkeypatch.setattr(torch.Tensor, "relu", lambda self: self * 3)
 
 
 def _suppressing(x: Any, table: dict[str, float]) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import dataclasses
 import functools
+import math
 import random
 import threading
 import types
@@ -272,14 +274,60 @@ def _dividing(x: Any, by: int) -> Any:
         return x + 1
 
 
+@dataclasses.dataclass
+class _Held:
+    x: Any
+
+
+def _held(k: float | None = None) -> _Held:
+    held = _Held(3.0)
+    if k is not None:
+        held.k = k  # type: ignore[attr-defined]
+    return held
+
+
+def _caught(x: Any, held: Any) -> Any:
+    try:
+        return x * held.k
+    except AttributeError:
+        return x
+
+
+def _root(x: Any, number: float) -> Any:
+    try:
+        return x * math.sqrt(number)
+    except ValueError:
+        return x
+
+
+def _with_default(x: Any, held: Any) -> Any:
+    return x * getattr(held, "k", 2.0)
+
+
+def _one_by_one(x: Any, table: Any) -> Any:
+    return sum((x + i) * v for i, v in enumerate(table.values()))
+
+
+def _ordered(*keys: str) -> collections.OrderedDict[str, float]:
+    table = collections.OrderedDict(a=2.0, b=5.0)
+    for key in keys:
+        table.move_to_end(key)
+    return table
+
+
 @pytest.mark.parametrize(
     ("f", "calls"),
     [
         (_suppressing, [((table,), {}) for table in ({"k": 2.0}, {}, {"k": 3.0}, {}, {"k": 2.0})]),
+        (_caught, [((_held(),), {}), ((_held(3.0),), {}), ((_held(),), {})]),
+        (_with_default, [((_held(),), {}), ((_held(3.0),), {}), ((_held(),), {})]),
+        (_one_by_one, [((_ordered(),), {}), ((_ordered("a"),), {})]),
+        (_root, [((number,), {}) for number in (1.0, 2.0, 3.0, -1.0, 2.0)]),
+        (lambda x, y: x * (2 if y._base is None else 3), [((torch.ones(2),), {}), ((torch.ones(2, 2)[0],), {})]),
         (_dividing, [((by,), {}) for by in (1, 2, 3, 0, 2, 0)]),
         (lambda x, **more: sum((x + i) * v for i, v in enumerate(more.values())), [((), {"a": 2, "b": 3}), ((), {"b": 3, "a": 2})] * 2),
     ],
-    ids=["missing key", "division by zero", "order"],
+    ids=["missing key", "missing attribute", "default", "its own order", "a root", "a view", "division by zero", "order"],
 )  # fmt: skip
 def test_what_no_guard_sees_of_an_argument(platform, f, calls):
     g, x = gfxgraph.graphed(f), X()

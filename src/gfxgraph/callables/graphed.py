@@ -44,7 +44,15 @@ from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.planned import Route, TooLarge
 from gfxgraph.callables.plans import Sizes
 from gfxgraph.callables.reads import Promised, Reads
-from gfxgraph.callables.signature import NotATree, flatten, foreign_mode, tensor_key, zeros_in
+from gfxgraph.callables.signature import (
+    NotATree,
+    Unguarded,
+    flatten,
+    foreign_mode,
+    skeleton,
+    tensor_key,
+    zeros_in,
+)  # fmt: skip
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -155,7 +163,11 @@ class Graphed(Capturing):
         tensors: list[Tensor] = []
         try:
             structure = flatten((args, kwargs), tensors)
+        except Unguarded as error:
+            raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
+            if self._front is not None and self._front.does_catch:
+                raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
             if self._front is not None:
                 raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
@@ -257,6 +269,8 @@ class Graphed(Capturing):
             return None
         if world.zeros != zeros_in(call.structure):
             raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
+        if world.skeleton not in (None, skeleton(call.structure)):
+            raise RunEagerly("it catches errors, and Dynamo does not tell apart what arguments of two kinds lack")
         if not world.why_pieces and self._front.has_moved(world, args, kwargs):
             token = world.token
             self._evict(lambda entry: entry.world is world)
@@ -292,6 +306,7 @@ class Graphed(Capturing):
         self._eager["warm-up"] += 1
         self._worlds[call.key] = world
         world.zeros = zeros_in(call.structure)
+        world.skeleton = skeleton(call.structure) if world.does_catch else None
         made: list[Tensor] = []
         try:
             flatten(result, made)

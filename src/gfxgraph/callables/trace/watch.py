@@ -106,14 +106,18 @@ class GuardWalk:
     def _argument(self, manager: Any) -> None:
         """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
         value = self._value(manager)
+        if isinstance(value, tuple) or dataclasses.is_dataclass(value):
+            self.classes.add(type(value))
         for inner in _children(manager):
-            if isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
+            if isinstance(value, Tensor) and _ATTRIBUTE.search(inner.get_source()):
+                self.inside = self.inside or inner.get_source()
+            elif isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
                 self._argument(inner)
             elif isinstance(value, tuple):  # named
                 self._argument(inner)
             elif isinstance(value, (torch.dtype, torch.device, torch.Size, slice)):
                 continue
-            elif _is_field(value, inner.get_source()):
+            elif _is_field(value, inner.get_source()) and not _leaves(inner, "DICT_CONTAINS"):
                 self._argument(inner)
             else:
                 self.inside = self.inside or inner.get_source()

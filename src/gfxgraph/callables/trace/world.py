@@ -85,12 +85,16 @@ class Granted:
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
         self.why_eager = self.why_eager or watch.why_eager
-        does_catch = any(_catches(each) for each in code)
+        does_catch = any(catches(each) for each in code)
         # Dynamo's guards look at the order in which an OrderedDict was filled, not at its own.
         in_order = [each for each in watch.mappings if does_catch or isinstance(each, OrderedDict) and len(each) > 1]
         self._keys += [(each, list(each)) for each in in_order]
         if not named.isdisjoint(_READS_ALL):
             self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
+        for name in sorted(named.intersection(_OF_ONE_TENSOR)):
+            self.why_eager = (
+                self.why_eager or f"it asks a tensor for {name}, which a graph's buffers have of their own"
+            )
         self._zeros += watch.zeros
         self._take_absent(watch, own, does_catch)
         self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]
@@ -198,6 +202,8 @@ class World:
         """Tensors from outside that the function writes to."""
         self.zeros: tuple[str, ...] = ()
         """The zeros among the arguments, with their signs."""
+        self.skeleton: Any = None
+        """The arguments' kinds, keys and lengths, where what they lack may be an error that the code catches."""
         self.n_rebound = 0
         """How often a tensor that it reads from outside was another one."""
         self.tensors: list[Tensor] = []
@@ -219,6 +225,11 @@ class World:
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Dynamo's own answer for this call: True where the trace holds for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
+
+    @property
+    def does_catch(self) -> bool:
+        """True where the code may go on after an error."""
+        return any(catches(each) for each in self.code)
 
     def stores_are_there(self) -> bool:
         """False where a constant that each call leaves in an object is not there: a replay would not put it back."""
@@ -421,7 +432,7 @@ def _is_programs(kind: type) -> bool:
 
 
 @functools.cache
-def _catches(code: types.CodeType) -> bool:
+def catches(code: types.CodeType) -> bool:
     """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
     if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
         return False
@@ -434,6 +445,7 @@ def _held(owner: Any, name: str) -> Any:
     return inspect.getattr_static(owner, name, None) if isinstance(owner, type) else getattr(owner, name, None)
 
 
+_OF_ONE_TENSOR = ("_base", "_is_view", "_version", "grad_fn", "is_leaf", "retains_grad")
 _READS_ALL = frozenset(("__dict__", "vars"))
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")

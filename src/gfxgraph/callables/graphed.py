@@ -55,7 +55,16 @@ from gfxgraph.callables.planned import Planned
 from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.route import REFUSED, Route, TooLarge
-from gfxgraph.callables.signature import NotATree, copied_key, flatten, foreign_mode, tensor_key, zeros_in
+from gfxgraph.callables.signature import (
+    NotATree,
+    Unguarded,
+    copied_key,
+    flatten,
+    foreign_mode,
+    skeleton,
+    tensor_key,
+    zeros_in,
+)  # fmt: skip
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -183,7 +192,11 @@ class Graphed:
         tensors: list[Tensor] = []
         try:
             structure = flatten((args, kwargs), tensors)
+        except Unguarded as error:
+            raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
+            if self._front is not None and self._front.does_catch:
+                raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
             if self._front is not None:
                 raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
@@ -285,6 +298,8 @@ class Graphed:
             return None
         if world.zeros != zeros_in(call.structure):
             raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
+        if world.skeleton not in (None, skeleton(call.structure)):
+            raise RunEagerly("it catches errors, and Dynamo does not tell apart what arguments of two kinds lack")
         if not world.why_pieces and self._front.has_moved(world, args, kwargs):
             token = world.token
             self._evict_world(world)
@@ -320,6 +335,7 @@ class Graphed:
         self._eager["warm-up"] += 1
         self._worlds[call.key] = world
         world.zeros = zeros_in(call.structure)
+        world.skeleton = skeleton(call.structure) if world.does_catch else None
         made: list[Tensor] = []
         try:
             flatten(result, made)

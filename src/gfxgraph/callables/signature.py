@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ class NotATree(Exception):
     """A value that can be neither compared nor rebuilt; ``args[0]`` says which, for people."""
 
 
+class Unguarded(NotATree):
+    """A value of which Dynamo guards too little; ``args[0]`` says what, for people."""
+
+
 def flatten(value: Any, tensors: list[Tensor]) -> Any:
     """The structure of ``value``, hashable; its tensors are appended in order.
 
@@ -44,11 +49,28 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
         return (kind, *[flatten(item, tensors) for item in value])
     if kind is dict:
         return (kind, *[(_key(name), flatten(item, tensors)) for name, item in value.items()])
+    if kind in _UNGUARDED:
+        raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {_UNGUARDED[kind]}; pass a dict")
     children = _children(value)
     if children is not None:
         context, parts, _ = children
         return (kind, context, *[flatten(part, tensors) for part in parts])
     return (kind, _key(value))
+
+
+_UNGUARDED = {OrderedDict: "the order", defaultdict: "the default_factory"}
+
+
+def skeleton(structure: Any) -> Any:
+    """A structure without the values of its constants: kinds, keys, lengths."""
+    if type(structure) is not tuple:
+        return structure
+    if len(structure) == 2 and structure[0] in _CONSTANTS:
+        return structure[0]
+    return tuple(skeleton(part) for part in structure)
+
+
+_CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -108,6 +130,8 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
         return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)
     if dataclasses.is_dataclass(value) and not isinstance(value, type | enum.Enum):
         names = [field.name for field in dataclasses.fields(value)]
+        if not vars(value).keys() <= set(names) if hasattr(value, "__dict__") else False:
+            return None  # attributes of its own
 
         def rebuild(parts: list[Any]) -> Any:
             made = object.__new__(kind)

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
-from gfxgraph.callables.trace.world import Granted, World
+from gfxgraph.callables.trace.world import Granted, World, catches
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -126,6 +126,8 @@ class Frontend:
         """Code that Dynamo leaves to Python from now on."""
         self.keeps = ""
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
+        self.does_catch = False
+        """Some of its code may go on after an error."""
         self._begin()
 
     def _begin(self) -> None:
@@ -382,6 +384,10 @@ class Frontend:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
+        does_catch = any(catches(each) for each in found.code)
+        self.does_catch = self.does_catch or does_catch
+        if found.may_raise and does_catch:
+            found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
         with_random_states(graph)
         if _local.found is not None:
             _local.found.append(found)

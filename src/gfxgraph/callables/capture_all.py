@@ -14,7 +14,7 @@ from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.call import Call, InPieces, RunEagerly
 from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.padding.judge import Refusal
-from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Todo = tuple["Captures", Bucketed, list[Content]]
 
 
-def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
     """See ``Graphed.capture_all``."""
     state = bridge.process_for_callables()
     if state is None or graphed._dims is None:

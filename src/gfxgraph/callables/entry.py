@@ -24,7 +24,7 @@ from gfxgraph.callables.captured_function import replay
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
-from gfxgraph.callables.signature import flatten, replace, twins_of
+from gfxgraph.callables.signature import Args, Kwargs, flatten, replace, twins_of
 from gfxgraph.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class Captures:
         self.label = label
         self.function = function
         self.statics: list[StaticInput] = []
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
+        self.args: Args = ()
+        self.kwargs: Kwargs = {}
         self.is_drawless = False
         """The warm-up took no random numbers from the device's default generator."""
         self.twins: list[int] = []
@@ -160,7 +160,7 @@ class Captures:
 
     # -- capture ----------------------------------------------------------------------------------
 
-    def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
+    def prepare(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
         """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
         self.statics = [
             StaticInput(t.detach().requires_grad_(t.requires_grad))
@@ -242,7 +242,7 @@ class Captures:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
-    def args_over(self, others: Mapping[int, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
         """The static arguments, with some tensors in place of others, by position."""
         given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
         return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))

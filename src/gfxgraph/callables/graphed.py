@@ -56,6 +56,8 @@ from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.route import REFUSED, Route, TooLarge
 from gfxgraph.callables.signature import (
+    Args,
+    Kwargs,
     NotATree,
     Unguarded,
     copied_key,
@@ -64,7 +66,7 @@ from gfxgraph.callables.signature import (
     skeleton,
     tensor_key,
     zeros_in,
-)  # fmt: skip
+)
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
@@ -157,7 +159,7 @@ class Graphed:
         return result if result is not MISS else self._slow(args, kwargs)
 
     @unbroken
-    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
         if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
             return self._fn(*args, **kwargs)  # part of what is being captured
@@ -183,7 +185,7 @@ class Graphed:
             self._eager[eager.why] += 1
         return self._fn(*args, **kwargs)
 
-    def _graphed(self, state: process.Process, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
         """The call by a graph, or one of the eager calls on the way to it.
 
         Raises:
@@ -237,7 +239,7 @@ class Graphed:
             return result
 
     def _understand(
-        self, state: process.Process, structure: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+        self, state: process.Process, structure: Any, args: Args, kwargs: Kwargs, tensors: list[Tensor]
     ) -> Call:
         if state is not self._state:
             if self._state is not None:  # the bridge was switched on or off

@@ -25,6 +25,8 @@ from gfxgraph.callables.inputs import dim_order
 from gfxgraph.core.constants import NotConstant, constant_key
 
 TENSOR = "T"
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 class NotATree(Exception):
@@ -58,7 +60,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     return (kind, _key(value))
 
 
-_UNGUARDED = {OrderedDict: "the order", defaultdict: "the default_factory"}
+_UNGUARDED: dict[type, str] = {OrderedDict: "the order", defaultdict: "the default_factory"}
 
 
 def skeleton(structure: Any) -> Any:

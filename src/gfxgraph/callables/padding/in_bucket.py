@@ -23,7 +23,7 @@ from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
 from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
-from gfxgraph.callables.signature import flatten, replace
+from gfxgraph.callables.signature import Args, Kwargs, flatten, replace
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.dependence import Independence
@@ -112,7 +112,7 @@ class InBucket:
         sizes = [tuple(t.size()) for t in compared.outputs]
         return compared.result, Padded(content, sizes, compared.structure)
 
-    def _bucket_world(self, call: Call, args: Any, kwargs: Any) -> World | None:
+    def _bucket_world(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
         """The world of the call at its bucket's size; None where it has not been traced, or nothing is."""
         if self._front is None:
             return None
@@ -135,7 +135,7 @@ class InBucket:
             return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
 
-    def _is_foreseen(self, program: Program, args: Any, kwargs: Any) -> bool:
+    def _is_foreseen(self, program: Program, args: Args, kwargs: Kwargs) -> bool:
         """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
         assert self._front is not None
         seen = self._front.foresee(args, kwargs)
@@ -144,7 +144,7 @@ class InBucket:
         found, scope = seen
         return is_same_program(program, Program(found.graph, found.sources, scope))
 
-    def run_known(self, args: Any, kwargs: Any) -> tuple[Any, World | None]:
+    def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """The function run eagerly, and its world: traced now where it has none."""
         if self._front is None:
             return self._run(*args, **kwargs), None
@@ -165,12 +165,12 @@ class InBucket:
         dynamic = program.dynamic(call.tensors, dims)
         return program, self.judge.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
 
-    def _program(self, world: World, args: Any, kwargs: Any) -> Program:
+    def _program(self, world: World, args: Args, kwargs: Kwargs) -> Program:
         assert self._front is not None
         scope = {**world._names, "L": self._front._given(args, kwargs)}
         return Program(world.found.graph, world.found.sources, scope)
 
-    def _is_same_program(self, one: World, other: World, args: Any, kwargs: Any) -> bool:
+    def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
         """Whether the two worlds' graphs do the same for these arguments."""
         if one is other:
             return True
@@ -196,7 +196,7 @@ class InBucket:
             written.append((names[i], call.tensors[i], copies[i]))
         return outside, written
 
-    def with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
         """The call's arguments with other tensors."""
         rest = iter(tensors)
         args = replace(tuple(call.args), lambda _: next(rest))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,3 +79,29 @@ def test_recurrent_layers_are_one_graph(platform, kind):
         for i in range(4):
             torch.testing.assert_close(g(X(i, 2, 3, 8)), layer(X(i, 2, 3, 8))[0])
     assert g.stats()["replays"] == 3, g.explain()
+
+
+def test_a_function_with_a_context_manager_of_its_own_keeps_its_graphs(platform):
+    """Globals in which Dynamo puts names of its own are no table whose missing keys the function catches."""
+    state = {"k": 1.0}
+
+    @contextlib.contextmanager
+    def using(k: float) -> Iterator[None]:
+        before, state["k"] = state["k"], k
+        try:
+            yield
+        finally:
+            state["k"] = before
+
+    def f(x: Any) -> Any:
+        with using(5.0):
+            y = x * state["k"]
+        return y + state["k"]
+
+    g = gfxgraph.graphed(f)
+    with torch.no_grad():
+        for i in range(6):
+            gfxgraph.graphed(lambda x: x + 1)(X(i))  # another name
+            with using(float(i // 4)):
+                assert torch.equal(g(X(i)), f(X(i)))
+    assert g.stats()["replays"] >= 2, g.explain()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import dataclasses
+import functools
+import math
 import random
 import threading
 import types
@@ -162,9 +165,78 @@ def _descriptor() -> tuple[Callable[..., Any], Callable[[], Any]]:
     return lambda x: x * held.k, lambda: setattr(held, "k", 5.0)
 
 
+def _attribute_missed() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = types.SimpleNamespace()
+
+    def f(x: Any) -> Any:
+        try:
+            return x * held.k
+        except AttributeError:
+            return x
+
+    return f, lambda: setattr(held, "k", 5.0)
+
+
+def _attribute_of_a_class_missed() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    kind: Any = type("Kind", (), {})
+
+    def f(x: Any) -> Any:
+        try:
+            return x * kind.k
+        except AttributeError:
+            return x
+
+    return f, lambda: setattr(kind, "k", 5.0)
+
+
+def _default_for_a_base() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    base = type("Base", (), {})
+    held: Any = type("Kind", (base,), {})()
+    return lambda x: x * getattr(held, "k", 2.0), lambda: setattr(base, "k", 5.0)
+
+
+class _Behind:
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.other, name)
+
+
+def _found_by_getattr() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held: Any = _Behind(types.SimpleNamespace(k=2.0))
+    return lambda x: x * held.k, lambda: setattr(held, "k", 5.0)
+
+
+def _classmethod_of_a_base() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    base: Any = type("Base", (), {"scale": classmethod(lambda cls, x: x * 2)})
+    kind: Any = type("Kind", (base,), {})
+    return lambda x: kind.scale(x), lambda: setattr(base, "scale", classmethod(lambda cls, x: x * 5))
+
+
+def _sign_of_zero() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = types.SimpleNamespace(k=0.0)
+    return lambda x: 1 / (x * 0 + held.k), lambda: setattr(held, "k", -0.0)
+
+
+class _Keeping:
+    k = 2.0
+
+    @functools.lru_cache  # noqa: B019
+    def scale(this) -> float:  # noqa: N805  not by the name of it
+        return this.k
+
+
+def _kept_by_a_method() -> tuple[Callable[..., Any], Callable[[], Any]]:
+    held = _Keeping()
+    return lambda x: x * held.scale(), lambda: setattr(held, "k", 5.0)
+
+
 CHANGES = [
     _missing_key, _metaclass, _bases, _registered, _view_of_dict, _custom_operation, _allowed_in_graph, _nonstrict,
     _missing_key_of_a_chain, _missing_key_suppressed, _order, _number_of_attributes, _descriptor,
+    _attribute_missed, _attribute_of_a_class_missed, _default_for_a_base, _found_by_getattr, _classmethod_of_a_base,
+    _sign_of_zero, _kept_by_a_method,
 ]  # fmt: skip
 
 
@@ -178,6 +250,14 @@ def test_a_change_that_no_guard_sees(platform, make):
         change()
         for _ in range(3):
             assert torch.equal(g(x), f(x)), g.explain()
+
+
+def test_a_method_that_a_program_gives_to_tensors(platform, monkeypatch):
+    g, x = gfxgraph.graphed(lambda x: x.relu() + 1), X()
+    for factor in (1, 3):
+        for _ in range(3):
+            assert torch.equal(g(x), x * factor + 1)
+        monkeypatch.setattr(torch.Tensor, "relu", lambda self: self * 3)
 
 
 def _suppressing(x: Any, table: dict[str, float]) -> Any:
@@ -194,14 +274,60 @@ def _dividing(x: Any, by: int) -> Any:
         return x + 1
 
 
+@dataclasses.dataclass
+class _Held:
+    x: Any
+
+
+def _held(k: float | None = None) -> _Held:
+    held = _Held(3.0)
+    if k is not None:
+        held.k = k  # type: ignore[attr-defined]
+    return held
+
+
+def _caught(x: Any, held: Any) -> Any:
+    try:
+        return x * held.k
+    except AttributeError:
+        return x
+
+
+def _root(x: Any, number: float) -> Any:
+    try:
+        return x * math.sqrt(number)
+    except ValueError:
+        return x
+
+
+def _with_default(x: Any, held: Any) -> Any:
+    return x * getattr(held, "k", 2.0)
+
+
+def _one_by_one(x: Any, table: Any) -> Any:
+    return sum((x + i) * v for i, v in enumerate(table.values()))
+
+
+def _ordered(*keys: str) -> collections.OrderedDict[str, float]:
+    table = collections.OrderedDict(a=2.0, b=5.0)
+    for key in keys:
+        table.move_to_end(key)
+    return table
+
+
 @pytest.mark.parametrize(
     ("f", "calls"),
     [
         (_suppressing, [((table,), {}) for table in ({"k": 2.0}, {}, {"k": 3.0}, {}, {"k": 2.0})]),
+        (_caught, [((_held(),), {}), ((_held(3.0),), {}), ((_held(),), {})]),
+        (_with_default, [((_held(),), {}), ((_held(3.0),), {}), ((_held(),), {})]),
+        (_one_by_one, [((_ordered(),), {}), ((_ordered("a"),), {})]),
+        (_root, [((number,), {}) for number in (1.0, 2.0, 3.0, -1.0, 2.0)]),
+        (lambda x, y: x * (2 if y._base is None else 3), [((torch.ones(2),), {}), ((torch.ones(2, 2)[0],), {})]),
         (_dividing, [((by,), {}) for by in (1, 2, 3, 0, 2, 0)]),
         (lambda x, **more: sum((x + i) * v for i, v in enumerate(more.values())), [((), {"a": 2, "b": 3}), ((), {"b": 3, "a": 2})] * 2),
     ],
-    ids=["missing key", "division by zero", "order"],
+    ids=["missing key", "missing attribute", "default", "its own order", "a root", "a view", "division by zero", "order"],
 )  # fmt: skip
 def test_what_no_guard_sees_of_an_argument(platform, f, calls):
     g, x = gfxgraph.graphed(f), X()

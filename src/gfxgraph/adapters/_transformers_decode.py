@@ -37,7 +37,7 @@ from gfxgraph.adapters._transformers_choice import Choice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.piece import Piece, beside, copy_in
+from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_in
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16
@@ -60,7 +60,7 @@ def is_compiling() -> bool:
 class Part:
     """A function of no arguments that runs eagerly at first, and from then on as a graph."""
 
-    piece: Piece
+    piece: CapturedFunction
     n_runs: int = 0
     n_eager: int = 1
     """Runs before it is captured."""
@@ -322,7 +322,7 @@ class Decoder:
         loop.part.run()
 
     def _part(self, fn: Callable[[], None], name: str) -> Part:
-        return Part(Piece(self.arena, fn, name=name))
+        return Part(CapturedFunction(self.arena, fn, name=name))
 
     @property
     def is_warm(self) -> bool:

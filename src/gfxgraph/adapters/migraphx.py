@@ -35,7 +35,7 @@ from gfxgraph import config
 from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config
-from gfxgraph.errors import GfxGraphFault, ReplayError
+from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
 from gfxgraph.process import bridge, process
 
@@ -130,7 +130,7 @@ class GraphedProgram:
         """As ``program.run``: results are complete after ``migraphx.gpu_sync()``; here on torch's current stream."""
         torch = _torch()
         if torch is None or not torch.cuda.is_available():
-            return self._as_ever("torch sees no GPU", lambda: self.program.run(params))
+            return self._fall_back("torch sees no GPU", lambda: self.program.run(params))
         return self._run(params, torch.cuda.current_stream(), lambda: self.program.run(params))
 
     def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
@@ -138,7 +138,7 @@ class GraphedProgram:
         torch = _torch()
         plain: Callable[[], list[Any]] = lambda: self.program.run_async(params, stream, stream_name)  # noqa: E731
         if torch is None or not torch.cuda.is_available():
-            return self._as_ever("torch sees no GPU", plain)
+            return self._fall_back("torch sees no GPU", plain)
         return self._run(params, self._stream(stream), plain)
 
     def why(self) -> str:
@@ -164,10 +164,10 @@ class GraphedProgram:
             if not self._is_looked_at:
                 reason = _no_graph(self.program)
                 if reason:
-                    return self._as_ever(reason, plain)
+                    return self._fall_back(reason, plain)
                 self._is_looked_at = True
             if not all(hasattr(argument, "data_ptr") for argument in params.values()):
-                return self._as_ever("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
+                return self._fall_back("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
             placed = self._into_place(params)
             timed = self._timed()
             way = timed.decided() if timed is not None else "graph"
@@ -177,7 +177,13 @@ class GraphedProgram:
             captured = self._graphs.pop(key, None)
             if captured is None:
                 if self.n_captures >= MOST_CAPTURES:
-                    return self._uncaptured(plain)
+                    why = (
+                        f"a MIGraphX program was captured {MOST_CAPTURES} times; for other arguments it runs eagerly"
+                    )
+                    if not self._is_restless:
+                        self._is_restless = True
+                        _report("fallback", why)
+                    return plain()
                 return self._first(params, placed, stream, plain)
             self._graphs[key] = captured  # the last launched is the last
             if captured.n_unchecked:
@@ -200,39 +206,32 @@ class GraphedProgram:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
+        from gfxgraph.callables.call import RunEagerly
+        from gfxgraph.callables.captured_function import replay
+
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:
             # All its graphs share memory: the program's own scratch, and where moving arguments are copied to.
             stream.wait_event(self._last[1])
         self._copy(params, back=False)
         try:
-            captured.graph.replay()
-        except GfxGraphFault:
-            raise
-        except ReplayError as error:
-            self._give_up(f"its graph could not be launched ({str(error).splitlines()[0]})")
-            return plain()
+            replay(captured.graph)
+        except RunEagerly as failed:
+            if isinstance(failed.__cause__, GfxGraphFault):
+                raise failed.__cause__ from None
+            return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
         self._copy(params, back=True)
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
         return list(captured.results)
 
-    def _as_ever(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
+        """Run as ever from now on, and report why; the first reason stays."""
         if not self.why_eager:
-            self._give_up(reason)
+            self.why_eager = reason
+            self._graphs.clear()
+            self._fixed.clear()
+            _report("fallback", f"a MIGraphX program runs eagerly: {reason}", logging.WARNING)
         return plain()
-
-    def _uncaptured(self, plain: Callable[[], list[Any]]) -> list[Any]:
-        if not self._is_restless:
-            self._is_restless = True
-            why = f"a MIGraphX program was captured {MOST_CAPTURES} times; for other arguments it runs eagerly"
-            _report("fallback", why)
-        return plain()
-
-    def _give_up(self, reason: str) -> None:
-        self.why_eager = reason
-        self._graphs.clear()
-        self._fixed.clear()
-        _report("fallback", f"a MIGraphX program runs eagerly: {reason}", logging.WARNING)
 
     # -- capture ----------------------------------------------------------------------------------------
 
@@ -248,7 +247,10 @@ class GraphedProgram:
         captured, why_not = self._capture(placed, stream)
         if captured is None:
             result = plain()  # first: where the arguments are wrong it says so, and nothing else happened
-            self._failed(why_not)
+            self._n_failed += 1  # what a library makes at its first use is there at the next
+            if self._n_failed >= MOST_TRIES:
+                return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
+            _report("fallback", f"a MIGraphX program could not be captured; once more is tried ({why_not})")
             return result
         self._graphs[_key(placed)] = captured
         if captured.n_unchecked:
@@ -282,14 +284,6 @@ class GraphedProgram:
         self.n_captures += 1
         return _Captured(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
-    def _failed(self, reason: str) -> None:
-        """A capture failed; what a library makes at its first use is there at the next."""
-        self._n_failed += 1
-        if self._n_failed >= MOST_TRIES:
-            self._give_up(f"it cannot be captured ({reason})")
-        else:
-            _report("fallback", f"a MIGraphX program could not be captured; once more is tried ({reason})")
-
     def _checked(self, params: Params, captured: _Captured, stream: Any) -> list[Any]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stay."""
         captured.n_unchecked -= 1
@@ -303,7 +297,7 @@ class GraphedProgram:
         worst = _worst(replayed, [_typed(result) for result in results])
         _state().counters.add("validation_failed" if worst else "validated")
         if worst:
-            self._give_up(f"its graph computes something else than it does ({worst})")
+            return self._fall_back(f"its graph computes something else than it does ({worst})", lambda: results)
         return results
 
     # -- arguments that move --------------------------------------------------------------------------------
@@ -549,7 +543,7 @@ def _typed(argument: Any) -> Any:
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" where nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
-    from gfxgraph.capture.validate import compare
+    from gfxgraph.capture.tolerance import compare
 
     if len(replayed) != len(eager):
         return f"{len(replayed)} results, eagerly {len(eager)}"

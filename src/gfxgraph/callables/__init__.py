@@ -19,13 +19,17 @@ name in ``gfxgraph`` (docs/decisions/0106).
     capture_all.py  every bucket before the first call
     engine.py     capture of one function on one set of static inputs
     arena.py      pool, capture stream, cap, eviction, report
-    planned.py    sizes and choices of one callable: padding, chunks, eager or graph
+    route.py      where calls of one exact signature go
+    planned.py    the sizes that calls had; the buckets in force
+    explanation.py  what a callable says of itself
     plans.py      the sizes seen, the buckets they give
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
     reads.py      what a function reads besides its arguments: as traced, or as promised
     draws.py      whether a function takes random numbers
-    piece.py      one function over inputs that stay in place: a graph, with eager behind it
+    captured_function.py
+                  one function over inputs that stay in place: a graph, with eager behind it; the replay that
+                  undoes what it did where it fails
     facts.py      what a captured graph reads, writes and draws
     older.py      the names of gfxgraph 1.x
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.reads import Reads
-from gfxgraph.callables.signature import NotATree, flatten, mode_key, replace, tensor_key
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten, mode_key, replace, tensor_key, twins_of
 from gfxgraph.errors import CaptureError
 
 HOST_CONSTANT_NUMEL = 16
@@ -30,6 +30,10 @@ class RunEagerly(Exception):
         super().__init__(why)
         self.why = why
         self.error = error
+
+
+class GuardMiss(RunEagerly):
+    """A value read inside is not what the capture was steered by."""
 
 
 class InPieces(Exception):
@@ -52,8 +56,8 @@ class Call:
     that it was traced in. ``key`` is the exact signature.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     tensors: list[Tensor]
     structure: Any
     device: int
@@ -76,7 +80,7 @@ class Call:
         self.kind = (*self.kind, world.token)
         self.key = (*self.key, world.token)
 
-    def for_dynamo(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def for_dynamo(self) -> tuple[Args, Kwargs]:
         """The arguments as a graph's buffers are, which Dynamo tells apart from others: copies of inference
         tensors, and in place of a view a tensor over the same memory that is none."""
         given = [t for t in self.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
@@ -86,7 +90,7 @@ class Call:
         change = lambda t: others.get(id(t), t)  # noqa: E731
         return replace(tuple(self.args), change), replace(dict(self.kwargs), change)
 
-    def given_back(self, result: Any, args: Any, kwargs: Any) -> Any:
+    def given_back(self, result: Any, args: Args, kwargs: Kwargs) -> Any:
         """A result of a call with ``for_dynamo``'s arguments, as one of the call's own; what was written likewise."""
         if args is self.args:
             return result
@@ -111,8 +115,8 @@ class Call:
 
 def understand(
     function: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     tensors: list[Tensor],
     structure: Any,
     by_address: bool,
@@ -177,9 +181,3 @@ def _aliases(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     if len(seen) == len(tensors):
         return ()
     return (*homes, *twins_of(tensors))
-
-
-def twins_of(tensors: Sequence[Tensor]) -> list[int]:
-    """For each argument the first that is the same tensor."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]

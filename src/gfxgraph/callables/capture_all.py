@@ -14,7 +14,7 @@ from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.call import Call, InPieces, RunEagerly
 from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.padding.judge import Refusal
-from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Todo = tuple["Captures", Bucketed, list[Content]]
 
 
-def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
     """See ``Graphed.capture_all``."""
     state = bridge.process_for_callables()
     if state is None or graphed._dims is None:
@@ -58,7 +58,7 @@ def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any])
             entry = graphed._entry_in_bucket(arena, call, bucketed)
             if entry.is_captured or entry.why_eager:
                 continue
-            content = graphed._content_ahead(call, bucketed)
+            content = graphed._in_bucket.content_ahead(call, bucketed)
             if isinstance(content, Refusal):
                 why = f"not captured ahead, for the example's values are not for its size: {content.reason}"
                 arena.state.report("fallback", why, graphed._name, entry.label)
@@ -73,8 +73,8 @@ def capture_all(graphed: Graphed, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
     def capture(entry: Captures, content: list[Content], pool: Any = None) -> Any:
         _fill(entry, call, content)
-        instance = entry.capture(recorded=not graphed._may_go_unrecorded(call), pool=pool)
-        graphed._learn(call, entry, instance)
+        instance = entry.capture(recorded=not graphed._capturer.may_go_unrecorded(call), pool=pool)
+        graphed._capturer.learn(call, entry, instance)
         return instance
 
     n_done, predicted = 0, 0
@@ -87,9 +87,9 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
             predicted = prediction.total(len(ready))
             ready = ready[: prediction.how_many(len(ready), arena.cap() - arena.graph_nbytes())]
         for entry, content in ready:
-            entry.n_seen = graphed._warmup
+            entry.n_seen = graphed._options.warmup
             entry.first = capture(entry, content)
-            graphed._n_captures += 1
+            graphed._capturer.n_captures += 1
             arena.use(entry)
             n_done += 1
             if progress.is_live:
@@ -111,12 +111,12 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
     entry.world = call.world
     if graphed._front is not None:
         with torch.cuda.stream(entry.arena.stream):
-            _, entry.world = graphed._run_known(entry.args, entry.kwargs)
+            _, entry.world = graphed._in_bucket.run_known(entry.args, entry.kwargs)
         if entry.world.why_pieces:
             why = f"not captured ahead: {entry.world.why_pieces}"
             entry.arena.state.report("fallback", why, graphed._name, entry.label)
             return False
-    entry.run_once(graphed._warmup)
+    entry.run_once(graphed._options.warmup)
     return True
 
 

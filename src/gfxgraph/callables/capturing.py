@@ -1,4 +1,4 @@
-"""The part of a graphed callable that captures: warm-up, room, attempts, and what a capture says of the next.
+"""How a graphed callable captures: warm-up, room, attempts, and what a capture says of the next.
 
 warm-up, eager ──> room under the limit ──> attempt ──> captured
                                                ├─ out of memory: everything else is given back, once more
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,13 +23,17 @@ from gfxgraph.callables.call import Call, RunEagerly
 from gfxgraph.callables.draws import Draws
 from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.planned import Planned
-from gfxgraph.callables.relocation import NotRelocatable, learn
+from gfxgraph.callables.options import Options
+from gfxgraph.callables.relocation import NotRelocatable
+from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.callables.trace.frontend import is_compiled
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import MovedInput, ReplayMode
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.trace.frontend import Frontend
 
 TRY_AGAIN_AFTER = 64
 """Eager calls after a capture found no memory, before the next attempt."""
@@ -36,18 +41,47 @@ MOST_VARIANTS = 3
 """Captures of one signature, beside the first, for values that steer it; more of them run eagerly."""
 
 
-class Capturing(Planned):
-    """What ``Graphed`` inherits; the attributes without a value are its own."""
+class Capturer:
+    """The captures of one callable.
 
-    _warmup: int
-    _fn: Callable[..., Any]
-    _run: Callable[..., Any]
-    _front: Any
-    _buffers: Buffers
-    _n_captures: int
-    _is_clean: dict[Any, bool]
+    Args:
+        fn: the function.
+        run: it as it is captured, by way of Dynamo where that traces it.
+        front: Dynamo; None where nothing is traced.
+        name: what reports call it.
+        eager: calls without a graph, by reason; one is added for each warm-up.
+        entries: every signature; those that are captured may have to make room.
+    """
 
-    def _warm_up(self, arena: Arena, entry: Captures, call: Call) -> Any:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        run: Callable[..., Any],
+        front: Frontend | None,
+        name: str,
+        options: Options,
+        eager: Counter[str],
+        entries: Mapping[Any, Captures],
+    ) -> None:
+        self._fn = fn
+        self._run = run
+        self._front = front
+        self._name = name
+        self._options = options
+        self._eager = eager
+        self._entries = entries
+        self._is_clean: dict[Any, bool] = {}
+        """By kind of call: whether its first recorded capture was one plain segment."""
+        self.n_captures = 0
+        self.buffers = Buffers()
+        """Where the static inputs of all signatures lie."""
+
+    def forget(self) -> None:
+        """The bridge was switched on or off: nothing is known of captures any more."""
+        self.buffers = Buffers()
+        self._is_clean.clear()
+
+    def warm_up(self, arena: Arena, entry: Captures, call: Call) -> Any:
         """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
 
         A call that may be differentiated stays on its own: backward runs where forward ran.
@@ -64,16 +98,16 @@ class Capturing(Planned):
             current.wait_stream(stream)
         entry.is_drawless = draws.none
         self._eager["warm-up"] += 1
-        self._look_at(entry, result, current)
+        self.look_at(entry, result, current)
         return result
 
-    def _look_at(self, entry: Captures, result: Any, current: Any) -> None:
+    def look_at(self, entry: Captures, result: Any, current: Any) -> None:
         """What an eager result, made on the capture's stream, says of captures to come."""
         made: list[Tensor] = []
         try:
             entry.warm_structure = flatten(result, made)
         except NotATree as error:
-            self._stay_eager(entry, f"its result cannot be taken apart: {error}")
+            entry.fall_back(f"its result cannot be taken apart: {error}")
             return
         entry.warm = [weakref.ref(t) for t in made]
         entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
@@ -83,14 +117,7 @@ class Capturing(Planned):
         if torch.is_grad_enabled() and any(t.requires_grad for t in made):
             entry.why_eager = "its result needs gradients"
 
-    def _stay_eager(self, entry: Captures, why: str, error: CaptureError | None = None) -> None:
-        entry.why_eager = why
-        entry.error = error or CaptureError(
-            "graphed_not_captured", function=self._name, signature=entry.label, reason=why
-        )
-        entry.arena.state.report("fallback", why, self._name, entry.label)
-
-    def _capture(self, arena: Arena, entry: Captures, call: Call, bucketed: Bucketed | None) -> None:
+    def capture(self, arena: Arena, entry: Captures, call: Call, bucketed: Bucketed | None) -> None:
         """Capture the entry.
 
         Raises:
@@ -111,18 +138,17 @@ class Capturing(Planned):
             raise RunEagerly(entry.why_eager, entry.error)
         if entry.warm_structure is not None and instance.outputs.structure != entry.warm_structure:
             shown = [str(s)[:200] for s in (entry.warm_structure, instance.outputs.structure)]
-            self._stay_eager(
-                entry,
+            entry.fall_back(
                 "its result has another structure each time",
                 CaptureError("graphed_result_changes", function=self._name, first=shown[0], second=shown[1]),
             )
             raise RunEagerly(entry.why_eager, entry.error)
         if entry.mutates and call.aliases:
-            self._stay_eager(entry, "it writes to arguments that share memory")
+            entry.fall_back("it writes to arguments that share memory")
             raise RunEagerly(entry.why_eager, entry.error)
         entry.first = instance
-        self._n_captures += 1
-        self._learn(call, entry, instance)
+        self.n_captures += 1
+        self.learn(call, entry, instance)
         if self._options.moved is MovedInput.RELOCATE:
             self._relocate(entry, call, instance, bucketed)
         if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
@@ -141,9 +167,9 @@ class Capturing(Planned):
                 pass
             # Out here nothing holds the frames of the attempt, and what they had allocated, any more.
             entry.let_go_of_inputs()
-            self._buffers.clear()
+            self.buffers.clear()
             arena.drop_all()
-        entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+        entry.n_seen = self._options.warmup - TRY_AGAIN_AFTER
         arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
         raise RunEagerly("out of memory in a capture")
 
@@ -156,7 +182,7 @@ class Capturing(Planned):
                 raise NotRelocatable("arguments share memory")
             if bucketed is not None and bucketed.is_padded:
                 raise NotRelocatable("the call is smaller than its bucket")
-            instance.moving = learn(entry, instance, call.tensors)
+            instance.moving = where_read(entry, instance, call.tensors)
         except (NotRelocatable, engine.CaptureDied, DriverError, torch.OutOfMemoryError) as error:
             entry.why_copied = first_line(error)
             why = f"large arguments are copied, not read in place: {entry.why_copied}"
@@ -165,50 +191,51 @@ class Capturing(Planned):
 
     def _make_room(self, arena: Arena, entry: Captures, needed: int) -> None:
         if not arena.make_room(needed, keep=entry):
-            entry.n_seen = self._warmup - TRY_AGAIN_AFTER
+            entry.n_seen = self._options.warmup - TRY_AGAIN_AFTER
             error = CaptureError("vram_cap_exceeded", **arena.account(needed))
             raise RunEagerly("a capture would go over the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""
-        for recorded in (False, True) if self._may_go_unrecorded(call) else (True,):
+        for recorded in (False, True) if self.may_go_unrecorded(call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
             entry.fill(call.tensors)
             if self._front is not None and not self._is_traced_for(entry):
-                self._stay_eager(entry, "what was traced does not hold for the buffers that a graph would read")
+                entry.fall_back("what was traced does not hold for the buffers that a graph would read")
                 return None
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
             try:
                 return entry.capture(recorded=recorded)
             except engine.CaptureDied as error:
                 if recorded:
-                    self._stay_eager(entry, f"it could not be captured: {error}")
+                    entry.fall_back(f"it could not be captured: {error}")
                 self._is_clean[call.kind] = False  # the recorder can split there
             except NotATree as error:
-                self._stay_eager(entry, f"its result cannot be taken apart: {error}")
+                entry.fall_back(f"its result cannot be taken apart: {error}")
                 break
         return None
 
     def _is_traced_for(self, entry: Captures) -> bool:
         """Whether Dynamo has code for the entry's own buffers: in a capture nothing may be traced."""
+        assert self._front is not None
         world = self._front.find(entry.args, entry.kwargs)
         if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
             return False
         entry.world = world
         return True
 
-    def _learn(self, call: Call, entry: Captures, instance: Instance) -> None:
+    def learn(self, call: Call, entry: Captures, instance: Instance) -> None:
         """What the first recorded capture of a kind of call says of the others: only sizes differ."""
         if instance.is_recorded and call.kind not in self._is_clean:
             self._is_clean[call.kind] = instance.graph._program.is_plain and not instance.has_guards
-        entry.is_clean = self._may_go_unrecorded(call)
+        entry.is_clean = self.may_go_unrecorded(call)
 
-    def _may_go_unrecorded(self, call: Call) -> bool:
+    def may_go_unrecorded(self, call: Call) -> bool:
         if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
             return False
         return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
 
-    def _variant(self, arena: Arena, entry: Captures) -> Instance:
+    def variant(self, arena: Arena, entry: Captures) -> Instance:
         """A replay of another capture of the same signature, which the values at hand have steered.
 
         Raises:
@@ -220,7 +247,7 @@ class Capturing(Planned):
             arena.stream.wait_stream(current)
             try:
                 entry.add_variant()
-                self._n_captures += 1
+                self.n_captures += 1
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 why = "no further capture for another value; such calls run eagerly"
                 arena.state.report("fallback", why, self._name, engine.kind_and_line(error))

@@ -19,22 +19,18 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.call import RunEagerly, twins_of
+from gfxgraph.callables.call import GuardMiss, RunEagerly
+from gfxgraph.callables.captured_function import replay
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
-from gfxgraph.callables.signature import flatten, replace
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
+from gfxgraph.callables.signature import Args, Kwargs, flatten, replace, twins_of
+from gfxgraph.errors import CaptureError
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.relocation import Moving
-
-
-class GuardMiss(RunEagerly):
-    """A value read inside is not what the capture was steered by."""
 
 
 class Instance:
@@ -47,7 +43,7 @@ class Instance:
         self.is_recorded = made.is_recorded
         program = made.program
         self.has_guards = program.n_guards > 0
-        self.mutated = [layout for step in program.steps for layout in step.mutated] if self.has_guards else []
+        self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
         self.moving: Moving | None = None
         """Where arguments are read in place of buffers; None where all are copied."""
@@ -95,8 +91,8 @@ class Captures:
         self.label = label
         self.function = function
         self.statics: list[StaticInput] = []
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
+        self.args: Args = ()
+        self.kwargs: Kwargs = {}
         self.is_drawless = False
         """The warm-up took no random numbers from the device's default generator."""
         self.twins: list[int] = []
@@ -164,7 +160,7 @@ class Captures:
 
     # -- capture ----------------------------------------------------------------------------------
 
-    def prepare(self, args: Any, kwargs: Any, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
+    def prepare(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
         """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
         self.statics = [
             StaticInput(t.detach().requires_grad_(t.requires_grad))
@@ -246,7 +242,7 @@ class Captures:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
-    def args_over(self, others: Mapping[int, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
         """The static arguments, with some tensors in place of others, by position."""
         given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
         return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
@@ -260,6 +256,14 @@ class Captures:
         finally:
             # What the function writes to was seen on the entry's own buffers, which this capture does not touch.
             self.args, self.kwargs, self.mutates = args, kwargs, mutates
+
+    def fall_back(self, why: str, error: CaptureError | None = None) -> None:
+        """Never be captured again, and report why; ``error`` is what ``strict`` raises then."""
+        self.why_eager = why
+        self.error = error or CaptureError(
+            "graphed_not_captured", function=self.function, signature=self.label, reason=why
+        )
+        self.arena.state.report("fallback", why, self.function, self.label)
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
@@ -333,25 +337,18 @@ class Captures:
         Raises:
             RunEagerly: nothing of the replay is left.
         """
-        if not instance.has_guards:
+        generators, drawn = [], []
+        if instance.draws is None and not instance.has_guards:
             # A capture that was not recorded names no generators; torch's default one is all that it can have.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
-            drawn = [g.get_offset() for g in generators] if instance.draws is None else []
-            try:
-                instance.graph.replay()
-                if instance.draws is None:
-                    instance.draws = drawn != [g.get_offset() for g in generators]
-            except ReplayError as error:
-                raise RunEagerly(f"the replay failed: {error.code}") from error
-            return
-        before = Rollback(instance.mutated, instance.generators)
+            drawn = [g.get_offset() for g in generators]
         try:
-            instance.graph.replay()
-        except GuardMismatch as error:
-            before.put_back()
+            replay(instance.graph, instance.mutated)
+        except GuardMiss:
             instance.n_trials += 1
-            question = error.fields.get("question", "")
-            raise GuardMiss(f"a value that steered the capture changed: {question}") from error
+            raise
+        if generators:
+            instance.draws = drawn != [g.get_offset() for g in generators]
 
     def replay_variant(self) -> Instance | None:
         """Launch the captures that other values have steered until one fits; that one is ``first`` then."""

@@ -9,6 +9,9 @@ The way of one call:
                                           ── Python between graphs, or gradients: Dynamo's code, its pieces
                                           │                                       captured one by one
                                           └─ neither: eager, with the reason kept
+    a new size in a bucket ── verdict on the graph, one comparison ── replays from now on
+                           └─ refused: eager, with the operation named
+    above every bucket     ── in pieces, where the verdict allows it; else eager
 
 Every way that is not a replay is the function itself, called with the caller's own arguments, so
 that an error inside it is its own and a side effect happens once.
@@ -17,38 +20,59 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
+import hashlib
+import logging
+import os
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from gfxgraph.callables import engine
-from gfxgraph.callables.advice import advice, folded
+from gfxgraph import files
+from gfxgraph.callables import engine, explanation
+from gfxgraph.callables.adaptive import Adaptive, Store
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call, InPieces, RunEagerly, understand
+from gfxgraph.callables.call import Call, GuardMiss, InPieces, RunEagerly, understand
 from gfxgraph.callables.capture_all import capture_all
-from gfxgraph.callables.capturing import Capturing
-from gfxgraph.callables.entry import Captures, GuardMiss, Instance
+from gfxgraph.callables.capturing import Capturer
+from gfxgraph.callables.chunks import join, split
+from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.fast_path.fast import make_fast, never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
-from gfxgraph.callables.inputs import Buffers, dim_order
+from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
-from gfxgraph.callables.padding.judge import Judge
-from gfxgraph.callables.planned import Route, TooLarge
-from gfxgraph.callables.plans import Sizes
+from gfxgraph.callables.padding.in_bucket import InBucket
+from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
+from gfxgraph.callables.planned import Planned
+from gfxgraph.callables.plans import Sizes, refusal
 from gfxgraph.callables.reads import Promised, Reads
-from gfxgraph.callables.signature import NotATree, flatten, foreign_mode, tensor_key, zeros_in
+from gfxgraph.callables.route import REFUSED, Route, TooLarge
+from gfxgraph.callables.signature import (
+    Args,
+    Kwargs,
+    NotATree,
+    Unguarded,
+    copied_key,
+    flatten,
+    foreign_mode,
+    skeleton,
+    tensor_key,
+    zeros_in,
+)
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.core.buckets import Above, Plan
+from gfxgraph.core.choice import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
@@ -61,10 +85,25 @@ MAX_REBOUND = 4
 """How often a tensor from outside may be another one before it is an input like an argument."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
+SAMPLED_IN_ADAPTIVE = 512
+"""One call in so many asks whether it is time to look at a decision again."""
+JUDGING = "compared with a padded run"
+JUDGING_PIECES = "compared with a run in pieces"
 
 
-class Graphed(Capturing):
-    """A captured callable; made by ``gfxgraph.graphed``."""
+class Graphed:
+    """A captured callable; made by ``gfxgraph.graphed``.
+
+    What a signature goes through, one call after another; a call that cannot go on runs eagerly, with the reason:
+
+    1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`_traced`); not with ``assume_pure``.
+    2. Warm-up: the call, eagerly, on the stream that captures, so often as was asked for (`Capturer.warm_up`). A call
+       that its bucket is to serve is compared with a padded run meanwhile (`_judge`).
+    3. Record: the function is captured over static inputs (`Capturer.capture`).
+    4. Replay: copy in, launch, results (`_replay`); from the second on by a function made for such calls (`_fast`).
+       A value that steered the capture and has changed: another capture of the signature, or this call eagerly.
+    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen begins anew.
+    """
 
     def __init__(
         self, fn: Callable[..., Any], options: Options, *, owner: int = 0, make_piece: MakePiece | None = None
@@ -81,16 +120,14 @@ class Graphed(Capturing):
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captures] = {}
         self._eager: Counter[str] = Counter()
-        self._n_captures = 0
         self._n_gone = 0
         """Replays of signatures that have been forgotten."""
-        self._is_clean: dict[Any, bool] = {}
-        """By kind of call: whether its first recorded capture was one plain segment."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._plan_sizes(Sizes(options.buckets, options.above, options.budget), Judge(options.pad))
-        self._dims = Dims(declared, self._sizes) if is_dynamic else None
-        self._warmup = options.warmup
+        self._planned = Planned(Sizes(options.buckets, options.above, options.budget))
+        self._padding = Judge(options.pad)
+        self._adaptive: Adaptive | None = None
+        self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
         self._front: Frontend | None = None
         self._promised: Promised | None = None
         self._run: Callable[..., Any] = fn
@@ -106,7 +143,9 @@ class Graphed(Capturing):
         self._untraceable = self._changing = ""
         self._pieces: Counter[str] = Counter()
         """Calls in pieces, by reason."""
-        self._buffers = Buffers()
+        self._capturer = Capturer(fn, self._run, self._front, self._name, options, self._eager, self._entries)
+        forget = weakref.WeakMethod(self._evict_world)
+        self._in_bucket = InBucket(fn, self._run, self._front, self._dims, self._padding, forget)
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -120,7 +159,7 @@ class Graphed(Capturing):
         return result if result is not MISS else self._slow(args, kwargs)
 
     @unbroken
-    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
         if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
             return self._fn(*args, **kwargs)  # part of what is being captured
@@ -146,7 +185,7 @@ class Graphed(Capturing):
             self._eager[eager.why] += 1
         return self._fn(*args, **kwargs)
 
-    def _graphed(self, state: process.Process, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
         """The call by a graph, or one of the eager calls on the way to it.
 
         Raises:
@@ -155,7 +194,11 @@ class Graphed(Capturing):
         tensors: list[Tensor] = []
         try:
             structure = flatten((args, kwargs), tensors)
+        except Unguarded as error:
+            raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
+            if self._front is not None and self._front.does_catch:
+                raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
             if self._front is not None:
                 raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
@@ -164,7 +207,7 @@ class Graphed(Capturing):
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
             if self._dims is not None:
-                self._count_fast_calls()
+                self._planned.count_fast_calls()
             self._fast = route.fast
             result = route.fast(args, kwargs)
             if result is not MISS:
@@ -176,7 +219,7 @@ class Graphed(Capturing):
         state.contexts.give(arena.device_index)
         with arena.lock:
             if self._dims is not None:
-                self._count_fast_calls()
+                self._planned.count_fast_calls()
             world = self._world_of(call)
             if world is None:
                 return self._traced(arena, call)
@@ -196,14 +239,14 @@ class Graphed(Capturing):
             return result
 
     def _understand(
-        self, state: process.Process, structure: Any, args: Any, kwargs: Any, tensors: list[Tensor]
+        self, state: process.Process, structure: Any, args: Args, kwargs: Kwargs, tensors: list[Tensor]
     ) -> Call:
-        if state is not self._state:  # the bridge was switched on or off, or this is the first call
+        if state is not self._state:
+            if self._state is not None:  # the bridge was switched on or off
+                self._forget(lambda entry: True)
+                self._capturer.forget()
+                self._adaptive = None
             self._state = state
-            self._forget(lambda entry: True)
-            self._buffers = Buffers()
-            self._is_clean.clear()
-            self._adaptive = None
         by_address = self._options.moved is MovedInput.RECAPTURE
         return understand(self._name, args, kwargs, tensors, structure, by_address)
 
@@ -257,9 +300,11 @@ class Graphed(Capturing):
             return None
         if world.zeros != zeros_in(call.structure):
             raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
+        if world.skeleton not in (None, skeleton(call.structure)):
+            raise RunEagerly("it catches errors, and Dynamo does not tell apart what arguments of two kinds lack")
         if not world.why_pieces and self._front.has_moved(world, args, kwargs):
             token = world.token
-            self._evict(lambda entry: entry.world is world)
+            self._evict_world(world)
             self._front.rebind(world, args, kwargs)
             assert world.token != token
             if world.n_rebound > MAX_REBOUND:
@@ -292,6 +337,7 @@ class Graphed(Capturing):
         self._eager["warm-up"] += 1
         self._worlds[call.key] = world
         world.zeros = zeros_in(call.structure)
+        world.skeleton = skeleton(call.structure) if world.does_catch else None
         made: list[Tensor] = []
         try:
             flatten(result, made)
@@ -311,7 +357,7 @@ class Graphed(Capturing):
         if route.entry is not None and self._run is not self._fn:
             route.entry.n_seen += 1
             route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
-            self._look_at(route.entry, result, current)
+            self._capturer.look_at(route.entry, result, current)
         return result
 
     def _never_the_same(self, why: str, call: Call) -> str:
@@ -323,6 +369,9 @@ class Graphed(Capturing):
             if differs:
                 self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
         return self._changing
+
+    def _evict_world(self, world: World) -> None:
+        self._evict(lambda entry: entry.world is world)
 
     def _evict(self, which: Callable[[Captures], bool]) -> None:
         """What was captured reads tensors that are no more, and would keep them."""
@@ -361,7 +410,7 @@ class Graphed(Capturing):
             if size is None or (in_place and tuple(t.size()) == size):
                 shapes.append((tensor_key(t), t.data_ptr() if in_place else 0))
             else:
-                shapes.append((type(t), size, dim_order(t), t.dtype, t.device, t.requires_grad))
+                shapes.append(copied_key(t, size))
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
         entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
         entry.bucket = bucketed.bucket
@@ -378,16 +427,16 @@ class Graphed(Capturing):
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error)
         if not entry.is_captured:
-            if entry.n_seen < self._warmup:
+            if entry.n_seen < self._options.warmup:
                 entry.n_seen += 1
-                return self._warm_up(arena, entry, call)
-            self._capture(arena, entry, call, route.bucketed)
+                return self._capturer.warm_up(arena, entry, call)
+            self._capturer.capture(arena, entry, call, route.bucketed)
         if entry.mutates and entry.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
             raise RunEagerly("it writes to an argument that it also reads by another name")
         if route.padded is not None and route.result_sizes is None:
-            self._cut(route, entry)
+            route.cut_to(entry)
         elif bucketed is not None and route.has_views:
-            self._look_for_views(route, entry, call.tensors)
+            route.look_for_views(entry, call.tensors)
         is_settled = True
         if self._options.mode is ReplayMode.ADAPTIVE:
             result, is_settled = self._the_faster(arena, entry, route, call)
@@ -407,7 +456,7 @@ class Graphed(Capturing):
         except GuardMiss:
             if own is False or route.padded is not None:
                 raise
-            instance = self._variant(arena, entry)
+            instance = self._capturer.variant(arena, entry)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
@@ -425,7 +474,7 @@ class Graphed(Capturing):
             entry.arena.stream.wait_stream(stream)
             try:
                 chosen = entry.add_to_ring(recorded=not entry.is_clean)
-                self._n_captures += 1
+                self._capturer.n_captures += 1
                 stream.wait_stream(entry.arena.stream)
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 entry.ring_failed = True  # results are copied out from now on
@@ -463,6 +512,116 @@ class Graphed(Capturing):
             route.fast, route.fast_of = made or never, graphs
         return route.fast
 
+    # -- buckets ----------------------------------------------------------------------------------
+
+    def _judge(self, arena: Arena, route: Route, call: Call) -> Any:
+        """The call itself, eagerly; and whether its bucket would have given the same."""
+        entry, bucketed = route.entry, route.bucketed
+        assert entry is not None and bucketed is not None and self._dims is not None
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        dims = self._dims.of(call.structure, call.tensors, lambda: names)
+        current = torch.cuda.current_stream(arena.device_index)
+        arena.follow(current)
+        arena.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(arena.stream):
+                result, found = self._in_bucket.beside(call, bucketed, names, dims)
+        finally:
+            current.wait_stream(arena.stream)
+        self._eager[JUDGING if isinstance(found, Padded) else f"{REFUSED}: {found.reason}"] += 1
+        entry.n_seen = max(entry.n_seen, self._options.warmup)
+        self._capturer.look_at(entry, result, current)
+        if isinstance(found, Padded):
+            route.padded, route.content = found, found.content
+        elif found.is_final:
+            self._refuse(route, found, bucketed)
+        return result
+
+    def _refuse(self, route: Route, found: Refusal, bucketed: Bucketed) -> None:
+        route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
+        if bucketed.actual not in self._planned.refused:
+            self._planned.refused.append(bucketed.actual)
+        label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
+        self._padding.refusals[label] = found
+        if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
+            process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
+
+    def _in_chunks(self, route: Route, big: TooLarge, call: Call) -> Any:
+        """A call above the largest bucket in pieces, where they give the same.
+
+        Raises:
+            RunEagerly: they do not.
+        """
+        assert self._dims is not None
+        if self._planned.sizes.above is not Above.CHUNKS or big.refusal is not None:
+            raise RunEagerly(route.why_eager)
+        if big.joints is None:
+            names = argument_paths(self._fn, call.args, call.kwargs)
+            big.dims = self._dims.of(call.structure, call.tensors, lambda: names)
+            big.pieces = self._planned.sizes[big.name].chunks(big.sizes[big.name])
+            result, found = self._in_bucket.in_pieces(big, call)
+            self._eager[JUDGING_PIECES if isinstance(found, list) else f"{REFUSED}: {found.reason}"] += 1
+            if isinstance(found, list):
+                big.joints = found
+            else:
+                big.refusal = found
+                route.why_eager += ", and is not run in pieces"
+                self._padding.refusals[f"{big.name}={big.sizes[big.name]}"] = found
+            return result
+        piecewise = self._in_bucket.caller(call, lambda *args, **kwargs: self._slow(args, kwargs))
+        return join([piecewise(piece) for piece in split(call.tensors, big.dims, big.name, big.pieces)], big.joints)
+
+    def _count(self, route: Route) -> None:
+        """One more call of this size; where other buckets were learned, the old ones' captures go."""
+        is_gone = self._planned.count(route)
+        if is_gone is not None:
+            for entry in self._entries.values():
+                if is_gone(entry) and entry.is_captured:
+                    entry.evict("another plan of buckets was learned")
+            self._forget(is_gone)
+
+    # -- how often the slow way is taken, and eager or graph ------------------------------------------
+
+    def _is_trusted(self, entry: Captures) -> bool:
+        """Whether enough replays have gone the slow way for the short one to be taken."""
+        least = process.require().settings.trusted_replay_threshold
+        if process.log.isEnabledFor(logging.DEBUG):
+            return False  # each replay is logged
+        return least is None or self._options.mode is ReplayMode.HOT or entry.n_replays() >= least
+
+    def _sample_every(self) -> int:
+        """One replay in so many takes the slow way again; 0: none."""
+        if self._options.mode is ReplayMode.ADAPTIVE:
+            return SAMPLED_IN_ADAPTIVE
+        every = process.require().settings.trusted_replay_sample_interval
+        return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
+
+    def _the_faster(self, arena: Arena, entry: Captures, route: Route, call: Call) -> tuple[Any, bool]:
+        """The call by the way measured to be faster, or by the one to be timed next; whether that is settled.
+
+        Raises:
+            RunEagerly: eager was measured to be faster.
+        """
+        if self._adaptive is None:
+            self._adaptive = Adaptive(self._fn, arena.device_index, Store(arena.state.settings.state_dir))
+        shapes = ", ".join(f"{_dtype(s.tensor)}{list(s.tensor.size())}" for s in entry.statics)
+        timed = self._adaptive.of(f"{shapes or 'no tensors'} #{_digest(call.structure)}")
+
+        def graph() -> Any:
+            result = self._fast_for(route, entry, call)(call.args, call.kwargs)
+            return self._replay(arena, entry, route, call.tensors) if result is MISS else result
+
+        way = timed.decided(SAMPLED_IN_ADAPTIVE if self._fast is not never else 1)
+        if way is Way.EAGER:
+            raise RunEagerly("measured to be faster than its graph")
+        if way is Way.GRAPH:
+            return graph(), True
+        way = timed.next_way()
+        if way is Way.EAGER:
+            self._eager["timed against its graph"] += 1
+            return timed.timed(way, lambda: self._fn(*call.args, **call.kwargs)), False
+        return timed.timed(way, graph), False
+
     # -- capture ----------------------------------------------------------------------------------
 
     def _entry_for(self, arena: Arena, key: Any, label: str) -> Captures:
@@ -471,7 +630,7 @@ class Graphed(Capturing):
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Captures(arena, self._run, label, self._name, self._buffers, in_place)
+            entry = Captures(arena, self._run, label, self._name, self._capturer.buffers, in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -479,7 +638,7 @@ class Graphed(Capturing):
     def _forget(self, which: Callable[[Captures], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
-        self._last = None
+        self._planned.last = None
         self._routes.clear()
         self._forget_fast()
 
@@ -510,8 +669,8 @@ class Graphed(Capturing):
         ``replays`` counts graphs, those of pieces among them: one call in pieces may replay several.
         ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
         """
-        captures, replays, eager = self._n_captures, self._n_replays(), Counter(self._eager)
-        for region in self._regions():
+        captures, replays, eager = self._capturer.n_captures, self._n_replays(), Counter(self._eager)
+        for region in explanation.regions(self):
             found = region.stats()
             captures += found["captures"]
             replays += found["replays"]
@@ -524,36 +683,25 @@ class Graphed(Capturing):
             "signatures": len(self._entries),
         }
 
-    def _regions(self) -> list[Any]:
-        """What captures the pieces of calls that are not one graph."""
-        if self._front is None or not self._pieces:
-            return []
-        return [piece.region for _, piece in self._front.graphs]
-
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
-        lines = [f"{self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays"]
-        for entry in self._entries.values():
-            if entry.why_eager:
-                how = f"eager: {entry.why_eager}"
-            elif entry.first is not None:
-                how = f"{entry.n_replays()} replays of {entry.first.graph.steps_text()}"
-                if entry.first.moving is not None:
-                    how += f"; {entry.first.moving}"
-                elif entry.why_copied:
-                    how += f"; arguments are copied: {entry.why_copied}"
-                if any(instance.joined is not None for instance in entry.instances()):
-                    how += "; copies are nodes of the launch"
-                elif entry.why_not_joined:
-                    how += f"; copies are launched on their own: {entry.why_not_joined}"
-            else:
-                how = "not captured yet, for it has not been called again since its warm-up"
-            lines.append(f"  {entry.label}: {how}")
-        calls = [key[0] for key in self._worlds] or [key[0] for key in self._routes]
-        lines = folded(lines) + [f"  {each}" for each in advice(self._fn, calls)]
-        for region in self._regions():
-            lines += [f"  {line}" for line in region.explain().splitlines()]
-        return "\n".join([*lines, *self.why().splitlines()[1:]])
+        return explanation.explain(self)
+
+    def why(self) -> str:
+        """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
+        return explanation.why(self)
+
+    def plan(self) -> Plan:
+        """The buckets in force and the sizes seen; printed, a table."""
+        return self._planned.plan()
+
+    def padding(self) -> list[dict[str, Any]]:
+        """Calls and elements by bucket so far, as plain data. It changes nothing, so any thread may ask."""
+        return self._planned.by_bucket(self._name)
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
+        files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:
         """Drop every capture; the next calls begin anew."""
@@ -561,7 +709,7 @@ class Graphed(Capturing):
             if entry.is_captured:
                 entry.evict("reset by the program")
         self._forget(lambda entry: True)
-        self._buffers = Buffers()
+        self._capturer.buffers = Buffers()
 
     def _n_replays(self) -> int:
         return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
@@ -589,6 +737,14 @@ class Graphed(Capturing):
 
     def __repr__(self) -> str:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _digest(structure: Any) -> str:
+    return hashlib.sha256(repr(structure).encode()).hexdigest()[:8]
 
 
 frontend.shield(Graphed.__call__)

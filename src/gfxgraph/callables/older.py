@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.api import graphed
+from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.callables.piece import Piece, arena, beside, copy_in, tensors_of
 from gfxgraph.capture import above
 from gfxgraph.capture.places import place
 from gfxgraph.capture.session import shown
@@ -185,7 +185,7 @@ class CUDAGraphWrapper:
         self.model = model
         self.example_inputs = example_inputs
         self.static_inputs: tuple[Any, ...] | None = None
-        self._piece: Piece | None = None
+        self._piece: CapturedFunction | None = None
 
     def warmup(self, *args: Any) -> None:
         """Run the model once, on the stream that will capture."""
@@ -203,7 +203,7 @@ class CUDAGraphWrapper:
         where = arena()
         if where is not None:
             with where.lock:
-                self._piece = Piece(where, self.model, static_inputs, name="CUDAGraphWrapper")
+                self._piece = CapturedFunction(where, self.model, static_inputs, name="CUDAGraphWrapper")
                 self._piece.capture()
 
     def replay(self, *new_inputs: Any) -> Any:

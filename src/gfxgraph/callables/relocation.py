@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, span
-from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.callables.signature import flatten
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.remedies import has_headroom
 from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.tolerance import is_near
 from gfxgraph.core.tape import Opaque
 from gfxgraph.driver.base import GraphDriver, Patcher
 from gfxgraph.driver.params import KernelParams
@@ -273,8 +273,8 @@ def _prove(entry: Captures, first: Instance, second: Instance, moving: Moving, t
             before.put_back()
         finally:
             copy_all(homes, kept)
-    is_same = all(is_near(a, b, False) for a, b in zip(*results))
+    is_same = all(is_near(a, b) for a, b in zip(*results))
     if truth is not None and all(r.made is not None and not r.is_host for r in first.outputs.results):
-        is_same = is_same and all(is_near(a.detach(), b, False) for a, b in zip(truth, results[1]))
+        is_same = is_same and all(is_near(a.detach(), b) for a, b in zip(truth, results[1]))
     if not is_same:
         raise NotRelocatable("moved to another address the graph gives another result")

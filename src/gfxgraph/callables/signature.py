@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,20 @@ from torch.utils import _python_dispatch as _dispatch
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
+from gfxgraph.callables.inputs import dim_order
 from gfxgraph.core.constants import NotConstant, constant_key
 
 TENSOR = "T"
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 class NotATree(Exception):
     """A value that can be neither compared nor rebuilt; ``args[0]`` says which, for people."""
+
+
+class Unguarded(NotATree):
+    """A value of which Dynamo guards too little; ``args[0]`` says what, for people."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Any:
@@ -43,11 +51,28 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
         return (kind, *[flatten(item, tensors) for item in value])
     if kind is dict:
         return (kind, *[(_key(name), flatten(item, tensors)) for name, item in value.items()])
+    if kind in _UNGUARDED:
+        raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {_UNGUARDED[kind]}; pass a dict")
     children = _children(value)
     if children is not None:
         context, parts, _ = children
         return (kind, context, *[flatten(part, tensors) for part in parts])
     return (kind, _key(value))
+
+
+_UNGUARDED: dict[type, str] = {OrderedDict: "the order", defaultdict: "the default_factory"}
+
+
+def skeleton(structure: Any) -> Any:
+    """A structure without the values of its constants: kinds, keys, lengths."""
+    if type(structure) is not tuple:
+        return structure
+    if len(structure) == 2 and structure[0] in _CONSTANTS:
+        return structure[0]
+    return tuple(skeleton(part) for part in structure)
+
+
+_CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -107,6 +132,8 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
         return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)
     if dataclasses.is_dataclass(value) and not isinstance(value, type | enum.Enum):
         names = [field.name for field in dataclasses.fields(value)]
+        if not vars(value).keys() <= set(names) if hasattr(value, "__dict__") else False:
+            return None  # attributes of its own
 
         def rebuild(parts: list[Any]) -> Any:
             made = object.__new__(kind)
@@ -118,7 +145,7 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
     return None
 
 
-def zeros_in(structure: Any) -> tuple[str, ...]:
+def zeros_in(structure: object) -> tuple[str, ...]:
     """The constants that are 0.0 or -0.0, which ``==`` takes for the same."""
     if type(structure) is not tuple:
         return ()
@@ -130,12 +157,46 @@ def zeros_in(structure: Any) -> tuple[str, ...]:
 _ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
-def tensor_key(tensor: Tensor) -> tuple[Any, ...]:
+def tensor_key(tensor: Tensor) -> tuple[object, ...]:
     """What a capture assumes about one tensor argument."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
 
 
-def mode_key() -> tuple[Any, ...]:
+def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[object, ...]:
+    """What a capture assumes about one that is copied into a buffer, of ``size`` or its own: no strides."""
+    size = tuple(tensor.size()) if size is None else size
+    about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
+    return (type(tensor), size, dim_order(tensor), *about)
+
+
+def key_of(*trees: object) -> tuple[object, ...]:
+    """What makes two calls the same where every tensor is copied in: `copied_key`, constants, `mode_key`.
+
+    Anything else among the leaves is itself alone: whoever keeps the key holds it, so that no other gets its address.
+    """
+    leaves, spec = _pytree.tree_flatten(trees)
+    return (
+        tuple(copied_key(leaf) if isinstance(leaf, Tensor) else _leaf_key(leaf) for leaf in leaves),
+        spec,
+        mode_key(),
+    )
+
+
+def _leaf_key(leaf: object) -> tuple[object, ...]:
+    try:
+        return type(leaf), constant_key(leaf)
+    except NotConstant:
+        is_number = isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device))  # numpy's, say
+        return type(leaf), leaf if is_number else id(leaf)
+
+
+def twins_of(tensors: Sequence[Tensor]) -> list[int]:
+    """For each argument the first that is the same tensor."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
+
+
+def mode_key() -> tuple[object, ...]:
     """What a capture assumes about torch's settings."""
     autocast = torch.is_autocast_enabled("cuda")
     return (
@@ -150,7 +211,7 @@ def mode_key() -> tuple[Any, ...]:
     )
 
 
-def function_modes() -> tuple[Any, ...]:
+def function_modes() -> tuple[object, ...]:
     """The modes through which torch's functions go: a default device is one."""
     n = _n_function_modes()
     return tuple(_mode_key(torch._C._get_function_stack_at(i)) for i in range(n)) if n else ()
@@ -159,7 +220,7 @@ def function_modes() -> tuple[Any, ...]:
 _n_function_modes = torch._C._len_torch_function_stack
 
 
-def _mode_key(mode: Any) -> Any:
+def _mode_key(mode: object) -> object:
     return mode.device if isinstance(mode, DeviceContext) else mode
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.signature import NotATree, flatten, tensor_key
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten, tensor_key
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.callables.trace.world import World
@@ -51,7 +51,7 @@ class Traced:
         self._untraceable = ""
         self._reported: set[str] = set()
 
-    def world(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+    def world(self, key: Any, args: Args, kwargs: Kwargs) -> World | None:
         """The world of this call, if it is one graph there; None for a call that ``run`` has to make.
 
         Args:
@@ -94,7 +94,7 @@ class Traced:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+    def _find(self, args: Args, kwargs: Kwargs) -> World | None:
         world = self._front.find(args, kwargs)
         if world is None or world.why_pieces or world.why_eager:
             return world
@@ -107,7 +107,7 @@ class Traced:
                 setattr(owner, name, value)
         return world
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _traced(self, args: Args, kwargs: Kwargs) -> Any:
         why = self._front.why_no_more()
         if why:
             differs = self._front.why_not(args, kwargs)
@@ -136,7 +136,7 @@ class Traced:
             self._count(world.why_eager or world.why_pieces)
         return result
 
-    def _in_pieces(self, why: str, args: Any, kwargs: Any) -> Any:
+    def _in_pieces(self, why: str, args: Args, kwargs: Kwargs) -> Any:
         self._count(why)
         return self._front.pieces(*args, **kwargs)
 

@@ -31,6 +31,7 @@ Stays out: command line, engines, functions that are captured per signature.
     walk.py       a program's nodes, launched one by one
     execute.py    running a tape eagerly
     validate.py   replay against eager
+    tolerance.py  how near two runs must be
     memory.py     tensors over memory that a graph uses
     structure.py, conditions.py: what is read of calls
     hooks.py      torch's replay hooks; remedies.py, workspaces.py: what torch and its libraries need around captures

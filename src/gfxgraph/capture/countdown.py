@@ -41,12 +41,12 @@ def lines(graph: str, checked: str, unless: str = "") -> list[str]:
     ]
 
 
-def replay(launch: Callable[[Any], None]) -> Callable[..., None]:
+def replay(launch: Callable[[object], None]) -> Callable[..., None]:
     """``replay`` of a graph that ``launch`` launches."""
     return _method("def replay(self):", lines("self", "self._checked_replay()"), launch)
 
 
-def guarded_replay(launch: Callable[[Any], None]) -> Callable[..., Any]:
+def guarded_replay(launch: Callable[[object], None]) -> Callable[..., Any]:
     """The same where each replay looks first whether memory is gone; with the keywords of gfxgraph 1.x, too."""
     found = lines("self", "self._checked_replay()", "self._guard.pointers.is_dirty")
     return _method("def replay(self, **older):", ["if older: return self._replay_older(**older)", *found], launch)
@@ -60,7 +60,7 @@ _DOC = '''"""Replay the captured work on the current stream.
     """'''
 
 
-def _method(signature: str, body: list[str], launch: Callable[[Any], None]) -> Callable[..., Any]:
+def _method(signature: str, body: list[str], launch: Callable[[object], None]) -> Callable[..., Any]:
     # A function inside one, so that ``launch`` is a cell of it: a global would be looked up at each replay.
     inner = "\n        ".join([signature, _DOC, *body])
     source = f"def make(launch):\n    {inner}\n    return replay\n"

@@ -168,7 +168,7 @@ def _put(owner: Any, attribute: str, replacement: Any) -> None:
 def _collect(*args: Any, **kwargs: Any) -> int:
     # It may be what finds and ends a capture that was dropped. What it frees is put off or freed in relaxed mode.
     with turns.unnoticed() if turns.is_held_here() else nullcontext():
-        return STOCK["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
+        return stock("gc_collect")(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def _switch_collector_on() -> None:
@@ -185,7 +185,7 @@ def _start_thread(self: threading.Thread) -> None:
     for session in process.sessions():
         session.make_room_for_threads()
     _guard_draws()
-    STOCK["start_thread"](self)
+    stock("start_thread")(self)  # another thread may have ended the last capture since this one was called
 
 
 def watch_numbers() -> None:

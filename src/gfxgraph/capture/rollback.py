@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +29,11 @@ class Rollback:
         generators: every generator that it may draw from.
     """
 
-    def __init__(self, places: Iterable[Tensor | Layout] = (), generators: Iterable[Any] = ()) -> None:
+    def __init__(self, places: Iterable[Tensor | Layout] = (), generators: Iterable[torch.Generator] = ()) -> None:
         self.tensors: list[Tensor] = []
         self.contents: list[Tensor] = []
-        self._known: set[Any] = set()
-        self._states: list[tuple[Any, Tensor]] = []
+        self._known: set[tuple[object, ...]] = set()
+        self._states: list[tuple[torch.Generator, Tensor]] = []
         self._others: list[Callable[[], None]] = []
         self.n_failed = 0
         """How often not every tensor could be put back."""
@@ -44,7 +43,7 @@ class Rollback:
     def __bool__(self) -> bool:
         return bool(self.tensors or self._states or self._others)
 
-    def save(self, places: Iterable[Tensor | Layout], stream: Any = None) -> None:
+    def save(self, places: Iterable[Tensor | Layout], stream: torch.cuda.Stream | None = None) -> None:
         """Save tensors that are about to be written; one saved before keeps its older content.
 
         Args:
@@ -58,7 +57,7 @@ class Rollback:
         self.tensors += fresh.values()
         self._known.update(fresh)
 
-    def save_states(self, generators: Iterable[Any]) -> None:
+    def save_states(self, generators: Iterable[torch.Generator]) -> None:
         """Save random states, each by its generator or by a handle on it."""
         self._states += [(generator, generator.get_state()) for generator in generators]
 
@@ -66,7 +65,7 @@ class Rollback:
         """Have ``put_back`` called when all is put back; it has to bear being called again."""
         self._others.append(put_back)
 
-    def rename_states(self, new: dict[int, Any]) -> None:
+    def rename_states(self, new: dict[int, torch.Generator]) -> None:
         """What was saved belongs to other handles now.
 
         Args:
@@ -78,7 +77,7 @@ class Rollback:
         """Whether a generator stands elsewhere than when it was saved."""
         return not all(torch.equal(generator.get_state(), state) for generator, state in self._states)
 
-    def put_back(self, stream: Any = None) -> None:
+    def put_back(self, stream: torch.cuda.Stream | None = None) -> None:
         """Make everything as it was; may be called again after more work.
 
         Args:
@@ -107,12 +106,12 @@ class Rollback:
             raise failed
 
 
-def _wait(stream: Any, tensors: Iterable[Tensor]) -> None:
+def _wait(stream: torch.cuda.Stream | None, tensors: Iterable[Tensor]) -> None:
     if stream is not None:
         intercept.stock("stream_synchronize")(stream)
     elif not all(tensor.is_cuda for tensor in tensors):  # a copy into pinned memory returns before it has happened
         torch.cuda.current_stream().synchronize()
 
 
-def _key(tensor: Tensor) -> tuple[Any, ...]:
+def _key(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype

@@ -8,16 +8,15 @@ first operation that differs is looked for node by node, and the graph is retire
 Where launches stand in the segment that the tape does not know, the node walk is the reference:
 the same kernels, one at a time. What could not be compared is reported as skipped, never as passed.
 
-Tolerances: bitwise where every operation gives the same bits each time it runs on the same input;
-else by dtype, relative to the largest magnitude in the tensor, wide enough for another algorithm of
-the same library (tests/property/test_fuzz.py runs without false alarms).
+Tolerances (tolerance.py): bitwise where every operation gives the same bits each time it runs on the
+same input; else by dtype, relative to the largest magnitude in the tensor, wide enough for another
+algorithm of the same library (tests/property/test_fuzz.py runs without false alarms).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,21 +27,11 @@ from gfxgraph.capture.memory import Layout, overwrite, tensor_of
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep, note_fallback
+from gfxgraph.capture.tolerance import Difference, compare
 from gfxgraph.capture.walk import can_walk, raw_exec, raw_graph, walk
 from gfxgraph.core.tape import Entry, Value, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.process import process
-
-# Relative to the largest magnitude: a few hundred units in the last place, as sums of a thousand
-# terms in another order give.
-RELATIVE = {
-    torch.float64: 1e-10,
-    torch.float32: 2e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 6e-2,
-    torch.complex64: 2e-4,
-    torch.complex128: 1e-10,
-}
 
 # Operations that may give other bits in another run: algorithm choice, atomics, split sums.
 _VARIES = (
@@ -52,52 +41,6 @@ _VARIES = (
     "sum", "mean", "var", "std", "softmax", "prod", "logsumexp", "einsum", "baddbmm", "addbmm", "nll_loss", "linalg",
     "cdist", "scaled", "foreach", "fused", "ctc", "backward", "kthvalue", "median", "mode",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How far two tensors are apart, in the dtype's own measure."""
-
-    largest: float
-    allowed: float
-
-    @property
-    def is_match(self) -> bool:
-        return self.largest <= self.allowed
-
-
-def compare(replayed: Tensor, eager: Tensor, exact: bool) -> Difference:
-    """Compare two tensors of one shape and dtype; NaN equals NaN.
-
-    Args:
-        exact: require the same bits (NaN payloads aside).
-    """
-    if replayed.numel() == 0:
-        return Difference(0.0, 0.0)
-    if replayed.is_complex():
-        replayed, eager = (
-            torch.view_as_real(replayed.resolve_conj()),
-            torch.view_as_real(eager.resolve_conj()),
-        )
-    if replayed.dtype not in RELATIVE or not replayed.is_floating_point():
-        differs = bool(intercepted_any(replayed != eager))
-        return Difference(1.0 if differs else 0.0, 0.0)
-    nan_a, nan_b = replayed.isnan(), eager.isnan()
-    if bool(intercepted_any(nan_a != nan_b)):
-        return Difference(float("inf"), 0.0)
-    a = torch.where(nan_a, 0, replayed).double()
-    b = torch.where(nan_b, 0, eager).double()
-    same = a == b
-    gap = torch.where(same, 0.0, (a - b).abs())
-    largest = float(gap.max())
-    if exact:
-        return Difference(largest, 0.0)
-    scale = float(torch.where(b.isinf(), 0.0, b).abs().max())
-    return Difference(largest, RELATIVE[replayed.dtype] * max(scale, torch.finfo(replayed.dtype).tiny * 16))
-
-
-def intercepted_any(mask: Tensor) -> Tensor:
-    return mask.any()
 
 
 def is_exact(entries: list[Entry]) -> bool:

@@ -27,6 +27,7 @@ from gfxgraph.capture import validate
 from gfxgraph.capture.execute import Env, run_tape
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep
+from gfxgraph.capture.tolerance import RELATIVE
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.reproducer import Alias, FaultKind, Input, inputs_of, needed, script
 from gfxgraph.core.strides import Oddity, oddities
@@ -354,8 +355,8 @@ def _range(tensor: Tensor) -> tuple[float, float]:
 def _tolerance(values: dict[Value, Tensor], entry: Entry) -> float:
     if validate.is_exact([entry]):
         return 0.0
-    dtypes = [t.dtype for t in values.values() if t.dtype in validate.RELATIVE]
-    return max((validate.RELATIVE[dtype] for dtype in dtypes), default=0.0)
+    dtypes = [t.dtype for t in values.values() if t.dtype in RELATIVE]
+    return max((RELATIVE[dtype] for dtype in dtypes), default=0.0)
 
 
 def _shows(text: str, kind: FaultKind) -> bool:

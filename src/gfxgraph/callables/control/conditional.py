@@ -28,18 +28,18 @@ from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.control import flags
-from gfxgraph.callables.control.rehearse import rehearse
-from gfxgraph.callables.facts import written_inputs
-from gfxgraph.callables.piece import (
-    Piece,
+from gfxgraph.callables.captured_function import (
+    CapturedFunction,
     arena,
     beside,
     copy_in,
-    key_of,
     like,
     tensors_of,
 )
+from gfxgraph.callables.control import flags
+from gfxgraph.callables.control.rehearse import rehearse
+from gfxgraph.callables.facts import written_inputs
+from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, home, why_shared
@@ -57,7 +57,7 @@ MAX_WORLDS = 8
 class _Captured:
     """A branch as a graph, in one world."""
 
-    piece: Piece
+    piece: CapturedFunction
     world: World
     token: int
     """The world's while the graph holds."""
@@ -161,7 +161,7 @@ class Conditional:
             place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
-                self._note(f"a tensor on the host, or more than {MAX_SIGNATURES} kinds of arguments", name)
+                self._fall_back(f"a tensor on the host, or more than {MAX_SIGNATURES} kinds of arguments", name)
                 return self.branches[name](*args, **kwargs)
             return self._run(place, known, name, args, kwargs)
 
@@ -232,7 +232,7 @@ class Conditional:
         if captured.written or captured.world.written_homes:
             shared = why_shared([captured.world], given, [given[at] for at in captured.written])
             if shared:
-                self._note(shared, name)
+                self._fall_back(shared, name)
                 return self._beside(place, traced, args, kwargs)
         copy_in(known.inputs, given)
         made = captured.piece.run()
@@ -253,7 +253,9 @@ class Conditional:
         itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
         if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
-            self._note("a result shares memory with another one, with an argument or with what is kept outside", name)
+            self._fall_back(
+                "a result shares memory with another one, with an argument or with what is kept outside", name
+            )
             return
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
             known.outputs = [like(t) for t in results]
@@ -262,7 +264,7 @@ class Conditional:
             into = None  # it gives something else than the others, so it has outputs of its own
         static_args, static_kwargs = known.args
         branch = self.branches[name]
-        piece = Piece(
+        piece = CapturedFunction(
             place, branch, static_args, static_kwargs,
             pool=self._pool, into=into, name=f"branch {name!r}", keeps_grad_mode=True,
         )  # fmt: skip
@@ -317,12 +319,12 @@ class Conditional:
             self._signatures.clear()
         return place
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[CapturedFunction]:
         for known in self._signatures.values():
             for held in known.captured.values():
                 yield from (each.piece for each in held)
 
-    def _note(self, reason: str, name: Any) -> None:
+    def _fall_back(self, reason: str, name: object) -> None:
         if self._place is not None:
             self._place.state.report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
 

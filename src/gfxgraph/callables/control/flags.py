@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.piece import arena
+from gfxgraph.callables.captured_function import arena
 
 _streams: dict[tuple[int, int], Any] = {}
 

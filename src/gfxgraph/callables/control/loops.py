@@ -32,9 +32,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
-from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, like
+from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, why_shared
@@ -103,7 +104,7 @@ class WhileLoop:
         self.steps_per_launch = steps_per_launch
         self.run_ahead = run_ahead
         self._pool = pool
-        self._known: dict[Any, tuple[_Memory, Piece, bool]] = {}
+        self._known: dict[Any, tuple[_Memory, CapturedFunction, bool]] = {}
         self._test = Traced(condition, "condition of a while loop")
         self._turn = Traced(body, "body of a while loop")
         self._place: Arena | None = None
@@ -162,7 +163,7 @@ class WhileLoop:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _launch(self, memory: _Memory, piece: Piece, may_lead: bool) -> None:
+    def _launch(self, memory: _Memory, piece: CapturedFunction, may_lead: bool) -> None:
         """Launch steps until a flag that has arrived says that the loop is over."""
         self.n_launches = 0
         # The body must not see a state for which the condition never held, so the first answer is waited for.
@@ -189,7 +190,7 @@ class WhileLoop:
         self._last = n_steps, holds
         return tuple(t.clone() for t in state)
 
-    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, Piece, bool]:
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, CapturedFunction, bool]:
         memory = _Memory(state)
         memory.begin(state, self.condition(*state))
         if self.run_ahead is False:
@@ -200,12 +201,12 @@ class WhileLoop:
             piece = self._piece(place, memory, 1)
         return memory, piece, may_lead
 
-    def _piece(self, place: Arena, memory: _Memory, n_steps: int) -> Piece:
+    def _piece(self, place: Arena, memory: _Memory, n_steps: int) -> CapturedFunction:
         def steps() -> None:
             for _ in range(n_steps):
                 self._step(memory)
 
-        piece = Piece(place, steps, pool=self._pool, name="while loop")
+        piece = CapturedFunction(place, steps, pool=self._pool, name="while loop")
         piece.capture()
         self._pool = piece.pool
         return piece
@@ -236,7 +237,7 @@ class Unrolled:
         self.step = step
         self.k = k
         self._pool = pool
-        self._known: dict[Any, tuple[list[Tensor], dict[int, Piece]]] = {}
+        self._known: dict[Any, tuple[list[Tensor], dict[int, CapturedFunction]]] = {}
         self._traced = Traced(step, "step of an unrolled loop")
         self._place: Arena | None = None
         self.n_launches = 0
@@ -283,12 +284,12 @@ class Unrolled:
         """Why the steps are no graph now; "" where they may be."""
         return self._traced.why_eager
 
-    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Piece]]:
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, CapturedFunction]]:
         memory = [like(t) for t in state]
         copy_in(memory, state)
-        pieces: dict[int, Piece] = {}
+        pieces: dict[int, CapturedFunction] = {}
         for k in sorted({self.k, 1}, reverse=True):  # the larger first: the smaller one fits into its memory
-            pieces[k] = Piece(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
+            pieces[k] = CapturedFunction(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
             pieces[k].capture()
             self._pool = pieces[k].pool
         return memory, pieces

@@ -34,9 +34,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-from gfxgraph.callables.piece import Piece, arena, beside, copy_in, key_of, tensors_of
+from gfxgraph.callables.signature import key_of
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -50,7 +51,7 @@ class _Bucket:
 
     label: str
     inputs: list[Tensor] = field(default_factory=list)
-    piece: Piece | None = None
+    piece: CapturedFunction | None = None
     n_calls: int = 0
     n_since_check: int = 0
     n_changes: int = 0
@@ -218,23 +219,23 @@ class Agreed:
         copy_in(bucket.inputs, tensors_of(tree))
         return pytree.tree_map_only(Tensor, torch.clone, piece.run())
 
-    def _check(self, bucket: _Bucket, piece: Piece) -> None:
+    def _check(self, bucket: _Bucket, piece: CapturedFunction) -> None:
         """Every rank says how its graph is; where one is not well, all leave theirs together."""
         mine = "failed" if piece.graph is None else "changed" if bucket.changed else "well"
         reason = piece.why_eager or bucket.changed
         try:
             opinions = self.ranks.gather(f"{self.name} {bucket.label}: go on with the graph", [mine, reason])
         except RanksMissing:
-            self._drop(bucket, piece.why_eager or "the ranks no longer decide together")
+            self._fall_back(bucket, piece.why_eager or "the ranks no longer decide together")
             return
         states = {state for state, _ in opinions}
         if "failed" in states:
-            self._drop(bucket, piece.why_eager or "the graph of another rank has failed")
+            self._fall_back(bucket, piece.why_eager or "the graph of another rank has failed")
         elif "changed" in states:
             bucket.n_changes += 1  # the same on every rank
             what = next(why for state, why in opinions if state == "changed")
             if bucket.n_changes > MAX_CHANGES:
-                self._drop(bucket, f"what it reads differs again and again ({what})")
+                self._fall_back(bucket, f"what it reads differs again and again ({what})")
             else:
                 bucket.piece, bucket.inputs, bucket.n_calls, bucket.changed = None, [], 0, ""
 
@@ -284,7 +285,7 @@ class Agreed:
             bucket.why_eager = "the ranks no longer decide together"
             return False
         name = f"{self.name} {bucket.label}"
-        piece = Piece(place, self.fn, pool=self._pool, name=name, on_unsafe=OnUnsafe.RAISE)
+        piece = CapturedFunction(place, self.fn, pool=self._pool, name=name, on_unsafe=OnUnsafe.RAISE)
         try:
             static = pytree.tree_map_only(Tensor, torch.empty_like, tree)
             piece.args, piece.kwargs = static
@@ -299,13 +300,13 @@ class Agreed:
         self._pool = piece.pool
         topic = f"{self.name} {bucket.label}: keep the capture"
         if not self.ranks.all_agree(topic, captured, piece.why_eager):
-            self._drop(bucket, piece.why_eager or "its capture failed on another rank")
+            self._fall_back(bucket, piece.why_eager or "its capture failed on another rank")
             return False
         bucket.piece = piece
         self._n_captures += 1
         return True
 
-    def _drop(self, bucket: _Bucket, why: str) -> None:
+    def _fall_back(self, bucket: _Bucket, why: str) -> None:
         bucket.piece = None
         bucket.why_eager = why
         assert self._place is not None

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
-from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.tolerance import is_near
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import DriverError
@@ -154,7 +154,7 @@ def _gives_the_same(
                 return False
         if launched.launch():
             return False
-        return all(is_near(a, b, False) for a, b in zip((*sources, *taken), (*wanted, *results)))
+        return all(is_near(a, b) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
 def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:

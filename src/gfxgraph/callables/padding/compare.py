@@ -1,7 +1,7 @@
 """One call beside the same call another way: at its bucket's size, or in pieces.
 
 The call itself runs eagerly and its result is what the caller gets. The other run is the second line behind the
-verdict on the graph: it is compared by the tolerances of nearness.py, and everything that it did is undone.
+verdict on the graph: it is compared by capture/tolerance.py, and everything that it did is undone.
 """
 
 # ruff: noqa: TID253
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.padding.content import front
-from gfxgraph.callables.padding.nearness import is_near
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.tolerance import is_near
 
 Written = tuple[str, Tensor, Tensor]
 """An argument that is written to: its name, the call's own, the other run's."""
@@ -92,15 +92,15 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
             return f"{name} is sparse"
         if mine.dim() != real.dim() or any(a < b for a, b in zip(mine.size(), real.size())):
             return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
-        if not is_near(front(mine.detach(), real.size()), real, False):
+        if not is_near(front(mine.detach(), real.size()), real):
             return f"{name} is not what the function gives without padding"
     return ""
 
 
 def _effects(after: Rollback, written: Sequence[Written]) -> str:
-    if not all(is_near(t, real, False) for t, real in zip(after.tensors, after.contents)):
+    if not all(is_near(t, real) for t, real in zip(after.tensors, after.contents)):
         return "what is written to a tensor outside is not what the function writes without padding"
     for name, real, mine in written:
-        if not is_near(front(mine.detach(), real.size()), real.detach(), False):
+        if not is_near(front(mine.detach(), real.size()), real.detach()):
             return f"what is written to {name} is not what the function writes without padding"
     return ""

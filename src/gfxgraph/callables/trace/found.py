@@ -28,6 +28,8 @@ class Found:
     """Of every function that was traced on the way."""
     stores: list[tuple[str, str, Any]] = field(default_factory=list)
     """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
+    may_raise: str = ""
+    """Arithmetic on a number that changes, which raises for some."""
     why_eager: str = ""
     """Why not even a capture of the graph would do what the graph does."""
 
@@ -60,7 +62,7 @@ def look(graph: Any) -> Found:
             sources.append(_name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
     found.why_eager = _why_eager(graph)
-    _keep_from_zero(graph)
+    found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason
     if reason is None or reason.graph_break:
         found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
@@ -100,15 +102,29 @@ def _why_eager(graph: Any) -> str:
     return ""
 
 
-def _keep_from_zero(graph: Any) -> None:
-    """Have Dynamo guard that no number is zero by which the graph divides: there the function raises, or catches."""
+def _arithmetic(graph: Any) -> str:
+    """What the graph computes of numbers that raises for some of them; "" where nothing does.
+
+    Of divisions Dynamo is made to guard that the divisor is not zero: there the function raises, or catches.
+    """
+    may_raise = ""
     for node in graph.graph.nodes:
+        if node.op != "call_function" or not isinstance(
+            node.meta.get("example_value"), torch.SymInt | torch.SymFloat
+        ):
+            continue
         if node.target in _DIVISIONS and isinstance(node.args[1], torch.fx.Node):
             divisor = node.args[1].meta.get("example_value")
             if isinstance(divisor, torch.SymInt | torch.SymFloat):
                 bool(divisor != 0)
+        elif node.target is operator.pow or getattr(node.target, "__name__", "").startswith("sym_sqrt"):
+            may_raise = str(node.target.__name__)
+        elif getattr(node.target, "__module__", "") in ("math", "torch") and node.target not in _SAFE:
+            may_raise = str(node.target.__name__)
+    return may_raise
 
 
+_SAFE = (torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_ite)
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 

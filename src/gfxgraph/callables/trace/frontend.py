@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
-from gfxgraph.callables.trace.world import Granted, World
+from gfxgraph.callables.trace.world import Granted, World, catches
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -48,6 +48,8 @@ _CONFIG = {
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
+_RESUMED = "torch_dynamo_resume_in"
+"""The names of the code that Dynamo makes for what follows a break. Each turn of a loop is one more trace of it."""
 IDLE = "it does nothing on the device"
 RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
@@ -124,6 +126,8 @@ class Frontend:
         """Code that Dynamo leaves to Python from now on."""
         self.keeps = ""
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
+        self.does_catch = False
+        """Some of its code may go on after an error."""
         self._begin()
 
     def _begin(self) -> None:
@@ -139,6 +143,8 @@ class Frontend:
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
         self._inside = Granted()
+        self._founds: list[tuple[Any, list[Found]]] = []
+        """What was found for the function's own frame, by the tree of guards."""
 
     def _code(self) -> Callable[..., Any]:
         """Dynamo's code; made anew where that of a frame inside is for what is no longer so."""
@@ -158,6 +164,8 @@ class Frontend:
             if len(self._given_up) < MOST_GIVEN_UP:
                 self._given_up.add(frame.f_code)
             return
+        if frame.f_code is self._root.__code__:
+            self._founds.append((guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         self._inside.note(guarded.guard_manager, scope, frozenset(code))
@@ -313,6 +321,8 @@ class Frontend:
                 each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
             ]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
+            # A call in pieces may have traced it.
+            found = found or next((each for guards, each in self._founds if guards is new[0]), [])
             world = self._world(new[0], found, broke, args, kwargs)
             world.written = versions.written_among(world.tensors)
             if not world.why_pieces and any(
@@ -374,6 +384,10 @@ class Frontend:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
+        does_catch = any(catches(each) for each in found.code)
+        self.does_catch = self.does_catch or does_catch
+        if found.may_raise and does_catch:
+            found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
         with_random_states(graph)
         if _local.found is not None:
             _local.found.append(found)
@@ -439,6 +453,8 @@ class _Configured:
         wanted = {**_CONFIG, **(own() if own is not None else {})}
         if _local.is_foreseeing:
             wanted["suppress_errors"] = False  # or the function would run as Python
+        if args[0].f_code.co_name.startswith(_RESUMED):
+            wanted["recompile_limit"] = MAX_TRACES
         front: Frontend | None = None if own is None else own.__self__  # type: ignore[attr-defined]
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
@@ -475,7 +491,7 @@ def _breaking_in_loops() -> Iterator[None]:
     """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
 
     It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
-    is no fault, and ``recompile_limit`` bounds the graphs.
+    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs.
     """
     translator, asked = _has_backedge()
     if asked is None:

@@ -44,7 +44,7 @@ class Piece:
             name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",
         )
         if found.why_eager:
-            self.region.stay_eager(found.why_eager)
+            self.region.fall_back(found.why_eager)
         self._with_gradients: dict[Any, Gradients] = {}
         self._max_graphs = max_graphs
         self._has_run = False
@@ -86,11 +86,11 @@ class Piece:
             result = self.region.look(list(inputs))
         self.is_drawless, self.draws_of_host = draws.none, draws.of_host
         if draws.of_host:
-            self.region.stay_eager("it draws random numbers of the host")
+            self.region.fall_back("it draws random numbers of the host")
         elif versions != [t._version for t in host]:
-            self.region.stay_eager("it writes to a tensor on the host")
+            self.region.fall_back("it writes to a tensor on the host")
         elif layouts != [tensor_key(t) for t in tensors]:
-            self.region.stay_eager("it changes the shape or the layout of an argument")
+            self.region.fall_back("it changes the shape or the layout of an argument")
         elif not is_raw():
             self.region.count_eager("warm-up")
         return result

@@ -128,10 +128,10 @@ class Region:
         for i, value in enumerate(inputs):
             if isinstance(value, Tensor):
                 if not value.is_cuda and i in self._mutated:
-                    self.stay_eager("it writes to a tensor on the host")
+                    self.fall_back("it writes to a tensor on the host")
                     return None
             elif type(value) is not int and type(value) is not float and type(value) is not bool:
-                self.stay_eager(f"an input is a {type(value).__qualname__}")
+                self.fall_back(f"an input is a {type(value).__qualname__}")
                 return None
         fixed = self._fixed(inputs)
         key = (*fixed, *[inputs[i].data_ptr() for i in fixed])
@@ -164,7 +164,7 @@ class Region:
             if len(places) > MAX_PLACES:
                 moving.add(i)
         if moving & self._mutated:
-            self.stay_eager("a tensor that it writes to lies elsewhere each time")
+            self.fall_back("a tensor that it writes to lies elsewhere each time")
         else:
             self._copied |= moving
         return bool(moving)
@@ -173,8 +173,8 @@ class Region:
         """One more call without a graph."""
         self._eager[why] += 1
 
-    def stay_eager(self, why: str) -> None:
-        """Never capture, from now on."""
+    def fall_back(self, why: str) -> None:
+        """Never capture, from now on, and report why."""
         self.why_eager = why
         self._variants.clear()
         self._last = None
@@ -195,7 +195,7 @@ class Region:
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
         if shared & self._mutated:
-            self.stay_eager("it returns a tensor that it writes to")
+            self.fall_back("it returns a tensor that it writes to")
         self._copied |= shared
         return results
 

@@ -7,12 +7,14 @@ Each node is an object or an attribute that the trace read. It is given to the c
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import dis
 import enum
 import functools
 import gc
 import inspect
+import math
 import operator
 import random
 import re
@@ -69,6 +71,8 @@ class GuardWalk:
         self.held: list[Any] = []
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, but for those of objects."""
+        self.zeros: list[tuple[Any, str, float]] = []
+        """0.0 and -0.0 that were read: what holds them, under which name or at which place, and which they are."""
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class may be set, and their classes."""
         self.inside = ""
@@ -102,14 +106,18 @@ class GuardWalk:
     def _argument(self, manager: Any) -> None:
         """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
         value = self._value(manager)
+        if isinstance(value, tuple) or dataclasses.is_dataclass(value):
+            self.classes.add(type(value))
         for inner in _children(manager):
-            if isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
+            if isinstance(value, Tensor) and _ATTRIBUTE.search(inner.get_source()):
+                self.inside = self.inside or inner.get_source()
+            elif isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
                 self._argument(inner)
             elif isinstance(value, tuple):  # named
                 self._argument(inner)
             elif isinstance(value, (torch.dtype, torch.device, torch.Size, slice)):
                 continue
-            elif _is_field(value, inner.get_source()):
+            elif _is_field(value, inner.get_source()) and not _leaves(inner, "DICT_CONTAINS"):
                 self._argument(inner)
             else:
                 self.inside = self.inside or inner.get_source()
@@ -144,6 +152,7 @@ class GuardWalk:
                 self._computed(parent, source, value)
                 return
             self._child(parent, source, value)
+            self._note_zero(parent, source, value)
         of_class = _CLASS_DICT.match(source)
         if of_class:  # a copy made for the guard: the class itself is what is read
             owner = self._evaluate(of_class.group(1))
@@ -215,10 +224,7 @@ class GuardWalk:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
-        if isinstance(value, functools._lru_cache_wrapper) and reads_state(value.__wrapped__):
-            # Dynamo traces what is below, and would see changes that the program does not.
-            kept = f"{value.__qualname__} keeps results by functools.lru_cache that depend on what may change"
-            self.why_eager = self.why_eager or kept
+        self.cached(value)
         if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
             view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
             self.why_eager = self.why_eager or view
@@ -237,7 +243,8 @@ class GuardWalk:
         self.classes.add(type(value))
         if isinstance(value, dict):
             self.watch(value, None)
-            self.mappings.append(value)
+            if "__builtins__" not in value and value is not vars(builtins):  # globals get names of Dynamo's own
+                self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
             own = self._told(value)  # the user's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):
@@ -260,6 +267,36 @@ class GuardWalk:
                     self._lacks(value, own, name)
         else:
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
+
+    def cached(self, value: Any, *, is_method: bool = False) -> None:
+        """Dynamo traces what is below a cache, and would see changes that the program does not."""
+        if not isinstance(value, functools._lru_cache_wrapper):
+            return
+        is_traced = getattr(value.__wrapped__, "__code__", None) in self._code
+        if reads_state(value.__wrapped__) or is_method and is_traced:
+            kept = f"{value.__qualname__} keeps results by functools.lru_cache that depend on what may change"
+            self.why_eager = self.why_eager or kept
+
+    def _note_zero(self, parent: Any, source: str, value: Any) -> None:
+        if type(value) is float and value == 0.0:
+            found = _ATTRIBUTE.search(source)
+            self.zeros.append((parent, found.group(1) if found else _literal_item(source), value))
+
+    def zero(self, holder: Any, name: Any, value: float) -> None:
+        """Watch the sign of a zero."""
+        self.names["is_other_zero"] = is_other_zero
+        self._compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
+
+    def without(self, holder: Any, absent: frozenset[str]) -> None:
+        """Watch that an object, a class or a dict has none of these names."""
+        if isinstance(holder, type):
+            self.watch(_dict_of(holder), absent)
+        elif isinstance(holder, dict):
+            self.watch(holder, absent)
+        elif (own := self._told(holder)) is not None:
+            self.watch(own, absent)
+        else:
+            self._compare(("without", id(holder)), holder, absent, "not {1}.isdisjoint({0}.__dict__)")
 
     def of_class(self, owner: type, name: str) -> None:
         """Watch what a class and its instances find under a name: in all its bases, and in its own class's."""
@@ -424,6 +461,18 @@ class _Every(set[str]):
 
     def __contains__(self, name: object) -> bool:
         return True
+
+
+def is_other_zero(holder: Any, name: Any, value: float) -> bool:
+    """True where a zero of the other sign is held now; other values are a guard's business."""
+    if isinstance(holder, dict | list | tuple):
+        try:
+            now = holder[name]
+        except LookupError:
+            return False
+    else:
+        now = getattr(holder, name, None) if isinstance(name, str) else None
+    return type(now) is float and now == 0.0 and math.copysign(1.0, now) != math.copysign(1.0, value)
 
 
 def _is_field(value: Any, source: str) -> bool:

@@ -9,7 +9,7 @@ Invariants: a word is read only while what it lies in is held, so what is reache
 phase than the pointer. What a word is expected to hold is held too, so that no address is met twice. A place is used
 only where it holds, in the very object, what the sample says that it holds; everything else is compared in Python.
 
-Source: measured (decision 0144); tests/unit/callables/test_words.py changes every kind of thing that is watched.
+Source: measured (decision 0144); tests/unit/callables/trace/test_words.py changes every kind of thing watched.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
-from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable
+from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, words_of
 from gfxgraph.config import environment_of
 
@@ -59,6 +59,10 @@ class Granted:
         """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches."""
         self._tables: list[tuple[Any, list[str]]] = []
         """Objects whose dict the program reads as one, and its keys: Dynamo guards those alone that it finds."""
+        self._absent: list[tuple[Any, frozenset[str]]] = []
+        """Objects, classes and dicts, and names that the code may look for there in vain, and find elsewhere."""
+        self._zeros: list[tuple[Any, str, float]] = []
+        """0.0 and -0.0, which a guard takes for the same: where they are held, by which name, and which they are."""
         self._hooks: list[tuple[Any, ...]] | None = None
         """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
         self._registered: Any = None
@@ -81,12 +85,23 @@ class Granted:
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
         self.why_eager = self.why_eager or watch.why_eager
-        does_catch = any(_catches(each) for each in code)
+        does_catch = any(catches(each) for each in code)
         # Dynamo's guards look at the order in which an OrderedDict was filled, not at its own.
         in_order = [each for each in watch.mappings if does_catch or isinstance(each, OrderedDict) and len(each) > 1]
         self._keys += [(each, list(each)) for each in in_order]
         if not named.isdisjoint(_READS_ALL):
             self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
+        for name in sorted(named.intersection(_OF_ONE_TENSOR)):
+            self.why_eager = (
+                self.why_eager or f"it asks a tensor for {name}, which a graph's buffers have of their own"
+            )
+        self._zeros += watch.zeros
+        self._take_absent(watch, own, does_catch)
+        self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]
+        for kind in watch.classes:
+            for name in named.intersection(dir(kind)) if _is_programs(kind) else ():
+                watch.cached(inspect.getattr_static(kind, name, None), is_method=True)
+        self.why_eager = self.why_eager or watch.why_eager
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
         if not named.isdisjoint(_ASKS_FOR_CLASSES):
@@ -94,6 +109,20 @@ class Granted:
         held = environment_of(code)
         if held is not None and self._environment is None:
             self._environment = held, dict(held)
+
+    def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
+        """What is not there: Dynamo guards that in objects and classes, not in bases nor where an error is caught."""
+        texts = {text for each in code for text in each.co_consts if isinstance(text, str) and text.isidentifier()}
+        names = frozenset(texts.union(*(each.co_names for each in code)))
+        kinds = {*watch.classes, *(cell.cell_contents for cell in _cells_of_classes(watch.functions))}
+        bases = {base for kind in kinds if _is_programs(kind) for base in kind.__mro__ if _is_programs(base)}
+        holders: list[Any] = [Tensor, *bases]
+        for owner, kind in watch.kinds:
+            asks_in_vain = getattr(kind, "__getattr__", nn.Module.__getattr__) is not nn.Module.__getattr__
+            if (does_catch or asks_in_vain) and hasattr(owner, "__dict__"):
+                holders.append(owner)
+                holders += (owner._parameters, owner._buffers, owner._modules) if isinstance(owner, nn.Module) else ()
+        self._absent += [(each, names.difference(_names_in(each))) for each in holders]
 
     def have_watched(self, watch: GuardWalk) -> None:
         """Have it asked again when some of it may have changed.
@@ -108,6 +137,10 @@ class Granted:
             watch.watch(self._environment[0], None)
         for owner, _ in self._tables:
             watch.every_name(owner)
+        for holder, absent in self._absent:
+            watch.without(holder, absent)
+        for holder, name, value in self._zeros:
+            watch.zero(holder, name, value)
         if self._registered is not None:
             watch.names |= {"registered": abc.get_cache_token, "registered_then": self._registered}
             watch.lines.append("if registered() != registered_then: return False")
@@ -126,6 +159,8 @@ class Granted:
             or any(type(owner) is not kind for owner, kind in self._kinds)
             or any(list(each) != keys for each, keys in self._keys)
             or any(list(vars(owner)) != keys for owner, keys in self._tables)
+            or not all(absent.isdisjoint(_names_in(holder)) for holder, absent in self._absent)
+            or any(is_other_zero(holder, name, value) for holder, name, value in self._zeros)
             or (self._hooks is not None and self._hooks != _hooks_for_all())
             or (self._registered is not None and self._registered != abc.get_cache_token())
             or (self._environment is not None and self._environment[0] != self._environment[1])
@@ -167,6 +202,8 @@ class World:
         """Tensors from outside that the function writes to."""
         self.zeros: tuple[str, ...] = ()
         """The zeros among the arguments, with their signs."""
+        self.skeleton: Any = None
+        """The arguments' kinds, keys and lengths, where what they lack may be an error that the code catches."""
         self.n_rebound = 0
         """How often a tensor that it reads from outside was another one."""
         self.tensors: list[Tensor] = []
@@ -188,6 +225,11 @@ class World:
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Dynamo's own answer for this call: True where the trace holds for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
+
+    @property
+    def does_catch(self) -> bool:
+        """True where the code may go on after an error."""
+        return any(catches(each) for each in self.code)
 
     def stores_are_there(self) -> bool:
         """False where a constant that each call leaves in an object is not there: a replay would not put it back."""
@@ -345,7 +387,7 @@ def _granted(
     classes in closures, and the defaults and the code of every function."""
     named = {name for each in code for name in each.co_names}
     called = set(functions)
-    cells = [cell for each in functions for cell in each.__closure__ or () if _holds_class(cell)]
+    cells = _cells_of_classes(functions)
     yield from ((cell, "cell_contents", cell.cell_contents) for cell in cells)
     for kind in {*classes, *(cell.cell_contents for cell in cells)}:
         if kind.__module__.partition(".")[0] in _SETTLED and not issubclass(kind, nn.Module):
@@ -354,9 +396,10 @@ def _granted(
             yield kind, "__mro__", kind.__mro__
         for name in {name for base in (*kind.__mro__, *type.mro(type(kind))[:-2]) for name in vars(base)}:
             value = inspect.getattr_static(kind, name, None)
-            if isinstance(value, types.FunctionType):
-                if value.__code__ in code:
-                    called.add(value)
+            function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if isinstance(function, types.FunctionType):
+                if function.__code__ in code:
+                    called.add(function)
                     yield kind, name, value
             elif name in named and isinstance(value, _DATA) and not name.startswith("__"):
                 yield kind, name, value
@@ -365,6 +408,14 @@ def _granted(
             continue  # nobody gives a library's function other defaults
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
+
+
+def _names_in(holder: Any) -> Mapping[str, Any]:
+    return holder if isinstance(holder, dict) else vars(holder)
+
+
+def _cells_of_classes(functions: set[types.FunctionType]) -> list[types.CellType]:
+    return [cell for each in functions for cell in each.__closure__ or () if _holds_class(cell)]
 
 
 def _holds_class(cell: types.CellType) -> bool:
@@ -381,7 +432,7 @@ def _is_programs(kind: type) -> bool:
 
 
 @functools.cache
-def _catches(code: types.CodeType) -> bool:
+def catches(code: types.CodeType) -> bool:
     """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
     if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
         return False
@@ -394,6 +445,7 @@ def _held(owner: Any, name: str) -> Any:
     return inspect.getattr_static(owner, name, None) if isinstance(owner, type) else getattr(owner, name, None)
 
 
+_OF_ONE_TENSOR = ("_base", "_is_view", "_version", "grad_fn", "is_leaf", "retains_grad")
 _READS_ALL = frozenset(("__dict__", "vars"))
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")

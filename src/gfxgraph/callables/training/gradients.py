@@ -34,12 +34,12 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.captured_function import copy_in, like, record, replay
 from gfxgraph.callables.facts import draws, is_opaque, writes_of, written_inputs
-from gfxgraph.callables.piece import copy_in, like, record
 from gfxgraph.callables.signature import NotATree, builder, flatten
 from gfxgraph.capture.generators import drawless
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.errors import GuardMismatch, ReplayError, first_line
+from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 
 MAX_BACKWARDS = 4
@@ -92,10 +92,7 @@ class Gradients:
             raise RunEagerly("warm-up")
         if not self._is_complete:
             self._capture(given)
-        try:
-            flat = _Replay.apply(self, *given)
-        except ForwardFailed as error:
-            raise RunEagerly(f"the replay failed: {error}") from error
+        flat = _Replay.apply(self, *given)
         self.n_replays += 1
         made = iter(flat if isinstance(flat, tuple) else (flat,))
         return self._build(iter([next(made) if i is None else given[i] for i in self._itself]))
@@ -180,15 +177,8 @@ class Gradients:
         """Replay the forward: its number, the random states from before, results of the caller's own."""
         with self._lock, torch.no_grad():
             states = [generator.get_state() for generator in self._generators] if self._is_random else []
-            program = self._forward._program
-            before = None if program.is_plain else Rollback(program.writes(), program.random_states())
             copy_in(self.statics, given)
-            try:
-                self._forward.replay()
-            except (GuardMismatch, ReplayError) as error:
-                if before is not None:
-                    before.put_back()
-                raise ForwardFailed(first_line(error)) from error
+            replay(self._forward)
             self._number += 1
             return self._number, states, [t.clone() for t in self.made]
 
@@ -262,17 +252,13 @@ class Gradients:
     @contextmanager
     def _as_then(self, states: list[Any]) -> Iterator[None]:
         """Random numbers as a forward drew them; what is written (running statistics) is not, a second time."""
-        once = Rollback(writes_of(self._forward), self._generators if states else ())
+        before = Rollback(writes_of(self._forward), self._generators if states else ())
         for generator, state in zip(self._generators, states):
             generator.set_state(state)
         try:
             yield
         finally:
-            once.put_back()
-
-
-class ForwardFailed(RuntimeError):
-    """The forward graph did not run, and nothing of it is left: the call is for the function itself."""
+            before.put_back()
 
 
 class _Replay(torch.autograd.Function):

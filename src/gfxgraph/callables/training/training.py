@@ -40,14 +40,24 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.captured_function import (
+    arena,
+    beside,
+    copy_in,
+    like,
+    record,
+    replay,
+    tensors_of,
+)
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of
-from gfxgraph.callables.piece import arena, beside, copy_in, key_of, like, record, tensors_of
+from gfxgraph.callables.signature import key_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.core.constants import NotConstant, constant_key
-from gfxgraph.errors import GuardMismatch, ReplayError, first_line
+from gfxgraph.errors import first_line
 
 _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
 
@@ -145,11 +155,11 @@ class TrainingStep:
             if self.why_eager or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(args, kwargs)
             if any(t.requires_grad or not t.is_cuda for t in given):
-                self._note("an argument needs gradients or is a host tensor")
+                self._fall_back("an argument needs gradients or is a host tensor")
                 return self._eagerly(args, kwargs)
             changing = _not_constant((args, kwargs))
             if changing:
-                self._note(f"an argument is a {changing}, whose content may change unseen")
+                self._fall_back(f"an argument is a {changing}, whose content may change unseen")
                 return self._eagerly(args, kwargs)
             key = key_of(args, kwargs)
             held = self._captured.setdefault(key, [])
@@ -170,7 +180,7 @@ class TrainingStep:
     def _known(self, held: list[_Captured], args: Any, kwargs: Any) -> _Captured | None:
         """The graph for the state of now, captured where a step has left that state alone."""
         if self._counts_on_the_host():
-            self._give_up(_ON_THE_HOST)
+            self._fall_back(_ON_THE_HOST, for_good=True)
             return None
         now = self._look()
         if now is None:
@@ -194,20 +204,22 @@ class TrainingStep:
         if after is None:
             return result
         if effects.found:
-            self._give_up(effects.found)
+            self._fall_back(effects.found, for_good=True)
         elif after.key == before.key:
             self._n_changing, self._n_new = 0, self._n_new + 1
             what = self._settled[-1].differs(after) if self._settled else ""
             self._settled = [*(each for each in self._settled if each.key != after.key), after][-2:]
             if self._n_new > MAX_UNSETTLED:
-                self._give_up(f"{what} differs from call to call; a number that changes belongs in a tensor")
+                self._fall_back(
+                    f"{what} differs from call to call; a number that changes belongs in a tensor", for_good=True
+                )
         elif self._n_calls > self.warmup:
             # The first steps make the optimizer's state.
             self._n_changing += 1
             what = before.differs(after)
             is_number = any(f".{name}" in what for name in _NUMBERS) and "hooks" not in what
             if self._n_changing >= MAX_CHANGING:
-                self._give_up(_SETS_NUMBERS if is_number else f"it changes {what} itself")
+                self._fall_back(_SETS_NUMBERS if is_number else f"it changes {what} itself", for_good=True)
         return result
 
     def _is_settled(self, state: Snapshot) -> bool:
@@ -218,7 +230,7 @@ class TrainingStep:
         try:
             found = Snapshot(self._roots)
         except Unwatchable as what:
-            self._give_up(f"it reads {what}")
+            self._fall_back(f"it reads {what}", for_good=True)
             return None
         for kind, mine in ((torch.optim.Optimizer, self.optimizers), (torch.nn.Module, self.modules)):
             mine += [e for e in found.found if isinstance(e, kind) and not any(e is m for m in self._all_of(kind))]
@@ -248,16 +260,10 @@ class TrainingStep:
         return self._place
 
     def _replay(self, known: _Captured, args: Any, kwargs: Any) -> Any:
-        program = getattr(known.graph, "_program", None)
-        before = None
-        if program is not None and not program.is_plain:
-            before = Rollback(program.writes(), program.random_states())
         try:
-            known.graph.replay()
-        except (GuardMismatch, ReplayError) as error:
-            if before is not None:
-                before.put_back()
-            self._note(f"its replay failed ({first_line(error)})")
+            replay(known.graph)
+        except RunEagerly as failed:
+            self._fall_back(f"its replay failed ({failed.why})")
             return self._eagerly(args, kwargs)
         for parameter, grad in known.grads:
             if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
@@ -267,9 +273,10 @@ class TrainingStep:
     def _capture(self, held: list[_Captured], now: Snapshot, args: Any, kwargs: Any) -> _Captured | None:
         if self.n_captures >= MAX_CAPTURES:
             what = held[-1].snapshot.differs(now) if held else "the shape of an argument"
-            self._give_up(
+            self._fall_back(
                 f"it was captured {MAX_CAPTURES} times, at last because {what} had changed: "
-                "a learning rate that changes at each step belongs in a tensor"
+                "a learning rate that changes at each step belongs in a tensor",
+                for_good=True,
             )
             return None
         self.n_captures += 1
@@ -299,7 +306,7 @@ class TrainingStep:
             torch.clear_autocast_cache()
         if problem:
             before.put_back()
-            self._give_up(problem)
+            self._fall_back(problem, for_good=True)
             return None
         known.graph = graph
         known.grads = [(p, p.grad) for p in self._parameters()]
@@ -350,11 +357,10 @@ class TrainingStep:
         held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
         return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
 
-    def _give_up(self, reason: str) -> None:
-        self.why_eager = reason
-        self._note(reason)
-
-    def _note(self, reason: str) -> None:
+    def _fall_back(self, reason: str, *, for_good: bool = False) -> None:
+        """Report that a step runs eagerly, and why."""
+        if for_good:
+            self.why_eager = reason
         self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
 
 

@@ -358,39 +358,41 @@ class PyGuards:
         return found
 
     def _excluded_in(self, up: ast.AST, child: ast.AST, world: World) -> ast.AST | None:
+        found: ast.AST | None = None
         match up:
             case ast.If() | ast.IfExp() | ast.While():
-                body: list[ast.AST] = [*up.body] if isinstance(up.body, list) else [up.body]
-                orelse: list[ast.AST] = [*up.orelse] if isinstance(up.orelse, list) else [up.orelse]
-                if child in body and truth(self.value(up.test, world)) is False:
-                    return up.test
-                if child in orelse and not isinstance(up, ast.While) and truth(self.value(up.test, world)) is True:
-                    return up.test
+                found = self._not_taken(up, child, world)
             case ast.BoolOp():
                 decides = isinstance(up.op, ast.Or)
-                for term in up.values:
-                    if term is not child and truth(self.value(term, world)) is decides:
-                        return term
+                terms = (term for term in up.values if term is not child)
+                found = next((term for term in terms if truth(self.value(term, world)) is decides), None)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                for generator in up.generators:
-                    for test in generator.ifs:
-                        if test is not child and truth(self.value(test, world)) is False:
-                            return test
+                tests = (test for generator in up.generators for test in generator.ifs if test is not child)
+                found = next((test for test in tests if truth(self.value(test, world)) is False), None)
             case ast.match_case():
-                pattern = self._case(up, world)
-                if pattern is not None:
-                    return pattern
+                found = self._case(up, world)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                for decorator in up.decorator_list:
-                    if decorator is not child and self._skips(decorator, world):
-                        return decorator
-                if isinstance(up, Function):
-                    found = self._call_sites(up, world)
-                    if found is not None:
-                        return found
-                elif (found := self._post_init(up, child, world)) is not None:
-                    return found
-        return self._earlier_exit(up, child, world)
+                found = self._not_called(up, child, world)
+        return found if found is not None else self._earlier_exit(up, child, world)
+
+    def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: World) -> ast.AST | None:
+        """The test that keeps a branch from being taken."""
+        body: list[ast.AST] = [*up.body] if isinstance(up.body, list) else [up.body]
+        orelse: list[ast.AST] = [*up.orelse] if isinstance(up.orelse, list) else [up.orelse]
+        if child in body and truth(self.value(up.test, world)) is False:
+            return up.test
+        if child in orelse and not isinstance(up, ast.While) and truth(self.value(up.test, world)) is True:
+            return up.test
+        return None
+
+    def _not_called(
+        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: World
+    ) -> ast.AST | None:
+        """What keeps a function, or a class, from being used: a decorator that skips it, or all of its callers."""
+        for decorator in up.decorator_list:
+            if decorator is not child and self._skips(decorator, world):
+                return decorator
+        return self._call_sites(up, world) if isinstance(up, Function) else self._post_init(up, child, world)
 
     def _earlier_exit(self, up: ast.AST, child: ast.AST, world: World) -> ast.AST | None:
         if not isinstance(child, ast.stmt):

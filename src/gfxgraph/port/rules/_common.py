@@ -160,61 +160,74 @@ def is_test_file(path: str) -> bool:
     return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py" or "/tests/" in f"/{path}"
 
 
+_MODE = re.compile(r"(?i)compile_?mode|(torch_?)?compile\w*mode|dynamo_?mode|inductor_?mode")
+
+
 def compile_modes(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
     """Constants that become torch.compile's ``mode``: keywords, and defaults of names that mean it."""
     seen: set[int] = set()
+    for value in (*_passed_modes(file), *_assigned_modes(file), *_default_modes(file), *_mapped_modes(file)):
+        for constant in _constants(file, value):
+            if id(constant) not in seen:
+                seen.add(id(constant))
+                yield constant, str(constant.value)
 
-    def constants(node: ast.AST | None) -> Iterator[tuple[ast.Constant, str]]:
-        if isinstance(node, ast.IfExp):
-            yield from constants(node.body)
-            yield from constants(node.orelse)
-        elif isinstance(node, ast.BoolOp):
-            for value in node.values:
-                yield from constants(value)
-        elif isinstance(node, ast.Name):
-            for bound in file.lookup(node.id, node):
-                if not isinstance(bound, ast.Name):
-                    yield from constants(bound)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in seen:
-            seen.add(id(node))
-            yield node, node.value
 
+def _constants(file: PyFile, node: ast.AST | None) -> Iterator[ast.Constant]:
+    """The texts that an expression may be."""
+    if isinstance(node, ast.IfExp):
+        yield from _constants(file, node.body)
+        yield from _constants(file, node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _constants(file, value)
+    elif isinstance(node, ast.Name):
+        for bound in file.lookup(node.id, node):
+            if not isinstance(bound, ast.Name):
+                yield from _constants(file, bound)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node
+
+
+def _passed_modes(file: PyFile) -> Iterator[ast.expr | None]:
     for call in file.calls("torch.compile", "*.compile"):
-        yield from constants(keyword(call, "mode"))
+        yield keyword(call, "mode")
     for call in file.calls("functools.partial"):
         if call.args and file.dotted(call.args[0]) == "torch.compile":
-            yield from constants(keyword(call, "mode"))
-    named = re.compile(r"(?i)compile_?mode|(torch_?)?compile\w*mode|dynamo_?mode|inductor_?mode")
+            yield keyword(call, "mode")
+
+
+def _assigned_modes(file: PyFile) -> Iterator[ast.expr | None]:
     for node in file.nodes(ast.AnnAssign, ast.Assign):
         targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
         for target in targets:
-            name = (
-                target.id
-                if isinstance(target, ast.Name)
-                else target.attr
-                if isinstance(target, ast.Attribute)
-                else ""
-            )
+            name = getattr(target, "id", "") or getattr(target, "attr", "")
             if isinstance(target, ast.Subscript):
                 name = text_of(target.slice) or ""
-            if named.search(name):
-                yield from constants(node.value)
+            if _MODE.search(name):
+                yield node.value
+
+
+def _default_modes(file: PyFile) -> Iterator[ast.expr | None]:
     for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         for arg, value in defaults(function):
-            if named.search(arg.arg):
-                yield from constants(value)
+            if _MODE.search(arg.arg):
+                yield value
     for call in file.nodes(ast.Call):
         for kw in call.keywords:
-            if kw.arg and named.search(kw.arg):
-                yield from constants(kw.value)
+            if kw.arg and _MODE.search(kw.arg):
+                yield kw.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
             first = text_of(call.args[0]) if call.args else None
-            if first and named.search(first.replace("-", "_")):
-                yield from constants(keyword(call, "default"))
+            if first and _MODE.search(first.replace("-", "_")):
+                yield keyword(call, "default")
+
+
+def _mapped_modes(file: PyFile) -> Iterator[ast.expr | None]:
     for mapping in file.nodes(ast.Dict):
         for key, value in zip(mapping.keys, mapping.values):
-            if named.search(text_of(key) or ""):
-                yield from constants(value)
+            if _MODE.search(text_of(key) or ""):
+                yield value
 
 
 def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
@@ -299,10 +312,6 @@ def is_thread_index(file: CppFile, node: Node | None, depth: int = 4) -> bool:
     ):
         return True
     return False
-
-
-def launch_text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
 
 
 def mentions_amd(arm: Arm, macros: Macros) -> bool:

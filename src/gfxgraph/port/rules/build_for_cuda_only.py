@@ -80,6 +80,18 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
+    yield from _asked(f)
+    for constant in f.nodes(ast.Constant):
+        if isinstance(constant.value, str) and _BUILD.fullmatch(constant.value) and not f.is_docstring(constant):
+            yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
+    if is_installer(f):
+        yield from _handed_on(f)
+    yield from _said(f)
+    yield from _called(f)
+
+
+def _asked(f: PyFile) -> Iterator[Hit]:
+    """Conditions and values that ask for CUDA alone."""
     for test in f.nodes(ast.If, ast.IfExp):
         text = f.source(test.test)
         if not _AMD.search(text) and _asks(f, test.test):
@@ -88,37 +100,43 @@ def _all(f: PyFile) -> Iterator[Hit]:
         text = f.source(node)
         if not _AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
             yield hit(node, expr=text[:100])
-    for constant in f.nodes(ast.Constant):
-        if isinstance(constant.value, str) and _BUILD.fullmatch(constant.value) and not f.is_docstring(constant):
-            yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
-    if is_installer(f):
-        for function in f.nodes(ast.FunctionDef):
-            if any(_PASSED.fullmatch(a.arg) for a in (*function.args.args, *function.args.kwonlyargs)):
-                yield hit(function, expr=f"def {function.name}", severity=Severity.LOW)
-        for passing in f.nodes(ast.Call):
-            given = [*passing.args, *(k.value for k in passing.keywords)]
-            if any(isinstance(g, ast.Name) and _PASSED.fullmatch(g.id) for g in given):
-                yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
+
+
+def _handed_on(f: PyFile) -> Iterator[Hit]:
+    """A CUDA version that an installer's functions are given."""
+    for function in f.nodes(ast.FunctionDef):
+        if any(_PASSED.fullmatch(a.arg) for a in (*function.args.args, *function.args.kwonlyargs)):
+            yield hit(function, expr=f"def {function.name}", severity=Severity.LOW)
+    for passing in f.nodes(ast.Call):
+        given = [*passing.args, *(k.value for k in passing.keywords)]
+        if any(isinstance(g, ast.Name) and _PASSED.fullmatch(g.id) for g in given):
+            yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
+
+
+def _said(f: PyFile) -> Iterator[Hit]:
+    """Labels of builds, and complaints that CUDA is not there."""
     for label in f.nodes(ast.JoinedStr):
-        parts = label.values
-        if any(
-            _LABEL.search(text_of(a) or "") and isinstance(b, ast.FormattedValue) for a, b in zip(parts, parts[1:])
-        ):
+        pairs = zip(label.values, label.values[1:])
+        if any(_LABEL.search(text_of(a) or "") and isinstance(b, ast.FormattedValue) for a, b in pairs):
             yield hit(label, expr=f.source(label)[:100])
     for said_by in f.nodes(ast.Raise, ast.Assert):
         said = [n.value for n in ast.walk(said_by) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         text = " ".join(said)
         if _COMPLAINT.search(text) and not _AMD.search(text):
             yield hit(said_by, expr=f.source(said_by)[:100], severity=Severity.LOW)
+
+
+def _called(f: PyFile) -> Iterator[Hit]:
+    """Functions that look for CUDA, by name."""
     for call in f.nodes(ast.Call):
         owner, _, name = f.call_name(call).rpartition(".")
-        if owner.startswith("torch.") or name == "CUDAExtension":
+        if owner.startswith("torch.") or name == "CUDAExtension" or name.startswith("cpp_") or _AMD.search(name):
             continue
-        if _FLAG.match(name) or re.search(
-            r"(?i)(cuda|nvcc).*(version|home|dirs?|flags|arch)|(check|find|get|locate)\w*(cuda|nvcc)", name
-        ):
-            if not _AMD.search(name) and not name.startswith("cpp_"):
-                yield hit(call, expr=f.source(call)[:100])
+        if _FLAG.match(name) or _LOOKS.search(name):
+            yield hit(call, expr=f.source(call)[:100])
+
+
+_LOOKS = re.compile(r"(?i)(cuda|nvcc).*(version|home|dirs?|flags|arch)|(check|find|get|locate)\w*(cuda|nvcc)")
 
 
 def _asks(f: PyFile, test: ast.expr) -> bool:

@@ -66,22 +66,25 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 yield hit(kw.value, expr=f"num_warps={f.source(kw.value)}")
             elif isinstance(kw.value, ast.Name):
                 yield from _from_loop(f, kw.value)
-    for node in f.nodes(ast.Assign):
-        for target in node.targets:
-            if (
-                isinstance(target, ast.Name)
-                and target.id in ("num_warps", "NUM_WARPS", "nwarps")
-                and too_many(node.value)
-            ):
-                yield hit(node.value, expr=f.source(node))
-            elif isinstance(target, ast.Name) and re.search(
-                r"(?i)(num_?warps|warps)_?(list|options|choices|configs?)?$", target.id
-            ):
-                yield from _in_list(node.value)
+    yield from _assigned(f)
     for mapping in f.nodes(ast.Dict):
         for key, value in zip(mapping.keys, mapping.values):
             if text_of(key) == "num_warps" and too_many(value):
                 yield hit(value, expr="num_warps: " + f.source(value))
+    yield from _in_functions(f)
+
+
+def _assigned(f: PyFile) -> Iterator[Hit]:
+    for node in f.nodes(ast.Assign):
+        for name in (target.id for target in node.targets if isinstance(target, ast.Name)):
+            if name in ("num_warps", "NUM_WARPS", "nwarps") and too_many(node.value):
+                yield hit(node.value, expr=f.source(node))
+            elif re.search(r"(?i)(num_?warps|warps)_?(list|options|choices|configs?)?$", name):
+                yield from _in_list(node.value)
+
+
+def _in_functions(f: PyFile) -> Iterator[Hit]:
+    """What a function that is named for it returns, and defaults."""
     for function in f.nodes(ast.FunctionDef):
         if re.search(r"num_?warps|calculate_settings", function.name):
             for inner in ast.walk(function):

@@ -6,13 +6,13 @@ already in place; the outputs are written to buffers that are given too, or stay
 them. Whatever goes wrong at capture or replay, the function itself runs on the same inputs, into the
 same outputs, and that is counted.
 
-Invariant: a run that failed half-way is undone before the function runs instead, so that nothing
-happens twice.
+Invariant: a replay that failed half-way is undone before the function runs instead, so that nothing
+happens twice. `replay` sees to it for everything in this room that launches a graph by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -22,11 +22,12 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
+from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.inputs import dense_strides, dim_order
-from gfxgraph.callables.signature import mode_key
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe
@@ -96,28 +97,6 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def key_of(*trees: Any) -> tuple[Any, ...]:
-    """What a capture of a call with these arguments holds for: shapes, order of dims, dtypes, constants, modes."""
-    leaves_, spec = pytree.tree_flatten(trees)
-    parts = tuple(
-        (type(leaf), tuple(leaf.shape), dim_order(leaf), leaf.dtype, leaf.device, leaf.layout, leaf.requires_grad)
-        if isinstance(leaf, Tensor)
-        else _constant(leaf)
-        for leaf in leaves_
-    )
-    return parts, spec, mode_key()
-
-
-def _constant(leaf: Any) -> tuple[Any, ...]:
-    try:
-        return type(leaf), constant_key(leaf)
-    except NotConstant:
-        pass
-    if isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device)):  # numpy's numbers, say
-        return type(leaf), leaf
-    return type(leaf), id(leaf)  # held by what was captured, so that no other gets its address
-
-
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy what is not in place already; all in one launch where torch can."""
     pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
@@ -135,8 +114,39 @@ def like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)
 
 
-class Piece:
-    """A function over inputs in place.
+def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
+    """Launch a graph; where that fails half-way, undo it and leave the call to the function.
+
+    Args:
+        writes: what is to be put back; by default all that somebody may look at, the graph's results included.
+
+    Raises:
+        GuardMiss: a value that steered the capture has changed; with others the graph may be replayed again.
+        RunEagerly: the launch failed.
+    """
+    program = getattr(graph, "_program", None)
+    before = None
+    if program is not None and not program.is_plain:  # it may stop half-way, at a guard
+        before = Rollback(program.writes() if writes is None else writes, program.random_states())
+    try:
+        graph.replay()
+    except (GuardMismatch, ReplayError) as error:
+        if before is not None:
+            before.put_back()
+        if isinstance(error, GuardMismatch):
+            question = error.fields.get("question", "")
+            raise GuardMiss(f"a value that steered the capture changed: {question}") from error
+        raise RunEagerly(f"the replay failed: {error.code}") from error
+
+
+class CapturedFunction:
+    """A function over inputs in place, as a graph where it can be one.
+
+    1. Warm-up: whoever has it runs the function, `beside` the captures.
+    2. Record: `capture`; where that fails it is 4 until it is captured again.
+    3. Replay: `run` launches the graph. A replay that fails is undone, and 4 does the run.
+    4. Eager: the function itself on the same inputs, into the same outputs. `fall_back` reports why: for this run
+       where a value that steered the capture has changed, for good where the graph failed.
 
     Args:
         place: the arena whose stream captures; its lock is held by whoever calls.
@@ -188,33 +198,23 @@ class Piece:
             self.graph, self.outputs = record(self.place, self.pool, call, self.on_unsafe)
         except RuntimeError as error:  # out of memory too
             self.pool = None
-            self._give_up("its capture failed", error)
+            self.fall_back("its capture failed", error, for_good=True)
             return False
         self.why_eager = ""
         return True
 
     def run(self) -> Any:
         """Run once, by the graph or else eagerly; the results are where ``outputs`` says."""
-        graph = self.graph
-        if graph is None:
+        if self.graph is None:
             self.run_eagerly()
             return self.outputs
-        program = getattr(graph, "_program", None)
-        before = None
-        if program is not None and not program.is_plain:
-            # It may stop half-way, at a guard.
-            before = Rollback(program.writes(), program.random_states())
         try:
-            graph.replay()
-        except GuardMismatch as changed:
-            if before is not None:
-                before.put_back()
-            self._note("a value that steered its capture has changed", changed)
+            replay(self.graph)
+        except GuardMiss as miss:
+            self.fall_back("a value that steered its capture has changed", miss.__cause__)
             self.run_eagerly()
-        except ReplayError as error:
-            if before is not None:
-                before.put_back()
-            self._give_up("its replay failed", error)
+        except RunEagerly as failed:
+            self.fall_back("its replay failed", failed.__cause__, for_good=True)
             self.run_eagerly()
         return self.outputs
 
@@ -241,10 +241,9 @@ class Piece:
         buffers = iter(self.into)
         return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
 
-    def _give_up(self, reason: str, error: BaseException) -> None:
-        self.graph = None
-        self.why_eager = f"{reason}: {first_line(error)}"
-        self._note(reason, error)
-
-    def _note(self, reason: str, error: BaseException) -> None:
-        self.place.state.report("fallback", f"{reason}; it runs eagerly ({first_line(error)})", self.name)
+    def fall_back(self, reason: str, error: BaseException | None, *, for_good: bool = False) -> None:
+        """Report that the function runs eagerly, and why; from now on where that is for good."""
+        said = first_line(error) if error is not None else ""
+        if for_good:
+            self.graph, self.why_eager = None, f"{reason}: {said}"
+        self.place.state.report("fallback", f"{reason}; it runs eagerly ({said})", self.name)

@@ -1,0 +1,261 @@
+"""One call beside its bucket: whether a graph of the bucket's size gives what the function gives.
+
+    call ── world at the bucket's size, traced or foreseen ── verdict on its graph (judge.py)
+         ── run as it is, and padded, and compared (compare.py) ──> how the bucket serves it, or why it does not
+
+The same for a call above every bucket and its pieces.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
+from gfxgraph.callables.call import Call
+from gfxgraph.callables.chunks import NotInPieces, join, joints, split
+from gfxgraph.callables.padding.compare import Compared, compare
+from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
+from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
+from gfxgraph.callables.padding.program import Program, is_same_program
+from gfxgraph.callables.signature import Args, Kwargs, flatten, replace
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.padding.dependence import Independence
+    from gfxgraph.callables.route import TooLarge
+    from gfxgraph.callables.trace.frontend import Frontend
+    from gfxgraph.callables.trace.world import World
+
+OTHER = "the function is another program at the bucket's size"
+
+
+class InBucket:
+    """The runs of one callable at other sizes than its calls'.
+
+    Args:
+        fn: the function.
+        run: it as it is captured, by way of Dynamo where that traces it.
+        front: Dynamo; None where nothing is traced.
+        dims: the dynamic dims; None where there are none.
+        judge: what is known of its padding.
+        forget: a weak reference to who is told of a world whose graphs read tensors that are no more.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        run: Callable[..., Any],
+        front: Frontend | None,
+        dims: Dims | None,
+        judge: Judge,
+        forget: Callable[[], Callable[[World], None] | None],
+    ) -> None:
+        self._fn = fn
+        self._run = run
+        self._front = front
+        self._dims = dims
+        self.judge = judge
+        self._forget = forget
+
+    def _evict(self, world: World) -> None:
+        forget = self._forget()
+        if forget is not None:
+            forget(world)
+
+    def beside(
+        self, call: Call, bucketed: Bucketed, names: Sequence[str], dims: Mapping[int, Mapping[int, str]]
+    ) -> tuple[Any, Padded | Refusal]:
+        """The call's result, and how its bucket serves it."""
+        copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
+        args, kwargs = self.with_tensors(call, copies)
+        world = self._bucket_world(call, args, kwargs)
+        problem = self._why_not_judged(call, bucketed, world)
+        if problem is not None:
+            return self._run(*call.args, **call.kwargs), problem
+        program, found = self._verdicts(call, dims, world or call.world)
+        content = self.judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+        if isinstance(content, Refusal):
+            return self._run(*call.args, **call.kwargs), content
+        if program is not None and world is None and not self._is_foreseen(program, args, kwargs):
+            return self._run(*call.args, **call.kwargs), Refusal(OTHER)
+        outside, written = self._written(call, program, found.first, names, copies)
+        if program is not None and world is None:  # what its own trace writes is known when it has run
+            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
+        for copy, tensor, each in zip(copies, call.tensors, content):
+            if copy.size() != tensor.size():
+                pad_copy(copy, tensor.size(), each)
+        args, kwargs = self.with_tensors(call, copies)
+        traced: list[Any] = []
+
+        def in_bucket() -> Any:
+            result, world = self.run_known(args, kwargs)
+            traced.append(world)
+            return result
+
+        compared = Compared()
+        unique = list({id(t): t for t in outside}.values())
+        compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
+        problem = Refusal(compared.problem) if compared.problem else None
+        if problem is None and world is None and program is not None:
+            problem = self._why_not_judged(call, bucketed, traced[0])
+            if problem is None:
+                _, found = self._verdicts(call, dims, traced[0])
+                again = self.judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+                problem = again if isinstance(again, Refusal) else None if again == content else Refusal(OTHER)
+        if problem is not None:
+            return compared.result, problem
+        sizes = [tuple(t.size()) for t in compared.outputs]
+        return compared.result, Padded(content, sizes, compared.structure)
+
+    def _bucket_world(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
+        """The world of the call at its bucket's size; None where it has not been traced, or nothing is."""
+        if self._front is None:
+            return None
+        world = self._front.find(args, kwargs)
+        if world is not None and world is not call.world and self._front.has_moved(world, args, kwargs):
+            self._evict(world)
+            self._front.rebind(world, args, kwargs)
+        return world
+
+    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> Refusal | None:
+        """Why a verdict about the bucket's world would say nothing about the call."""
+        if self._front is None:
+            return None
+        if world is None:
+            if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
+                return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
+            why = self._front.why_no_more()
+            return Refusal(why) if why else None
+        if world.why_pieces:
+            return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
+        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
+
+    def _is_foreseen(self, program: Program, args: Args, kwargs: Kwargs) -> bool:
+        """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
+        assert self._front is not None
+        seen = self._front.foresee(args, kwargs)
+        if seen is None:
+            return False
+        found, scope = seen
+        return is_same_program(program, Program(found.graph, found.sources, scope))
+
+    def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
+        """The function run eagerly, and its world: traced now where it has none."""
+        if self._front is None:
+            return self._run(*args, **kwargs), None
+        world = self._front.find(args, kwargs)
+        if world is None:
+            return self._front.trace(args, kwargs)
+        return self._run(*args, **kwargs), world
+
+    def _verdicts(
+        self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
+    ) -> tuple[Program | None, Verdicts]:
+        """The FX graph of a world as the call would give it its inputs, and what padding does there."""
+        key = (call.kind_with_dims(dims), world.token)
+        if self._front is None:
+            function = self.caller(call)
+            return None, self.judge.verdicts(key, lambda *given: function(given), call.tensors, dims)
+        program = self._program(world, call.args, call.kwargs)
+        dynamic = program.dynamic(call.tensors, dims)
+        return program, self.judge.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
+
+    def _program(self, world: World, args: Args, kwargs: Kwargs) -> Program:
+        assert self._front is not None
+        scope = {**world._names, "L": self._front._given(args, kwargs)}
+        return Program(world.found.graph, world.found.sources, scope)
+
+    def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
+        """Whether the two worlds' graphs do the same for these arguments."""
+        if one is other:
+            return True
+        if one.why_pieces or other.why_pieces:
+            return False
+        return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
+
+    def _written(
+        self, call: Call, program: Program | None, found: Independence, names: Sequence[str], copies: list[Tensor]
+    ) -> tuple[list[Tensor], list[tuple[str, Tensor, Tensor]]]:
+        """Tensors from outside that the function writes to, and arguments: name, the call's, the padded run's."""
+        outside: list[Tensor] = list(getattr(call.world, "written", ()))
+        written: list[tuple[str, Tensor, Tensor]] = []
+        places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
+        for at in sorted({int(name.split()[-1]) for each in found.dims.values() for name in each.written}):
+            i = places.get(at)
+            if i is None:
+                assert program is not None
+                outside.append(program.inputs[at])
+                continue
+            if copies[i] is call.tensors[i]:
+                copies[i] = call.tensors[i].detach().clone()
+            written.append((names[i], call.tensors[i], copies[i]))
+        return outside, written
+
+    def with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
+        """The call's arguments with other tensors."""
+        rest = iter(tensors)
+        args = replace(tuple(call.args), lambda _: next(rest))
+        return args, replace(dict(call.kwargs), lambda _: next(rest))
+
+    def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | Refusal:
+        """What the padding is to hold where the call stands for a bucket of any size: larger, or cut to it."""
+        assert self._dims is not None
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        dims = self._dims.of(call.structure, call.tensors, lambda: names)
+        actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
+        smaller = {name: min(n, bucketed.bucket[name]) for name, n in actual.items()}
+        if actual == bucketed.bucket:
+            return [Pad.ZERO] * len(names)
+        _, found = self._verdicts(call, dims, call.world)
+        for name, n in actual.items():
+            problem = self.judge.why_not_split(found, name, [smaller[name]], actual) if smaller[name] < n else None
+            if problem is not None:
+                return problem
+        return self.judge.choose(found, names, dims, smaller, bucketed.bucket)
+
+    def caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[Sequence[Tensor]], Any]:
+        """The function of the call's tensors, all else as in the call."""
+
+        def run(given: Sequence[Tensor]) -> Any:
+            args, kwargs = self.with_tensors(call, given)
+            return (fn or self._fn)(*args, **kwargs)
+
+        return run
+
+    def in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | Refusal]:
+        """The call, eagerly, and along which dims its pieces' results are joined."""
+        _, found = self._verdicts(call, big.dims, call.world)
+        problem = self.judge.why_not_split(found, big.name, big.pieces, big.sizes)
+        if problem is not None:
+            return self._run(*call.args, **call.kwargs), problem
+        parts: list[list[Tensor]] = []
+
+        def in_pieces() -> Any:
+            results = []
+            for piece in split(call.tensors, big.dims, big.name, big.pieces):
+                args, kwargs = self.with_tensors(call, piece)
+                result, world = self.run_known(args, kwargs)
+                results.append(result)
+                if world is not None and not self._is_same_program(call.world, world, args, kwargs):
+                    raise NotInPieces("a piece is another program")
+                parts.append([])
+                flatten(result, parts[-1])
+            return join(results, joints([t.size() for t in compared.outputs], parts))
+
+        compared = Compared()
+        compare(
+            compared,
+            lambda: self._run(*call.args, **call.kwargs),
+            in_pieces,
+            [t for t in getattr(call.world, "tensors", ()) if t.is_cuda and not isinstance(t, torch.nn.Parameter)],
+            (),
+            call.device,
+        )
+        if compared.problem:
+            return compared.result, Refusal(compared.problem.replace("without padding", "at once"))
+        return compared.result, joints([t.size() for t in compared.outputs], parts)

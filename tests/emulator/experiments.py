@@ -30,6 +30,9 @@ NEED_KERNELS = {
     "kernel_attributes",
 }
 JOINED_LAST = {"join_right_before_the_end"}
+# HIP 7 keeps a graph's own memory in virtual memory, which the emulator does not have: a replay crashes there, with
+# the preload library and without it.
+NOT_REPLAYED_FROM_7 = {"allocation_in_stream_order"}
 BLOCKING = {"null_stream_beside_a_blocking_stream"}  # captured on a stream that waits for the null stream
 
 
@@ -365,9 +368,11 @@ def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None
     if graph.value:
         seen["nodes"] = len(driver.nodes(graph.value))
         graph_exec = driver.instantiate(graph.value)
-        driver.launch(graph_exec, bench.stream)
-        driver.synchronize_stream(bench.stream)
-        seen["replayed"] = gpu.read(bench.a) == 0x02020202
+        seen["replayed"] = None
+        if name not in NOT_REPLAYED_FROM_7 or driver.version < (7,):
+            driver.launch(graph_exec, bench.stream)
+            driver.synchronize_stream(bench.stream)
+            seen["replayed"] = gpu.read(bench.a) == 0x02020202
     gpu.fill(bench.a, 0)
     gpu.memset(bench.a, 5, bench.stream)
     gpu.status("hipStreamSynchronize", bench.stream)

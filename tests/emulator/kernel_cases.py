@@ -56,7 +56,9 @@ def rounded(x: Any, like: torch.dtype) -> Any:
     return torch.from_numpy(np.ascontiguousarray(x)).to(like).double().numpy()
 
 
-def normed(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-6, offset: float = 0.0, is_rms: bool = True) -> Any:
+def normed(
+    x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-6, offset: float = 0.0, is_rms: bool = True
+) -> Any:
     if not is_rms:
         x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)

@@ -100,15 +100,15 @@ class Plan:
         (folder / "plan.json").write_text(json.dumps(plan))
 
     def _launch(self, index: int, launch: launching.Launch, target: shapes.Target) -> dict[str, Any]:
-        made, arguments = objects.built(launch, target)
-        (self.folder / f"{index}.hsaco").write_bytes(made.asm["hsaco"])
+        made = objects.built(launch, target)
+        (self.folder / f"{index}.hsaco").write_bytes(made.code)
         return {
             "code": f"{index}.hsaco",
-            "name": made.metadata.name,
+            "name": made.name,
             "grid": [*launch.grid, 1, 1][:3],
             "threads": launch.num_warps * target.wavefront,
-            "shared": made.metadata.shared,
-            "arguments": [self._argument(kind, value) for kind, value in arguments],
+            "shared": made.lds_nbytes,
+            "arguments": [self._argument(kind, value) for kind, value in made.arguments],
         }
 
     def _argument(self, kind: str, value: Any) -> list[Any]:

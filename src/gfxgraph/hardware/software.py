@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gfxgraph.hardware import versions
 from gfxgraph.hardware.machine import Machine
 
 
@@ -131,8 +132,24 @@ def runtime_version(machine: Machine, library_path: str = "") -> str:
     Args:
         library_path: folders to look in before ROCm's, as in LD_LIBRARY_PATH.
     """
-    trees = [f"{one.path}/{lib}" for one in find_rocm(machine) for lib in ("lib", "lib64", "lib/x86_64-linux-gnu")]
-    for folder in [*(one for one in library_path.split(":") if one.startswith("/")), *trees]:
+    trees = [folder for one in find_rocm(machine) for folder in _library_folders(one)]
+    return _named_version(machine, [*(one for one in library_path.split(":") if one.startswith("/")), *trees])
+
+
+def tree_version(machine: Machine, tree: Rocm) -> str:
+    """The version that a ROCm tree says, or, where it says none (a distribution's), its HIP runtime's file."""
+    if tree.version:
+        return tree.version
+    found = versions.rocm_of_hip(versions.parse(_named_version(machine, _library_folders(tree))))
+    return versions.show(found) if found else ""
+
+
+def _library_folders(tree: Rocm) -> list[str]:
+    return [f"{tree.path}/{lib}" for lib in ("lib", "lib64", "lib/x86_64-linux-gnu")]
+
+
+def _named_version(machine: Machine, folders: Sequence[str]) -> str:
+    for folder in folders:
         names = {file.resolve().name for file in machine.glob(f"{folder}/libamdhip64.so*")}
         found = [match[1] for name in names if (match := re.fullmatch(r"libamdhip64\.so\.(\d+(?:\.\d+)+).*", name))]
         if found:

@@ -172,11 +172,23 @@ def launches(case: Case, dtype: torch.dtype, target: Target) -> list[launching.L
     return made
 
 
-def built(launch: launching.Launch, target: Target) -> tuple[Any, list[tuple[str, Any]]]:
-    """Compile one launch as it would be compiled on the target.
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A launch as code.
 
-    Returns:
-        What Triton made, and the arguments that it takes, each with its type; Triton's own two follow them.
+    Attributes:
+        lds_nbytes: that the launch asks for.
+        arguments: type and value of each; Triton's own two pointers follow them.
+    """
+
+    code: bytes
+    name: str
+    lds_nbytes: int
+    arguments: tuple[tuple[str, object], ...]
+
+
+def built(launch: launching.Launch, target: Target) -> Built:
+    """Compile one launch as it would be compiled on the target.
 
     Raises:
         RuntimeError: this Triton does not compile for the target.
@@ -209,7 +221,8 @@ def built(launch: launching.Launch, target: Target) -> tuple[Any, list[tuple[str
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Triton says of its own defaults
         made = triton.compile(source, target=where, options={"num_warps": launch.num_warps})
-    return made, [(signature[name], value) for name, value in zip(names, launch.args) if name not in constants]
+    taken = ((signature[name], value) for name, value in zip(names, launch.args) if name not in constants)
+    return Built(made.asm["hsaco"], made.metadata.name, made.metadata.shared, tuple(taken))
 
 
 def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
@@ -222,8 +235,8 @@ def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
     Raises:
         RuntimeError: this Triton does not compile for the target.
     """
-    made, _ = built(launch, target)
-    (found,) = code_objects.metadata(made.asm["hsaco"])["amdhsa.kernels"]
+    made = built(launch, target)
+    (found,) = code_objects.metadata(made.code)["amdhsa.kernels"]
     return {
         "kernel": launch.kernel.__name__,
         "num_warps": launch.num_warps,
@@ -233,9 +246,9 @@ def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
         "vgpr_spills": found[".vgpr_spill_count"],
         "sgpr_spills": found[".sgpr_spill_count"],
         "scratch_nbytes": found[".private_segment_fixed_size"],
-        "lds_nbytes": max(made.metadata.shared, found[".group_segment_fixed_size"]),
+        "lds_nbytes": max(made.lds_nbytes, found[".group_segment_fixed_size"]),
         "wavefront": found[".wavefront_size"],
-        "code_nbytes": len(made.asm["hsaco"]),
+        "code_nbytes": len(made.code),
     }
 
 

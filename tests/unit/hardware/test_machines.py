@@ -166,6 +166,18 @@ def test_the_version_of_a_runtime_without_torch(tmp_path, monkeypatch, folder, p
 
 
 @pytest.mark.parametrize(
+    "library_path, tail", [("", ""), ("/opt/other", "; by LD_LIBRARY_PATH programs load HIP 7.2.53211")]
+)
+def test_a_distributions_rocm_has_its_runtimes_version(tmp_path, monkeypatch, library_path, tail):
+    """Debian's tree says no version of its own; what LD_LIBRARY_PATH puts before it is said."""
+    write(tmp_path, "/usr/lib/x86_64-linux-gnu/libamdhip64.so.6.4.43484")
+    write(tmp_path, "/opt/other/libamdhip64.so.7.2.53211")
+    monkeypatch.setenv("LD_LIBRARY_PATH", library_path)
+    (found,) = checks.software.rocm(Site(machine(tmp_path)))
+    assert found.en == f"6.4 in /usr{tail}"
+
+
+@pytest.mark.parametrize(
     "text, kind",
     [
         (

@@ -10,7 +10,13 @@ from gfxgraph import config
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.checks.base import Check, Finding, Site, State
 from gfxgraph.hardware.device import override_for
-from gfxgraph.hardware.software import distribution_versions, migraphx_available, other_gfxgraph
+from gfxgraph.hardware.software import (
+    distribution_versions,
+    migraphx_available,
+    other_gfxgraph,
+    runtime_version,
+    tree_version,
+)
 
 _INDEX = "--index-url https://download.pytorch.org/whl/rocm7.2"
 _LEAST_TORCH = (2, 9)
@@ -40,8 +46,15 @@ def rocm(site: Site) -> list[Finding]:
             text = "no ROCm installed", "没有安装 ROCm"
             return [Finding("ROCm", State.AMBER, *text, "sudo amdgpu-install --usecase=rocm")]
         return []
-    shown = ", ".join(f"{one.version or '?'} in {one.path}" for one in site.rocm)
-    found = [Finding("ROCm", State.GREEN, shown, shown)]
+    shown = ", ".join(f"{tree_version(site.machine, one) or '?'} in {one.path}" for one in site.rocm)
+    first = runtime_version(site.machine, config.variables(["LD_LIBRARY_PATH"]).get("LD_LIBRARY_PATH", ""))
+    text = shown, shown
+    if first != runtime_version(site.machine):
+        text = (
+            f"{shown}; by LD_LIBRARY_PATH programs load HIP {first}",
+            f"{shown}；LD_LIBRARY_PATH 使程序加载 HIP {first}",
+        )
+    found = [Finding("ROCm", State.GREEN, *text)]
     # A later tree also counts when the current one has no runtime at all.
     if len({one.version for one in site.rocm}) > 1:
         text = (

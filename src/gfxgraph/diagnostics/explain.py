@@ -23,6 +23,8 @@ _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _MOST_TEXT = 4 << 20
 _ENDS = 90
 """Rank of the ways in which a process ends, which follow from something else."""
+_ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
+"""Their weak signs are the loader's words for any library: they count where something names AMD."""
 _DEATHS = frozenset("illegal_address hsa_queue_abort gpu_hang launch_failure process_crashed process_aborted".split())
 """They say how it ended and leave open whose code did it."""
 
@@ -87,6 +89,8 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         lines = [*scanner.context.values(), *(hit.text for hit in hits)]
         is_of_others = gates.is_of_others(lines)
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
+        if not any(map(gates.names_amd, lines)):
+            hits = [hit for hit in hits if hit.strength or hit.code not in _ANYBODYS]
     matches = tuple(
         Match(
             hit.code,

@@ -20,7 +20,10 @@ REACH = 40
 _HEADER = re.compile(r"(\w+): ")
 _MORE = ("  more: ", "  详情：")
 _LABELS = ("  what: ", "  现象：")
-_OF_EXPLANATIONS = ("  seen: ", "  code: ", "  gpu:  ", "  part: ", "  日志：", "  代码：", "  显卡：", "  组件：")
+_OF_EXPLANATIONS = (
+    *("  seen: ", "  code: ", "  gpu:  ", "  part: ", "  near: "),
+    *("  日志：", "  代码：", "  GPU：", "  显卡：", "  组件：", "  附近："),
+)
 
 
 def is_evidence(lines: Sequence[str], at: int, codes: Container[str]) -> bool:

@@ -366,8 +366,18 @@ class Scanner:
             self._prose_until = max(self._prose_until, gates.section_end(heading, number))
         if line.number < self._prose_until and not gates.is_printed(text):
             return True
+        if raw.startswith(b"    ") and self._is_in_commit(line):
+            return True
         near = [*list(self._end)[-gates.AROUND :], *(near for _, near in line.around(gates.AROUND))]
         return gates.in_list(text, [_text(other) for other in near[-2 * gates.AROUND - 1 :]])
+
+    def _is_in_commit(self, line: _Line) -> bool:
+        """Whether ``line`` is of an indented text below the head that git prints above a commit's message."""
+        before = [near for number, near in line.around(gates.LONGEST_SECTION) if number < line.number]
+        for near in reversed([*self._end, *before]):
+            if near.strip() and not near.startswith(b"    "):
+                return gates.is_head_of_commit(_text(near))
+        return False
 
     def _is_known(self, seen: Seen) -> bool:
         """Whether these codes were met so often that this line adds nothing but a number."""

@@ -54,6 +54,28 @@ _NAMES = tuple(
         ("RX ?5[67]00(?: ?XT)?", "gfx1010"),
         ("RX ?5[35]00(?: ?XT)?", "gfx1012"),
         ("RX ?(?:4[678]0|5[6789]0)", "gfx803"),
+        # What the driver and lspci call them; painters only after their maker.
+        ("Aldebaran", "gfx90a"),
+        ("Arcturus", "gfx908"),
+        ("Vega ?20", "gfx906"),
+        ("Vega ?10", "gfx900"),
+        ("Navi ?48", "gfx1201"),
+        ("Navi ?44", "gfx1200"),
+        ("Navi ?33", "gfx1102"),
+        ("Navi ?32", "gfx1101"),
+        ("Navi ?31", "gfx1100"),
+        ("Navi ?24", "gfx1034"),
+        ("Navi ?23", "gfx1032"),
+        ("Navi ?22", "gfx1031"),
+        ("Navi ?21", "gfx1030"),
+        ("Navi ?14", "gfx1012"),
+        ("Navi ?10", "gfx1010"),
+        ("Phoenix[123]|Hawk Point", "gfx1103"),
+        ("A(?:MD|TI)\\W{1,2}Rembrandt", "gfx1035"),
+        ("Granite Ridge|A(?:MD|TI)\\W{1,2}Raphael", "gfx1036"),
+        ("A(?:MD|TI)\\W{1,2}(?:Barcelo|Cezanne|Lucienne|Renoir)", "gfx90c"),
+        ("Raven Ridge|A(?:MD|TI)\\W{1,2}Picasso", "gfx902"),
+        ("Polaris ?1[0-2]|Ellesmere|Baffin|WX ?[457]100", "gfx803"),
     )
 )
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())

@@ -6,7 +6,9 @@ import tomllib
 import pytest
 
 from gfxgraph.diagnostics.entries import FOLDER
-from gfxgraph.diagnostics.lastresort import components
+from gfxgraph.diagnostics.index import names
+from gfxgraph.diagnostics.lastresort import CODE, components
+from gfxgraph.diagnostics.programs import programs
 
 FILES = sorted(FOLDER.glob("*.toml"))
 COMMAND = re.compile(
@@ -21,6 +23,7 @@ APT = set(
     """hip-runtime-amd rocblas hipblaslt miopen-hip rccl comgr rocm-dev hip-dev rocm-llvm rocm-device-libs rocm-cmake
     rocm-hip-runtime composablekernel-dev miopen-hip-gfx1030kdb
     linux-firmware amdgpu-dkms-firmware amdgpu-dkms rocm-core
+    libopenmpi-dev rocprofiler-sdk
     linux-generic libtinfo5 libstdc++-12-dev libstdc++-13-dev rocm hipsparselt""".split()
 )
 PIP = set(
@@ -66,6 +69,15 @@ def test_next_steps_of_components_may_be_run():
         for texts in part.do.values():
             for command in commands(texts):
                 check(command)
+
+
+def test_what_is_said_of_programs_may_be_run_and_belongs_to_entries():
+    """Each program's own way out, in both languages, for codes that exist."""
+    for name, program in programs().items():
+        assert program.codes <= {*names().ranks, CODE} and program.words.search(name), name
+        assert set(program.says) == {"en", "zh"} and all(program.says.values()), name
+        for command in commands(program.says.values()):
+            check(command)
 
 
 def check(command):

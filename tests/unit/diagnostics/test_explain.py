@@ -384,3 +384,61 @@ def test_advice_is_filled_in_for_the_gpu_and_system_of_the_log():
     assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in advice.explain("gfx1031 on /dev/kfd" + failed, lang="en").format()
     windows = advice.explain("C:\\venv\\python.exe gfx1031" + failed, lang="en").format()
     assert "export HSA_OVERRIDE_GFX_VERSION=10.3.0 (in" not in windows and "{arch}" not in windows
+
+
+def test_a_crash_names_the_library_whose_code_ran():
+    """A fault says where a process stood: what stands next to it says more, and its steps come after the entry's."""
+    fault = "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f. Reason: Unknown."
+    found = explain(f'  File "/x/triton/runtime/jit.py", line 3\n{fault}', lang="en")
+    assert found.code == "illegal_address" and found.matches[0].component == "Triton, Inductor"
+    assert "near: Triton" in found.format() and "part: Triton" not in found.format()
+    assert explain(fault, lang="en").matches[0].component == ""
+    # What only is present is no suspect.
+    assert explain(f"rocm 7.2, HIP runtime 7.2\n{fault}", lang="en").matches[0].component == ""
+
+
+def test_what_no_entry_holds_is_judged_by_its_form_and_says_so():
+    """The entry that such sentences belong to in any program; people and programs are told that it is a guess."""
+    found = explain("hipfrob: ERROR: requires CDNA hardware", lang="en")
+    assert found.code == "gpu_unsupported" and found.as_dict()["matches"][0]["is_by_form"]
+    assert "by its form it says this" in found.format()
+    assert not explain("hipErrorNoBinaryForGpu", lang="en").as_dict()["matches"][0]["is_by_form"]
+
+
+@pytest.mark.parametrize("lang, words", [("en", "OLLAMA_DEBUG=1"), ("zh", "OLLAMA_DEBUG=1 显示")])
+def test_a_program_has_its_own_way_out(lang, words):
+    """Said where the text names the program and the failure is one that it can get round."""
+    failed = "rocBLAS error: Cannot read TensileLibrary.dat: Illegal seek for GPU arch : gfx1012"
+    assert words in explain(f"ollama[812]: {failed}", lang=lang).format()
+    assert words not in explain(failed, lang=lang).format()
+    assert words not in explain("ollama: Permission denied: /dev/kfd", lang=lang).format()
+
+
+def test_the_message_of_a_commit_is_no_failure_however_long():
+    """Git indents it below its head; the same lines elsewhere are explained."""
+    body = "\n".join(
+        ["rocm: say more", "", *["    more"] * 9, "    hipErrorNoBinaryForGpu: Unable to find code object"]
+    )
+    head = "commit 0123456789abcdef0123456789abcdef01234567\nAuthor: N <n@x>\nDate:   Mon Nov 3 2025\n\n    "
+    assert not explain(head + body)
+    assert explain(body).code == "no_kernel_image"
+
+
+def test_a_library_that_is_missing_is_amds_only_where_something_names_amd():
+    """The loader's words are the same for every library."""
+    missing = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
+    assert not explain(missing)
+    assert explain(f"torch 2.9.0+rocm6.4\n{missing}").code == "missing_shared_library"
+
+
+@pytest.mark.parametrize(
+    "name, arch",
+    [
+        ("VGA compatible controller: Advanced Micro Devices, Inc. [AMD/ATI] Cezanne", "gfx90c"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 22 [Radeon]", "gfx1031"),
+        ("a portrait in the manner of Rembrandt", ""),
+    ],
+)
+def test_gpus_are_known_by_their_code_names(name, arch):
+    """As lspci prints them; a painter is no GPU."""
+    assert explain(f"{name}\nhipErrorNoBinaryForGpu", lang="en").situation.arch == arch

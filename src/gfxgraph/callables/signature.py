@@ -132,7 +132,7 @@ def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] |
         return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)
     if dataclasses.is_dataclass(value) and not isinstance(value, type | enum.Enum):
         names = [field.name for field in dataclasses.fields(value)]
-        if not vars(value).keys() <= set(names) if hasattr(value, "__dict__") else False:
+        if not set(names).issuperset(getattr(value, "__dict__", ())):
             return None  # attributes of its own
 
         def rebuild(parts: list[Any]) -> Any:

@@ -109,22 +109,25 @@ def _arithmetic(graph: Any) -> str:
     """
     may_raise = ""
     for node in graph.graph.nodes:
-        if node.op != "call_function" or not isinstance(
-            node.meta.get("example_value"), torch.SymInt | torch.SymFloat
-        ):
-            continue
-        if node.target in _DIVISIONS and isinstance(node.args[1], torch.fx.Node):
-            divisor = node.args[1].meta.get("example_value")
-            if isinstance(divisor, torch.SymInt | torch.SymFloat):
-                bool(divisor != 0)
-        elif node.target is operator.pow or getattr(node.target, "__name__", "").startswith("sym_sqrt"):
-            may_raise = str(node.target.__name__)
-        elif getattr(node.target, "__module__", "") in ("math", "torch") and node.target not in _SAFE:
-            may_raise = str(node.target.__name__)
+        if node.op == "call_function" and isinstance(node.meta.get("example_value"), _NUMBERS):
+            if node.target in _DIVISIONS:
+                _keep_from_zero(node.args[1])
+            elif node.target not in _SAFE and node.target.__module__ in ("_operator", "math", "torch"):
+                may_raise = str(node.target.__name__)
     return may_raise
 
 
-_SAFE = (torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_ite)
+def _keep_from_zero(divisor: Any) -> None:
+    number = divisor.meta.get("example_value") if isinstance(divisor, torch.fx.Node) else None
+    if isinstance(number, _NUMBERS):
+        bool(number != 0)
+
+
+_NUMBERS = (torch.SymInt, torch.SymFloat)
+_SAFE = (
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, operator.getitem,
+    torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_ite,
+)  # fmt: skip
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 

@@ -135,12 +135,7 @@ class Granted:
                 watch.watch(hooks, None)
         if self._environment is not None:
             watch.watch(self._environment[0], None)
-        for owner, _ in self._tables:
-            watch.every_name(owner)
-        for holder, absent in self._absent:
-            watch.without(holder, absent)
-        for holder, name, value in self._zeros:
-            watch.zero(holder, name, value)
+        self._have_names_watched(watch)
         if self._registered is not None:
             watch.names |= {"registered": abc.get_cache_token, "registered_then": self._registered}
             watch.lines.append("if registered() != registered_then: return False")
@@ -151,6 +146,14 @@ class Granted:
                 watch.attribute(owner, name, value)
             if isinstance(value, list | dict):
                 watch.content(value)
+
+    def _have_names_watched(self, watch: GuardWalk) -> None:
+        for owner, _ in self._tables:
+            watch.every_name(owner)
+        for holder, absent in self._absent:
+            watch.without(holder, absent)
+        for holder, name, value in self._zeros:
+            watch.zero(holder, name, value)
 
     def is_stale(self) -> bool:
         """True where any of it is other than it was."""
@@ -396,7 +399,7 @@ def _granted(
             yield kind, "__mro__", kind.__mro__
         for name in {name for base in (*kind.__mro__, *type.mro(type(kind))[:-2]) for name in vars(base)}:
             value = inspect.getattr_static(kind, name, None)
-            function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            function = getattr(value, "__func__", value)
             if isinstance(function, types.FunctionType):
                 if function.__code__ in code:
                     called.add(function)

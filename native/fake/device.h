@@ -80,6 +80,17 @@ struct Graph {
 };
 
 struct Exec {
+#ifndef __SANITIZE_ADDRESS__
+  // Addresses come back at once, as they may: a handle that is kept too long is somebody else's.
+  static inline std::vector<void *> spare;
+  static void *operator new(size_t n) {
+    if (spare.empty()) return ::operator new(n);
+    void *found = spare.back();
+    spare.pop_back();
+    return found;
+  }
+  static void operator delete(void *gone) { spare.push_back(gone); }
+#endif
   std::unique_ptr<Graph> graph;  // nodes remember which they were copied from
   std::set<const Node *> off;
   unsigned long long flags = 0;

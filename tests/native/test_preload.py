@@ -167,6 +167,14 @@ def test_a_cache_of_execs_is_bounded(run: Run, checked: Path) -> None:
     assert run(checked, "cache").report["set_aside"] == 0
 
 
+def test_a_handle_stays_its_execs(run: Run, plain: Path) -> None:
+    """A new exec at the address of one that was set aside does not take its handle; nor of one that was replaced."""
+    wanted = run(plain, "cache", preload=False)
+    for limits in ({"GFXGRAPH_PRELOAD_EXEC_LIMIT": "2"}, {"GFXGRAPH_PRELOAD_UPDATE_BUDGET": "1"}):
+        ran = run(plain, "cache", **limits)
+        assert (ran.code, ran.failed, ran.seen["c"]) == (0, [], wanted.seen["c"]), limits
+
+
 def test_what_cannot_be_made_again_is_run_node_by_node(run: Run, checked: Path) -> None:
     """Where the runtime refuses to make an exec again, its nodes are run one by one: never worse than without."""
     wanted = run(checked, "cache", preload=False)

@@ -17,7 +17,7 @@ from typing import Any
 import experiments
 import pytest
 import scenarios
-from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels  # noqa: F401
+from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -130,9 +130,7 @@ def run(
         "GFXGRAPH_PRELOAD_REPORT": str(report),
         **settings,
     }
-    done = subprocess.run(
-        [*emulator, sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT_S, env=environ
-    )
+    done = started([*emulator, sys.executable, *command], environ)
     lines = [line for line in done.stdout.splitlines() if line.startswith(('{"experiment"', '{"scenario"'))]
     assert done.returncode == 0 and len(lines) == 1, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     # A program that made no graph call has nothing to report.

@@ -100,16 +100,18 @@ def preload_summary() -> Iterator[None]:
     commit = subprocess.run(
         ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
+    path = Path(where).with_name("emulator_preload.json")
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    runs = (before["runs"] if before.get("hip") == sorted(_versions) else {}) | _outcomes
     report = {
         "what": "preload library in programs on libamdhip64",
         "device": "gfx1030 emulated",
         "hip": sorted(_versions),
         "commit": commit,
-        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
-        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
-        "runs": dict(sorted(_outcomes.items())),
+        "passed": sum(outcome["passed"] for outcome in runs.values()),
+        "failed": sorted(name for name, outcome in runs.items() if not outcome["passed"]),
+        "runs": dict(sorted(runs.items())),
     }
-    path = Path(where).with_name("emulator_preload.json")
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

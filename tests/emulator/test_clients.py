@@ -32,8 +32,10 @@ from test_hip_preload import preload  # noqa: F401
 TIMEOUT_S = 300
 REPLAYS = 3
 CLIENTS = ("triton", "cupy", "quadrants", "rocm")
-# What a client is linked to, of one major version.
-LINKED = {"cupy": "libamdhip64.so.7"}
+HIP_7 = "libamdhip64.so.7"
+NEEDS_HIP_7 = {"cupy"}
+# On HIP 7.2.4 a thread of the runtime dies soon after its start, without the library.
+DIES_ON_HIP_7 = {"quadrants"}
 SETTINGS: dict[str, dict[str, str]] = {
     "as it is": {},
     "a refused launch": {"GFXGRAPH_PRELOAD_REFUSE_LAUNCH": "1"},
@@ -76,8 +78,10 @@ class Client:
         packages = os.environ.get(setting)
         if not packages:
             pytest.skip(f"{setting} names no folder with the packages of {name}")
-        if name in LINKED and not opens(LINKED[name]):
-            pytest.skip(f"{name} is linked to {LINKED[name]}, which is not here")
+        if name in NEEDS_HIP_7 and not opens(HIP_7):
+            pytest.skip(f"{name} is linked to {HIP_7}, which is not here")
+        if name in DIES_ON_HIP_7 and opens(HIP_7):
+            pytest.skip(f"{name} dies of a segmentation fault with {HIP_7} on the emulator, without us too")
         self.name, self.library, self.folder = name, library, folder
         python = os.environ.get(f"{setting}_PYTHON") or sys.executable
         self.command = [*emulator, python, str(HERE / "clients" / f"{name}_client.py")]

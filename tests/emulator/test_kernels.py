@@ -50,12 +50,14 @@ def kernel_summary() -> Iterator[None]:
     commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     path = Path(where).with_name("emulator_kernels.json")
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
-    runs[" ".join(sorted(_versions))] = {
+    version = " ".join(sorted(_versions))
+    cases = runs.get(version, {}).get("cases", {}) | _outcomes
+    runs[version] = {
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
-        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
-        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
-        "cases": _outcomes,
+        "passed": sum(outcome["passed"] for outcome in cases.values()),
+        "failed": sorted(name for name, outcome in cases.items() if not outcome["passed"]),
+        "cases": cases,
     }
     report = {
         "what": "kernels of gfxgraph.kernels in captured graphs of libamdhip64, against NumPy's float64",

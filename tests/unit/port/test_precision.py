@@ -170,3 +170,28 @@ def test_modules_that_need_cuda_are_nvidias(run: Run) -> None:
     """In a module that imports CUTLASS only the import is a finding."""
     text = "import cutlass\nimport torch\n\nok = torch.cuda.get_device_capability() >= (9, 0)\n"
     assert codes(run({"a.py": text})) == ["cutlass"]
+
+
+def test_what_cudas_own_arm_of_cmake_reckons_is_no_place(run: Run) -> None:
+    """Versions and capabilities worked out under a CUDA option; what a second platform needs there still counts."""
+    reckoned = (
+        'message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}")\n'
+        "if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 11.4)\nendif()\n"
+        'set(CUDA_VERSION "${CUDA_VERSION_SHORT}" CACHE STRING "")\nlist(SORT COMPUTE_CAPABILITY)\n'
+    )
+    head = "if(BUILD_CUDA)\n  enable_language(CUDA)\n"
+    tail = "  target_link_libraries(x ${CUDA_LIBRARIES})\nendif()\n"
+    without, with_it = (
+        [f.line for f in run({"CMakeLists.txt": text}).findings if f.code == "cmake-cuda-language"]
+        for text in (head + tail, head + reckoned + tail)
+    )
+    added = reckoned.count("\n")
+    assert without and with_it == [line if line < 3 else line + added for line in without]
+
+
+def test_a_project_that_gives_half_gemm_a_body_on_hip(run: Run) -> None:
+    """A header that defines hipblasHgemm answers for the call; without it the call is a finding."""
+    call = "void f(cublasHandle_t h) { cublasHgemm(h); }\n"
+    header = "#if defined(USE_ROCM)\n#define hipblasHgemm __compat_hipblasHgemm\n#endif\n"
+    assert "cublas-compute-type" in codes(run({"q.cu": call}))
+    assert "cublas-compute-type" not in codes(run({"q.cu": call, "compat.cuh": header}))

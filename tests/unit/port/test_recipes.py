@@ -116,3 +116,22 @@ def test_a_refusal_of_amd_is_a_finding(run: Run) -> None:
         'import torch\n\nif torch.version.hip and not torch.cuda.is_available():\n    raise RuntimeError("no GPU")\n'
     )
     assert run({"a.py": healthy.replace("torch.version.hip and ", "")}).findings == []
+
+
+@pytest.mark.parametrize("name", ["Makefile-flash", "build.sh"])
+def test_kernels_built_from_source_need_another_source_on_rocm(run: Run, name: str) -> None:
+    """Fetched, built or installed; what only is spoken of, or is AMD's already, is none."""
+    text = "{}git clone https://github.com/x/flash-attention.git f\n{}cd flash-attention && python setup.py install\n"
+    indent = "\t" if name.startswith("Make") else ""
+    head = "all:\n" if indent else ""
+    assert "cuda-named-in-recipe" in codes(run({name: head + text.format(indent, indent)}))
+    for harmless in ("git clone https://github.com/ROCm/flash-attention.git f", "echo git clone flash-attention"):
+        assert "cuda-named-in-recipe" not in codes(run({name: f"{head}{indent}{harmless}\n"}))
+
+
+def test_the_projects_own_library_chosen_by_name(run: Run) -> None:
+    """A name or a pattern with "cuda" in a file that loads libraries."""
+    names = 'a = f"libfoo_cuda{version}.so"\nb = re.search(r"cuda(\\d+)", path)\n'
+    found = run({"a.py": "import ctypes, re\n\n" + names + "ctypes.CDLL(a)\n"}).findings
+    assert [f.line for f in found if f.code == "cuda-dso"] == [3, 4]
+    assert not [f for f in run({"a.py": "import re\n\n" + names}).findings if f.code == "cuda-dso"]

@@ -61,6 +61,25 @@ _SOURCES = (
 )
 
 
+# What CUDA's own arm says and computes of its compiler: nothing that a second platform's arm changes.
+_RECKONED = re.compile(
+    r"CMAKE_CUDA_(?:ARCHITECTURES\w*|COMPILER\w*|STANDARD\w*)|\w*CUDA_VERSION\w*|\w*(?:COMPUTE_)?CAPABILIT\w+"
+)
+
+
+def is_reckoning(entry: LogicalLine) -> bool:
+    """Whether a command under a CUDA option only tells or works out versions and capabilities."""
+    if not any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
+        return False
+    keyword = entry.keyword.lower()
+    named = [m.group() for m in _NAMED.finditer(entry.text)]
+    return keyword == "message" or (
+        keyword in ("set", "list", "string", "math", "if")
+        and bool(_RECKONED.search(entry.text))
+        and all(_RECKONED.search(name) for name in named)
+    )
+
+
 def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
     found = list(_commands(f))
     if not ctx.project.has_hip_build:
@@ -81,7 +100,7 @@ _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif
 def _rest(f: TextFile) -> Iterator[Hit]:
     for entry in f.entries:
         keyword, text = entry.keyword.lower(), entry.text
-        if _AMD.search(text):
+        if _AMD.search(text) or is_reckoning(entry):
             continue
         yield from _named(f, entry)
         if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):

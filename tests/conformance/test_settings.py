@@ -103,3 +103,12 @@ def test_settings_of_callables_leave_plain_graphs_alone(simulated, monkeypatch, 
         graph.replay()
         assert y.tolist() == [2.0] * 4
     assert graph._program.is_plain and not gfxgraph.stats()["fallbacks"] and gfxgraph.stats()["replay_count"] == 4
+
+
+def test_a_misspelt_setting_is_logged(simulated, caplog, monkeypatch):
+    """Its name would else look like a setting in force; a name that resembles none is left alone."""
+    monkeypatch.setenv("GFXGRAPH_GAURD", "2")
+    monkeypatch.setenv("GFXGRAPH_SOMEBODYS", "1")
+    simulated()
+    said = [record.getMessage() for record in caplog.records if "not a setting" in record.getMessage()]
+    assert said == ["GFXGRAPH_GAURD is not a setting of gfxgraph; did you mean GFXGRAPH_GUARD?"]

@@ -140,7 +140,7 @@ def _compile_only(archs: tuple[str, ...], as_json: bool) -> NoReturn:
     from gfxgraph.kernels import launching, objects
 
     if not launching.has_triton():
-        raise click.UsageError("Triton is not installed, and it compiles the kernels")
+        _contract.refuse("module_missing", module="triton", purpose="Triton compiles the kernels")
     if unknown := [name for name in archs if name not in objects.TARGETS]:
         _contract.refuse_name("target", unknown[0], objects.TARGETS, ", ".join(objects.TARGETS))
     targets = {name: objects.TARGETS[name] for name in archs or objects.TARGETS}

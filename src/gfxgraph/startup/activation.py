@@ -146,8 +146,6 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
 
 
 def _enable(settings: Config) -> None:
-    for name, meant in config.misspelt().items():
-        process.log.warning("%s is not a setting of gfxgraph; did you mean %s?", name, meant)
     torch = _import_torch()
     platform = _platform(torch, settings)
     if settings.simulate:
@@ -161,6 +159,8 @@ def _enable(settings: Config) -> None:
     except BaseException:
         disable()
         raise
+    for name, meant in config.misspelt().items():
+        process.log.warning("%s is not a setting of gfxgraph; did you mean %s?", name, meant)
 
 
 def _import_torch() -> Any:

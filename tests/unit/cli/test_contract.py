@@ -615,3 +615,12 @@ def test_explain_reads_what_is_no_regular_file(call, folder):
     writer.join()
     assert call("explain {d}/good.py")[0] == call("explain /dev/null")[0] == 1
     assert call("explain -- -1")[0] == 1
+
+
+def test_kernels_cannot_be_compiled_without_triton(call, monkeypatch):
+    """A module that is missing is not a wrong command line."""
+    from gfxgraph.kernels import launching
+
+    monkeypatch.setattr(launching, "has_triton", lambda: False)
+    status, _, err = call("bench kernels --compile-only --arch gfx1030")
+    assert status == 2 and err.startswith("module_missing: ") and "triton" in err

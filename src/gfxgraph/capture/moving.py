@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import fused_recording, homes, intercept
 from gfxgraph.capture.autocasting import as_now
-from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import HostStep, ReadStep, Step
@@ -248,11 +248,12 @@ class Moving:
                 answer, ref = self._read(session, name, func, args, kwargs, out)
                 session.values.escaped(ref, out, name)
                 return out, answer
+            for tensor in flat(out, writes.found):
+                if not tensor.is_cuda:
+                    session.values.taint(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     session.recorder.adopt(tensor)
-                else:
-                    session.values.taint(tensor)
             step = HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
             step.is_symbolic = spec_args is not args
             step.saved = saved.apart_from([*given, *flat(out)])
@@ -312,17 +313,17 @@ class Writes(TorchDispatchMode):
     def __init__(self, session: Any) -> None:
         super().__init__()
         self._session = session
-        self._made: list[Tensor] = []
+        self._made: set[int] = set()
         self.found: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        made = {id(tensor) for tensor in self._made}
-        targets = [tensor for tensor in written(func, args, kwargs) if id(tensor) not in made]
+        targets = [tensor for tensor in written(func, args, kwargs) if memory_of(tensor) not in self._made]
         self._session.undo.save(targets, self._session.streams.own)
         self.found += targets
+        before = {memory_of(tensor) for tensor in flat(args, kwargs)}
         out = func(*args, **kwargs)
-        self._made += [tensor for tensor in flat(out) if not any(tensor is each for each in targets)]
+        self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)
         return out
 
 

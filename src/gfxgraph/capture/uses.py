@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
+    CellType,
     ClassMethodDescriptorType,
     CodeType,
     FrameType,
@@ -35,7 +36,7 @@ import torch
 from gfxgraph.capture.places import is_library_code, user_frame
 from gfxgraph.capture.source import SCOPES, name_of, path_at, path_to, tree_of
 
-_UNKNOWN: Any = object()
+_UNKNOWN = object()
 _DEEPEST = 4  # functions that call or are called
 _MOST_ANSWERS = 512
 # Written in C, and asking a number by its protocol, passing it on, or keeping it.
@@ -90,7 +91,7 @@ def _answer(frame: FrameType) -> bool | None:
     return known[1]
 
 
-def _looked_up(name: str, *rooms: dict[str, Any]) -> Any:
+def _looked_up(name: str, *rooms: dict[str, object]) -> object:
     return next((room[name] for room in (*rooms, vars(builtins)) if name in room), _UNKNOWN)
 
 
@@ -105,8 +106,8 @@ class _Instance:
 class _Method:
     """A function with its first argument."""
 
-    func: Any
-    first: Any
+    func: object
+    first: object
 
 
 class _Search:
@@ -119,7 +120,7 @@ class _Search:
         depth: how many functions may still be entered.
     """
 
-    def __init__(self, scope: ast.AST | None, tree: Any, find: Callable[[str], Any], depth: int) -> None:
+    def __init__(self, scope: ast.AST | None, tree: Any, find: Callable[[str], object], depth: int) -> None:
         self._scope = scope
         self._tree = tree
         self._find = find
@@ -152,33 +153,19 @@ class _Search:
                     return True
                 if not goes_on:
                     return False
-            elif isinstance(parent, ast.Attribute):
-                if parent.attr not in _CONTENTS:
-                    return False
             elif isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom)):
                 self.returns = True
                 return False
-            elif isinstance(parent, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-                targets = getattr(parent, "targets", None) or [getattr(parent, "target", None)]
-                return any(self._put(target, path[:index]) for target in targets)
-            elif isinstance(parent, (ast.For, ast.AsyncFor)):
-                return node is parent.iter and self._put(parent.target, path[:index])
-            elif isinstance(parent, ast.comprehension):
-                return node is parent.iter and self._put(parent.target, path[:index])
-            elif isinstance(parent, ast.NamedExpr):
-                if self._put(parent.target, path[:index]):
+            elif (targets := _targets_of(parent, node)) is not None:
+                if any(self._put(target, path[:index]) for target in targets):
                     return True
-            elif isinstance(parent, ast.Subscript):
-                if node is not parent.value:
+                if not isinstance(parent, ast.NamedExpr):
                     return False
-            elif isinstance(parent, ast.Dict):
-                if node in parent.keys:
-                    return False
-            elif not isinstance(parent, _THROUGH):
+            elif not _holds(parent, node):
                 return False
         return False
 
-    def _put(self, target: Any, path: list[ast.AST]) -> bool:
+    def _put(self, target: ast.AST | None, path: list[ast.AST]) -> bool:
         """The value is put somewhere: follow it from there."""
         scope = _scope_of(path)
         if isinstance(target, ast.Name):
@@ -236,7 +223,7 @@ class _Search:
             return self._entered(func, first, n_bound, call, node)
         return callable(func) and self._needs_plain(func, n_bound)
 
-    def _entered(self, func: FunctionType, first: Any, n_bound: int, call: ast.Call, node: ast.AST) -> bool | None:
+    def _entered(self, func: FunctionType, first: object, n_bound: int, call: ast.Call, node: ast.AST) -> bool | None:
         code = func.__code__
         tree = tree_of(code.co_filename)
         if not self._depth or tree is None or is_library_code(code) or _room(func) in _NOT_ENTERED:
@@ -250,7 +237,7 @@ class _Search:
             own["super"] = lambda: None
         cells = dict(zip(code.co_freevars, func.__closure__ or ()))
 
-        def find(name: str) -> Any:
+        def find(name: str) -> object:
             if name == "super" and isinstance(first, _Instance):
                 return _Instance(_after(first.bases, func))
             if name in own:
@@ -265,7 +252,7 @@ class _Search:
         return inner.name(scope, parameter) or (None if inner.returns else False)
 
     @staticmethod
-    def _needs_plain(func: Any, n_bound: int = 0) -> bool:
+    def _needs_plain(func: object, n_bound: int = 0) -> bool:
         """Of something written in C."""
         if func is type or isinstance(func, FunctionType):
             return False
@@ -286,7 +273,7 @@ class _Search:
 
     # -- names ------------------------------------------------------------------------------------------
 
-    def _resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> Any:
+    def _resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> object:
         """The object that an expression names, found without running anything of the program's."""
         if not depth:
             return _UNKNOWN
@@ -302,7 +289,7 @@ class _Search:
             return _Instance(func.__mro__) if isinstance(func, type) and func is not type else _UNKNOWN
         return _UNKNOWN
 
-    def _assigned(self, name: str, depth: int) -> Any:
+    def _assigned(self, name: str, depth: int) -> object:
         """What a name will hold that holds nothing yet, where one line of the function says so."""
         values = [
             node.value
@@ -313,17 +300,17 @@ class _Search:
         return self._resolved(values[0], depth - 1) if len(values) == 1 else _UNKNOWN
 
 
-def _room(item: Any) -> str:
+def _room(item: object) -> str:
     """The first name of the module that something belongs to; ``_datetime`` is ``datetime``."""
     return str(getattr(item, "__module__", None) or type(item).__module__).partition(".")[0].lstrip("_")
 
 
-def _static(kind: type, name: str) -> Any:
+def _static(kind: type, name: str) -> object:
     found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), _UNKNOWN)
     return found.__func__ if isinstance(found, staticmethod) else found
 
 
-def _member(base: Any, name: str) -> Any:
+def _member(base: object, name: str) -> object:
     if base is _UNKNOWN:
         return _UNKNOWN
     if isinstance(base, _Instance):
@@ -346,7 +333,7 @@ def _after(bases: tuple[type, ...], func: FunctionType) -> tuple[type, ...]:
     return bases[index + 1 :]
 
 
-def _contents(cell: Any) -> Any:
+def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # empty yet
@@ -358,6 +345,28 @@ def _contents(cell: Any) -> Any:
 
 def _scope_of(path: list[ast.AST]) -> Any:
     return next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0] if path else None)
+
+
+def _targets_of(parent: ast.AST, node: ast.AST) -> list[ast.AST] | None:
+    """Where a statement or a loop puts a value; None where it is none of these."""
+    if isinstance(parent, ast.Assign):
+        return [*parent.targets]
+    if isinstance(parent, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+        return [parent.target]
+    if isinstance(parent, (ast.For, ast.AsyncFor, ast.comprehension)):
+        return [parent.target] if node is parent.iter else []
+    return None
+
+
+def _holds(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether the value of a node is in that of the one round it."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _CONTENTS
+    if isinstance(parent, ast.Subscript):
+        return node is parent.value
+    if isinstance(parent, ast.Dict):
+        return node not in parent.keys
+    return isinstance(parent, _THROUGH)
 
 
 def _path_in(scope: Any, node: Any) -> list[ast.AST]:

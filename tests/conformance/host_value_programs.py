@@ -6,14 +6,25 @@ replay raises GuardMismatch. ``right`` ones must agree for every input; the othe
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import csv
+import ctypes
+import datetime
 import functools
+import io
 import json
+import marshal
 import math
+import pickle
 import queue
+import random
+import sqlite3
 import statistics
 import threading
 import time
+from decimal import Decimal
 
 import numpy as np
 import torch
@@ -819,6 +830,167 @@ def mask_if_any(x):
 
 
 # -- with state -----------------------------------------------------------------------------------------------------------
+
+
+# -- memory of the host -------------------------------------------------------------------------------------------
+
+
+@right
+def copied_into_pinned_memory(x):
+    host = torch.empty(6, pin_memory=True)
+    host.copy_(x, non_blocking=True)
+    torch.cuda.synchronize()
+    total = host.sum().item()
+    host.mul_(2)
+    return x + total + host.to("cuda", non_blocking=True)
+
+
+@right
+def host_tensor_written_through_views(x):
+    host = x.cpu() * 2
+    host[0] = 5
+    buffer = torch.zeros(6)
+    buffer[1:].copy_(host[:-1])
+    return host.cuda() + buffer.cuda() + buffer.max().item()
+
+
+@guarded
+def host_memory_handed_out(x):
+    host = x.cpu()
+    mine = pickle.loads(pickle.dumps(host)) + copy.deepcopy(host)
+    return x + mine.cuda() + float(np.from_dlpack(host).max()) + ctypes.c_float.from_address(host.data_ptr()).value
+
+
+@stateful
+def rows_by_number():
+    table = torch.zeros(3, 6, device="cuda")
+
+    def body(x):
+        k = x.abs().long().sum().item() % 3
+        table[k] = table[k] * 0.9 + x * 0.1
+        return table.sum(0)
+
+    return body, [table]
+
+
+# -- what takes nothing but plain numbers ------------------------------------------------------------------------
+
+
+@right
+def powers_modulo(x):
+    n = (x > 0).sum().item()
+    return x + pow(2, n, 7) + pow(3, 5, n + 2) + pow(n, 2, 5)
+
+
+@right
+def other_ways_to_make_tensors(x):
+    v = x.abs().max().item() + 0.1
+    with torch.device("cuda"):
+        y = torch.tensor(v) + torch.zeros(6)
+    return x + y + torch.asarray(v).cuda() + torch.distributions.Normal(v, 1.0, validate_args=False).log_prob(x)
+
+
+@guarded
+def money(x):
+    v, n = x.abs().max().item(), (x > 0).sum().item()
+    cents = Decimal(v * 2).quantize(Decimal("0.01"))
+    return x + float(cents) + float(Decimal("1.5") * n) + (Decimal("1.5") < v) + (Decimal(4) == n)
+
+
+@guarded
+def durations(x):
+    seconds = x.abs().max().item()
+    pause = datetime.timedelta(seconds=seconds) + datetime.timedelta(minutes=1) * seconds
+    return x + pause.total_seconds() + time.gmtime(seconds).tm_sec
+
+
+@guarded
+def exact_types(x):
+    v, n = x.max().item(), (x > 0).sum().item()
+    table = {float: 1.0, int: 2.0}
+    return x + table[type(v)] + (10.0 if type(n) is int else 0.0) + sum(map(float.is_integer, x.tolist()))
+
+
+class _Meter:
+    def __init__(self, value):
+        self.value = value
+
+    def cents(self):
+        return _rounded(self.value)
+
+
+def _rounded(value):
+    return float(Decimal(value).quantize(Decimal("0.1")))
+
+
+@guarded
+def through_functions_and_attributes(x):
+    meter = _Meter(x.max().item())
+    values = []
+    for v in x.tolist():
+        values.append(v)
+    return x + meter.cents() + sum(_rounded(v) for v in values)
+
+
+@guarded
+def c_code_of_many_kinds(x):
+    v, n = x.abs().max().item(), (x > 0).sum().item()
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        doubled = db.execute("select ? * 2", (v,)).fetchone()[0]
+    lock = threading.Lock()
+    lock.acquire(timeout=v + 0.1)
+    recent = collections.deque(range(9), maxlen=n + 1)
+    return x + doubled + marshal.loads(marshal.dumps(v)) + len(recent) + lock.locked()
+
+
+@guarded
+def seeds(x):
+    n = x.min().long().item()
+    return x + random.Random(n).random() + float(np.random.default_rng(abs(n)).random())
+
+
+@guarded
+def statistics_of_mixed_numbers(x):
+    v = x.max().item()
+    return x + statistics.mean([v, 1.0, 2]) + float(statistics.variance([*x.int().tolist(), 0.5]))
+
+
+@guarded
+def json_keys_and_indents(x):
+    n, v = (x > 0).sum().item(), x.max().item()
+    text = json.dumps({n: v, "rows": x.tolist()}, indent=2)
+    return x + sum(json.loads(text)["rows"]) + pickle.loads(pickle.dumps([n], 0))[0]
+
+
+@guarded
+def numpys_own_functions(x):
+    v = x.max().item()
+    return x + bool(np.allclose(v, 3.0)) + float(np.isclose(v, 2.5))
+
+
+@guarded
+def text_read_back(x):
+    file, rows = io.StringIO(), io.StringIO()
+    file.write(f"{x.max().item()} ")
+    print(x.min().item(), file=file)
+    writer = csv.writer(rows)
+    writer.writerow(x.tolist())
+    words = []
+    for v in x.tolist():
+        words.append(f"{v:.1f}")
+    numbers = [float(word) for word in file.getvalue().split() + rows.getvalue().split(",") + words]
+    return x + sum(numbers)
+
+
+@right
+def text_kept_for_the_log(x):
+    lines = []
+    for v in x.tolist():
+        lines.append(f"{v:.2f}")
+    print("\n".join(lines), file=_NULL)
+    for line in lines:
+        print(line, file=_NULL)
+    return x * 2
 
 
 @stateful

@@ -177,3 +177,11 @@ def test_what_an_operation_keeps_is_renewed(platform):
         else:
             got, want = torch.autograd.grad(loss, weight, retain_graph=True), torch.autograd.grad(body(), weight)
             assert torch.allclose(got[0], want[0])
+
+
+def test_an_error_in_a_call_leaves_no_mode(platform):
+    """A call with a moving tensor that ends the capture: torch's stack of modes is as it was."""
+    x = torch.arange(4.0, device="cuda")
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x[x > 1].view(1000, -1)
+    assert torch._C._len_torch_function_stack() == 0

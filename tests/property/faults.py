@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import copy
 import gc
 import json
 import os
@@ -18,6 +19,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,54 @@ def training(x: Any, kept: dict[str, Any]) -> None:
     stepped(x.clone().requires_grad_()).sum().backward()
 
 
-FAST = (capture, replay, split, nested, random_numbers, clean_up, graphed_first, graphed_replay)
+def host_values(x: Any, kept: dict[str, Any]) -> None:
+    def body() -> Any:
+        v, rows = x.max().item(), x.tolist()
+        return x * v + min(rows) + float(Decimal(v)), f"{v:.2f}", x[: int(v)]
+
+    captured(body)[0].replay()
+
+
+def host_memory(x: Any, kept: dict[str, Any]) -> None:
+    def body() -> Any:
+        host = torch.empty(8, pin_memory=True)
+        host.copy_(x, non_blocking=True)
+        torch.cuda.synchronize()
+        host[0] = 2
+        return x + host.to("cuda", non_blocking=True) + copy.deepcopy(host).sum().item()
+
+    captured(body)[0].replay()
+
+
+def moving(x: Any, kept: dict[str, Any]) -> None:
+    def body() -> Any:
+        chosen = x[x > 0]
+        table = torch.zeros(4, 8, device="cuda")
+        table[chosen.numel() % 4] = x
+        return chosen.sum() + table
+
+    captured(body)[0].replay()
+
+
+def scaled(x: Any, kept: dict[str, Any]) -> None:
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
+
+    def body() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale((weight * x).sum()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    body()
+    captured(body)[0].replay()
+
+
+VALUES = (host_values, host_memory, moving, scaled)
+FAST = (capture, replay, split, nested, random_numbers, clean_up, graphed_first, graphed_replay, *VALUES)
 SLOW = (training, graphed_traced)
 
 

@@ -20,6 +20,8 @@ Stays out: command line, engines, functions that are captured per signature.
                   what is known of an operation, how it is called, and which ones are not taken apart
     places.py     which line of the program is running
     modes.py      standing on torch's stack of dispatch modes, and leaving it
+    source.py, texts.py, uses.py
+                  what the source says of a value: a text that decides, a number that must be plain
     intercept.py, stock.py
                   host reads and waits that no dispatch mode sees
     tensor_reads.py, waits.py

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import intercept, texts
+from gfxgraph.capture import intercept, texts, uses
+from gfxgraph.capture.memory import kept_identity, memory_of
 from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
@@ -36,6 +37,7 @@ from gfxgraph.types import OnUnsafe
 
 # What keeps one value one value: allowed where computing with values is refused.
 _ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
+_HANDED_OUT = frozenset({"Tensor.item", "Tensor.tolist"})
 _MOST_NUMBERS = 4096
 """A list of more is pinned as a whole."""
 
@@ -80,17 +82,21 @@ class HostValues:
         """Whether tracked numbers have been handed out."""
         self.has_symbols = False
         """Whether an operation may have been given a symbolic scalar."""
-        self.tainted: dict[int, weakref.ref[Tensor]] = {}
+        self.tainted: dict[int, Any] = {}
+        """Host memory that holds values of the device, by ``memory_of``: a view of it holds them, too."""
 
     # -- host tensors -------------------------------------------------------------------------------
 
     def taint(self, tensor: Tensor) -> None:
-        self.tainted[id(tensor)] = weakref.ref(tensor)
+        if not self.tainted:
+            intercept.watch_host_memory()
+        memory = memory_of(tensor)
+        if memory not in self.tainted:
+            self.tainted[memory] = kept_identity(tensor)
         self._capturing().recorder.is_wary = True
 
     def is_tainted(self, tensor: Tensor) -> bool:
-        ref = self.tainted.get(id(tensor))
-        return ref is not None and ref() is tensor
+        return bool(self.tainted) and not tensor.is_cuda and memory_of(tensor) in self.tainted
 
     def reads_tainted(self, args: Any, kwargs: Any) -> bool:
         return any(self.is_tainted(t) for t in flat(args, kwargs))
@@ -110,6 +116,9 @@ class HostValues:
         if not self.has_numbers and isinstance(value, int) and texts.stands_in_call(sys._getframe(1), SIZED):
             self.escaped(ref, value, "a size", where)  # the function that it goes to has been looked up already
             return value
+        if name in _HANDED_OUT and uses.wants_plain(sys._getframe(1)):
+            self.escaped(ref, value, "a plain number", where)
+            return value
         return self.give(value, ref)
 
     def read_list(self, tensor: Tensor) -> Any:
@@ -119,7 +128,12 @@ class HostValues:
             return self.read_scalar(tensor, "Tensor.tolist")
         value, ref, where = self._read(lambda: to_list(tensor), "Tensor.tolist")
         is_size = not self.has_numbers and texts.stands_in_call(sys._getframe(1), SIZED)
-        if is_size or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
+        if (
+            is_size
+            or uses.wants_plain(sys._getframe(1))
+            or tensor.dtype is torch.bool
+            or tensor.numel() > _MOST_NUMBERS
+        ):
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
         if self._capturing().moving.among((tensor,), {}):

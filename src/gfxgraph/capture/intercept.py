@@ -39,7 +39,8 @@ def stock(name: str) -> Any:
     """torch's own function under a short name; see ``_targets``."""
     found = STOCK.get(name)
     if found is None:
-        owner, attribute, _ = (_targets() | sized_targets(stock) | waiting_targets(stock))[name]
+        later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
+        owner, attribute, _ = (_targets() | later)[name]
         found = getattr(owner, attribute)
     return found
 
@@ -193,6 +194,13 @@ def watch_numbers() -> None:
     with _lock:
         if _holders and "sized.Tensor.view" not in STOCK:
             _put_named(sized_targets(stock))
+
+
+def watch_host_memory() -> None:
+    """A capture has its first host tensor with values of the device."""
+    with _lock:
+        if _holders and "memory.data_ptr" not in STOCK:
+            _put_named(tensor_reads.memory_targets(stock))
 
 
 def _targets() -> Targets:

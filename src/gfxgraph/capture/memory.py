@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,25 @@ def storage_address(tensor: Tensor) -> int:
 
 instantiated: list[Callable[[], None]] = []
 """Who is told, in the capturing thread, that a graph exec was made."""
+
+
+_storage_of = Tensor.untyped_storage  # as it is outside captures
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Whose memory it is: the same for all views, and nobody else's while ``kept_identity`` is held."""
+    try:
+        return _storage_of(tensor)._cdata
+    except RuntimeError:  # it has no storage
+        return id(tensor)
+
+
+def kept_identity(tensor: Tensor) -> object:
+    """What keeps ``memory_of`` from becoming another tensor's, without keeping the memory."""
+    try:
+        return StorageWeakRef(_storage_of(tensor))
+    except RuntimeError:
+        return tensor
 
 
 def taken_from_device(make: Callable[[], object]) -> int | None:

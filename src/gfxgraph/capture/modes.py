@@ -19,6 +19,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.utils import _python_dispatch as dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
@@ -57,6 +63,7 @@ def leave_modes() -> None:
     the stack just then and comes back when the operation returns; it stays on the list, passes
     everything through, and goes with the next call.
     """
+    _take_off_late()
     over = process.leftover_modes()
     if not over:
         return
@@ -132,3 +139,55 @@ def _tell_flags(above: list[Any]) -> None:
             times[id(mode)] -= 1
             flag = flag or adds(mode)
         setattr(dispatch, name, flag)
+
+
+# -- modes that see calls of torch's functions -----------------------------------------------------------
+
+
+class _Late(threading.local):
+    """This thread's modes that are over, and were off the stack when they were to be taken off."""
+
+    def __init__(self) -> None:
+        self.modes: list[object] = []
+
+
+_late = _Late()
+
+
+def put_below(mode: object) -> None:
+    """Enter a mode below all others, so that each block takes off what it has put on."""
+    _arrange([mode, *_entered()])
+
+
+def take_off(mode: object) -> None:
+    """Leave a mode, wherever it is. One that torch is calling comes back after that: it goes with ``leave_modes``."""
+    _late.modes.append(mode)
+    _take_off_late()
+
+
+def _take_off_late() -> None:
+    entered = _entered() if _late.modes else []
+    over = [id(mode) for mode in _late.modes]
+    if any(id(mode) in over for mode in entered):
+        _arrange([mode for mode in entered if id(mode) not in over])
+        _late.modes = [mode for mode in _late.modes if not any(mode is each for each in entered)]
+
+
+def _entered() -> list[object]:
+    """All modes, the lowest first."""
+    return [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+
+
+def _arrange(modes: list[object]) -> None:
+    try:
+        _stack(modes)
+    except BaseException:  # an interrupt half-way: the program's own modes are not to be lost
+        _stack(modes)
+        raise
+
+
+def _stack(modes: list[object]) -> None:
+    while _len_torch_function_stack():
+        _pop_torch_function_stack()
+    for each in modes:
+        _push_on_torch_function_stack(each)

@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import fused_recording, homes, intercept
 from gfxgraph.capture.autocasting import as_now
-from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.memory import Layout, memory_of
+from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import HostStep, ReadStep, Step
@@ -92,7 +93,7 @@ class Moving:
     def stop(self) -> None:
         """The capture is over."""
         if self._mode is not None:
-            _take_off(self._mode)
+            take_off(self._mode)
         self._mode = None
         self._steps = {}
 
@@ -130,7 +131,7 @@ class Moving:
         """See calls from now on; False where Dynamo would compile anew under a mode of ours."""
         if self._mode is None and fused_recording.has_compiled_nothing():
             self._mode = Calls(self)  # known before it is entered, so that it is taken off whatever happens
-            _put_below(self._mode)
+            put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
         return self._mode is not None
@@ -248,11 +249,12 @@ class Moving:
                 answer, ref = self._read(session, name, func, args, kwargs, out)
                 session.values.escaped(ref, out, name)
                 return out, answer
+            for tensor in flat(out, writes.found):
+                if not tensor.is_cuda:
+                    session.values.taint(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     session.recorder.adopt(tensor)
-                else:
-                    session.values.taint(tensor)
             step = HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
             step.is_symbolic = spec_args is not args
             step.saved = saved.apart_from([*given, *flat(out)])
@@ -312,17 +314,17 @@ class Writes(TorchDispatchMode):
     def __init__(self, session: Any) -> None:
         super().__init__()
         self._session = session
-        self._made: list[Tensor] = []
+        self._made: set[int] = set()
         self.found: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        made = {id(tensor) for tensor in self._made}
-        targets = [tensor for tensor in written(func, args, kwargs) if id(tensor) not in made]
+        targets = [tensor for tensor in written(func, args, kwargs) if memory_of(tensor) not in self._made]
         self._session.rollback.save(targets, self._session.streams.own)
         self.found += targets
+        before = {memory_of(tensor) for tensor in flat(args, kwargs)}
         out = func(*args, **kwargs)
-        self._made += [tensor for tensor in flat(out) if not any(tensor is each for each in targets)]
+        self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)
         return out
 
 
@@ -370,32 +372,3 @@ def _parts(out: Any) -> list[Any]:
     if isinstance(out, (tuple, list)):
         return [leaf for part in out for leaf in _parts(part)]
     return [] if out is None else [out]
-
-
-def _put_below(mode: Calls) -> None:
-    """Enter a mode below all others, so that each block takes off what it has put on."""
-    _arrange([mode, *_entered()])
-
-
-def _take_off(mode: Calls) -> None:
-    _arrange([each for each in _entered() if each is not mode])
-
-
-def _entered() -> list[Any]:
-    """All modes, the lowest first."""
-    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
-
-
-def _arrange(modes: list[Any]) -> None:
-    try:
-        _stack(modes)
-    except BaseException:  # an interrupt half-way: the program's own modes are not to be lost
-        _stack(modes)
-        raise
-
-
-def _stack(modes: list[Any]) -> None:
-    while torch._C._len_torch_function_stack():
-        torch._C._pop_torch_function_stack()
-    for each in modes:
-        torch._C._push_on_torch_function_stack(each)

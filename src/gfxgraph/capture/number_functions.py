@@ -32,10 +32,12 @@ Targets = dict[str, tuple[Any, str, Any]]
 def number_targets() -> Targets:
     """Functions of numbers."""
     found: Targets = {f"builtins.{name}": (builtins, name, _least_or_most(name)) for name in ("min", "max")}
+    found["builtins.pow"] = builtins, "pow", _of_numbers("pow", pow)
     for name, func in vars(math).items():
         if isinstance(func, BuiltinFunctionType) and name not in _OTHERS:
             found[f"math.{name}"] = (math, name, _of_numbers(f"math.{name}", func))
     found["json_default"] = (json.JSONEncoder, "default", _json_default(json.JSONEncoder.default))
+    found["json_iterencode"] = (json.JSONEncoder, "iterencode", _json_iterencode(json.JSONEncoder.iterencode))
     return found
 
 
@@ -101,6 +103,13 @@ def _json_default(original: Any) -> Any:
         return item._leave("JSON") if type(item) is TrackedNumber else original(self, item)
 
     return default
+
+
+def _json_iterencode(original: Any) -> Any:
+    def iterencode(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, plain(item, "JSON"), *args, **kwargs)  # keys and indented numbers ask no ``default``
+
+    return iterencode
 
 
 def by_number(func: Any, args: Any, kwargs: Any) -> Any:

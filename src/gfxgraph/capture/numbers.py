@@ -22,8 +22,10 @@ import math
 import opcode as opcodes
 import operator
 import sys
-from types import FrameType
+from types import FrameType, WrapperDescriptorType
 from typing import Any, Protocol
+
+from torch.overrides import is_tensor_like
 
 from gfxgraph.capture import texts
 from gfxgraph.core.expressions import Ref, among
@@ -40,6 +42,20 @@ class Keeper(Protocol):
     def computed(self, name: str, func: Any, args: tuple[Any, ...]) -> Any: ...
     def passed(self, func: Any, args: Any, kwargs: Any) -> Any: ...
     def compared(self, first: Any, test: str, second: Any, answer: bool) -> None: ...
+
+
+class _TorchFunction:
+    """``__torch_function__`` as torch's C++ finds it; to ``is_tensor_like`` a number is no tensor."""
+
+    def __get__(self, number: Any, owner: Any) -> Any:
+        if sys._getframe(1).f_code is is_tensor_like.__code__:
+            raise AttributeError
+        return _passed_to_torch
+
+
+def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    keeper = next(item._keeper for item in among(TrackedNumber, (args, kwargs)))
+    return keeper.passed(func, args, kwargs or {})
 
 
 class TrackedNumber:
@@ -73,7 +89,11 @@ class TrackedNumber:
 
     def _compare(self, other: Any, test: str, op: Any) -> Any:
         if not is_number(other):
-            return NotImplemented
+            return (
+                op(self._leave("a comparison"), other)
+                if _wants_plain(other, f"__{op.__name__}__")
+                else NotImplemented
+            )
         answer = bool(op(self._value, now(other)))
         self._keeper.compared(self, test, other, answer)
         return answer
@@ -165,7 +185,8 @@ class TrackedNumber:
         return hash(self._leave("a key of a dict or set"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._leave("pickle or copy").__reduce_ex__(protocol)
+        value = self._leave("pickle or copy")
+        return type(value), (value,)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         import numpy
@@ -174,14 +195,14 @@ class TrackedNumber:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = f"numpy.{ufunc.__name__}"
-        if method == "__call__" and not kwargs and ufunc.nout == 1 and all(map(is_number, inputs)):
+        is_numpys = str(sys._getframe(1).f_globals.get("__name__")).startswith(
+            "numpy."
+        )  # goes on with NumPy's scalars
+        if method == "__call__" and not kwargs and ufunc.nout == 1 and all(map(is_number, inputs)) and not is_numpys:
             return self._keeper.computed(name, ufunc, inputs)
         return getattr(ufunc, method)(*(plain(item, name) for item in inputs), **kwargs)
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        keeper = next(item._keeper for item in among(TrackedNumber, (args, kwargs)))
-        return keeper.passed(func, args, kwargs or {})
+    __torch_function__ = _TorchFunction()
 
     def __getattr__(self, name: str) -> Any:
         # bit_length, as_integer_ratio, hex...: whatever the plain number has.
@@ -214,8 +235,21 @@ def plain(item: Any, use: str) -> Any:
     if kind is slice:
         return slice(plain(item.start, use), plain(item.stop, use), plain(item.step, use))
     if kind is dict:
-        return {name: plain(part, use) for name, part in item.items()}
+        return {plain(name, use): plain(part, use) for name, part in item.items()}
     return item
+
+
+def _wants_plain(other: Any, method: str) -> bool:
+    """True where the operand's class is C's, and no number: it knows what to do with plain ones only."""
+    kind = type(other)
+    found = getattr(kind, method, None)
+    return (
+        isinstance(found, WrapperDescriptorType)
+        and found is not getattr(object, method, None)
+        and kind.__module__ != "builtins"
+        and not hasattr(kind, "__torch_function__")
+        and not hasattr(kind, "__array_ufunc__")
+    )
 
 
 def holds_numbers(item: Any) -> bool:
@@ -234,11 +268,12 @@ def _binary(name: str, is_reflected: bool) -> Any:
     func = divmod if name == "divmod" else getattr(operator, f"{name}_" if name in ("and", "or") else name)
 
     def method(self: TrackedNumber, other: Any, *modulus: Any) -> Any:
+        args: tuple[Any, ...] = (other, self) if is_reflected else (self, other)
         if not is_number(other):
+            if _wants_plain(other, f"__{name}__" if is_reflected else f"__r{name}__"):
+                return func(*plain(args, name))
             return NotImplemented  # a tensor: its own operator calls __torch_function__
-        if modulus:
-            return pow(plain(self, "pow()"), plain(other, "pow()"), *modulus)
-        args = (other, self) if is_reflected else (self, other)
+        args += modulus
         return self._keeper.computed(func.__name__, func, args)
 
     return method

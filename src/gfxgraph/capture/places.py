@@ -52,7 +52,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def program_place() -> tuple[CodeType | None, int]:
-    """As ``place``, but no line of Python's standard library: ``json`` or ``copy`` reads a number for the program."""
+    """As ``place``, but no line of Python's library or NumPy's, which read a number for the program."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = user_frame(frame.f_back)
@@ -60,7 +60,7 @@ def program_place() -> tuple[CodeType | None, int]:
 
 
 def _is_standard(name: str) -> bool:
-    return name.startswith(_STANDARD_DIR) and "-packages/" not in name
+    return "/numpy/" in name or (name.startswith(_STANDARD_DIR) and "-packages/" not in name)
 
 
 def place() -> tuple[CodeType | None, int]:

@@ -351,9 +351,13 @@ class Recorder(TorchDispatchMode):
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
         """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
-        source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+        if info.unsafe is None:
+            return False
+        target, source = (args[0], args[1]) if info.mutates else (None, args[0])
+        if isinstance(target, Tensor) and not target.is_cuda:
+            return False  # from host memory to host memory: no graph does that
         value = self.known(source) if isinstance(source, Tensor) else None  # a collective takes lists
-        return info.unsafe is not None and value is not None and value in self.externals
+        return value is not None and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -476,6 +480,8 @@ class Recorder(TorchDispatchMode):
                 if not isinstance(tensor, Tensor):
                     continue
                 value = self.value_of(tensor)
+                if not tensor.is_cuda:
+                    self.session.values.taint(tensor)
                 if value.is_of_external or (value.root or value).segment != self.tape.segment:
                     key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
                     if key not in self.mutated:

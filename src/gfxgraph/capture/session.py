@@ -410,11 +410,13 @@ class Session:
             out = func(*args, **kwargs)
             if outcome:
                 return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
+            is_from_device = is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs)))
+            for tensor in flat(out, list(writes)):
+                if not tensor.is_cuda and is_from_device:
+                    self.values.taint(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
-                elif is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs))):
-                    self.values.taint(tensor)
             step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
             self.moving.note(row, name, step, args, kwargs)
             return out, step

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -89,6 +92,49 @@ def _array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return STOCK["array"](self, *args, **kwargs)
 
 
+_MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
+
+
+@functools.cache
+def memory_targets(stock: Callable[[str], Any]) -> Targets:
+    """What hands out the memory of a host tensor: pickling, DLPack and pointers read it unseen.
+
+    Args:
+        stock: torch's own function by its short name.
+    """
+    found = {f"memory.{name}": (Tensor, name, _handing_out(stock, f"memory.{name}")) for name in _MEMORY}
+    return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copying(stock))}
+
+
+def _deep_copying(stock: Callable[[str], Any]) -> Any:
+    def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Any:
+        session = session_here()
+        is_plain = type(self) is Tensor and self.is_leaf and id(self) not in memo
+        if session is None or not is_plain or not session.values.is_tainted(self):
+            return stock("memory.__deepcopy__")(self, memo)
+        memo[id(self)] = made = self.detach().clone().requires_grad_(self.requires_grad)  # seen, so it flows
+        return made
+
+    return __deepcopy__
+
+
+def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
+    name = short.rpartition(".")[2]
+
+    def function(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        session = session_here()
+        if session is not None and session.values.is_tainted(self) and not _is_ours(sys._getframe(1)):
+            session.values.read_contents(self, f"Tensor.{name}()")
+        return stock(short)(self, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
+
+
 def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
     session = _session_for(self)
     if session is None:
@@ -113,6 +159,10 @@ def _as_tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
     return _made_on_host("as_tensor", data, args, kwargs)
 
 
+def _asarray(data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    return _made_on_host("asarray", data, args, kwargs)
+
+
 def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
     make = STOCK[short]
@@ -120,8 +170,8 @@ def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     device = kwargs.get("device")
     if session is not None and session.values.has_numbers and holds_numbers(data):
         return _of_numbers(session, short, data, args, kwargs)
-    if device is None and short == "tensor" and session is not None:
-        device = torch.get_default_device()
+    if device is None and short != "as_tensor" and session is not None:
+        device = _default_device(session)
     if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
         return make(data, *args, **kwargs)  # type: ignore[no-any-return]
     grad = kwargs.pop("requires_grad", False)
@@ -129,10 +179,18 @@ def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
 
 
+def _default_device(session: Any) -> torch.device:
+    session.recorder.paused = True
+    try:
+        return torch.empty(0).device  # torch.get_default_device() may ask torch.tensor([]), which asks here
+    finally:
+        session.recorder.paused = False
+
+
 def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
     """torch.tensor of numbers that the host read: made again at each replay, and copied where it is seen."""
     make = STOCK[short]
-    device = kwargs.pop("device", None) or torch.get_default_device()
+    device = kwargs.pop("device", None) or _default_device(session)
     grad = kwargs.pop("requires_grad", False)
     made = session.values.host_tensor(
         lambda numbers: make(numbers, *args, **{**kwargs, "device": "cpu"}), data, f"torch.{short}"
@@ -234,6 +292,7 @@ def targets() -> Targets:
         "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "tensor": (torch, "tensor", _tensor),
         "as_tensor": (torch, "as_tensor", _as_tensor),
+        "asarray": (torch, "asarray", _asarray),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

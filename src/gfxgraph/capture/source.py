@@ -1,0 +1,62 @@
+"""The syntax tree round an instruction that runs: what the program does with a value is read there."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from itertools import islice
+from types import CodeType
+from typing import Any
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MAX_TREES = 16
+_trees: dict[str, tuple[list[str], ast.Module | None]] = {}  # by file name, with the lines of each
+
+
+def path_at(tree: ast.Module | None, code: CodeType, lasti: int) -> list[ast.AST]:
+    """The nodes round an instruction, outermost first; none where there is no source."""
+    position = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
+    line, end_line, column, end_column = position
+    if tree is None or line is None or end_line is None or column is None or end_column is None:
+        return []
+    return path_to(tree, (line, column), (end_line, end_column))
+
+
+def name_of(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def tree_of(filename: str) -> ast.Module | None:
+    """The tree of what ``linecache`` holds for that name now: a name may get another source."""
+    lines = linecache.getlines(filename)
+    if not lines:
+        return None
+    known = _trees.pop(filename, None)
+    if known is None or known[0] is not lines:
+        try:
+            known = lines, ast.parse("".join(lines))
+        except (SyntaxError, ValueError):
+            known = lines, None
+    _trees[filename] = known  # the latest last
+    while len(_trees) > _MAX_TREES:
+        _trees.pop(next(iter(_trees), filename), None)
+    return known[1]
+
+
+def path_to(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list[ast.AST]:
+    """The nodes round a stretch of source, outermost first."""
+    path: list[ast.AST] = [tree]
+    while True:
+        for child in ast.iter_child_nodes(path[-1]):
+            if _covers(child, start, end):
+                path.append(child)
+                break
+        else:
+            return path
+
+
+def _covers(node: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> bool:
+    if not hasattr(node, "lineno"):
+        return any(_covers(child, start, end) for child in ast.iter_child_nodes(node))
+    where: Any = node
+    return bool((where.lineno, where.col_offset) <= start and end <= (where.end_lineno, where.end_col_offset))

@@ -1,0 +1,410 @@
+"""Whether a number that is read goes to something that takes nothing but a plain number.
+
+Problem: some code asks for ``float`` itself and nothing of a number that only behaves like one: ``Decimal(v)``, a
+lock's ``timeout=v``, ``sqlite3``, ``type(v) is float``. There a tracked number would raise where eager runs. Idea:
+it is followed through the source from where it is read: through arithmetic, containers, names, attributes,
+returns and functions written in Python, up to the calls that it is given to. Where one is C's, and not known to ask
+numbers by their protocol, the number is handed out plain; it is pinned, as it would be in that call.
+
+Invariant: what cannot be resolved without running the program's code stays as it was, a number that flows.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import collections
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import torch
+
+from gfxgraph.capture.places import is_library_code, user_frame
+from gfxgraph.capture.source import SCOPES, name_of, path_at, path_to, tree_of
+
+_UNKNOWN = object()
+_DEEPEST = 4  # functions that call or are called
+_MOST_ANSWERS = 512
+# Written in C, and asking a number by its protocol, passing it on, or keeping it.
+_SERVING = frozenset(
+    "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "
+    "copyreg zlib binascii types weakref gc sys io typing contextlib copy abc".split()
+)
+# Text is free (texts.py); torch's calls take the number as it is, or make the call again.
+_NOT_ENTERED = frozenset("torch gfxgraph logging warnings numpy".split())
+_NUMBERS = (float, int, complex, bool)
+_C_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+# Calls whose result holds the number, and those that put it into what they are called on.
+_HOLDING = frozenset(
+    "abs round min max sum pow divmod list tuple set dict sorted reversed zip enumerate map filter iter next".split()
+)
+_GATHERING = frozenset("append appendleft extend insert add update setdefault put".split())
+_CONTENTS = frozenset("values items get pop copy real imag".split())
+_THROUGH = (
+    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.List, ast.Tuple, ast.Set, ast.Starred, ast.keyword,
+    ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Await,
+)  # fmt: skip
+
+_answers: dict[tuple[CodeType, int], tuple[ast.Module | None, bool | None]] = {}
+
+
+def wants_plain(frame: FrameType | None) -> bool:
+    """True where the number that the program is reading here is needed plain."""
+    frame = user_frame(frame)
+    for _ in range(_DEEPEST):
+        if frame is None or is_library_code(frame.f_code):
+            return False
+        answer = _answer(frame)
+        if answer is not None:
+            return answer
+        frame = frame.f_back  # it is what the function returns
+    return False
+
+
+def _answer(frame: FrameType) -> bool | None:
+    """None where the function returns the number."""
+    tree, key = tree_of(frame.f_code.co_filename), (frame.f_code, frame.f_lasti)
+    known = _answers.get(key)
+    if known is None or known[0] is not tree:
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        path = path_at(tree, *key)
+        search = _Search(
+            _scope_of(path), tree, lambda name: _looked_up(name, frame.f_locals, frame.f_globals), _DEEPEST
+        )
+        wants = bool(path) and search.climbs(path)
+        known = _answers[key] = tree, True if wants else (None if search.returns else False)
+    return known[1]
+
+
+def _looked_up(name: str, *rooms: dict[str, object]) -> object:
+    return next((room[name] for room in (*rooms, vars(builtins)) if name in room), _UNKNOWN)
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """Some object of a class, none in particular; ``super()`` is one whose class's first ones are left out."""
+
+    bases: tuple[type, ...]
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A function with its first argument."""
+
+    func: object
+    first: object
+
+
+class _Search:
+    """Follows a number through one function's source.
+
+    Args:
+        scope: the function's, or the module's.
+        tree: the module's, where attributes are looked for.
+        find: an object by its name, without running anything.
+        depth: how many functions may still be entered.
+    """
+
+    def __init__(self, scope: ast.AST | None, tree: Any, find: Callable[[str], object], depth: int) -> None:
+        self._scope = scope
+        self._tree = tree
+        self._find = find
+        self._depth = depth
+        self._seen: set[tuple[int, str]] = set()
+        self.returns = False
+        """Whether the function hands the number out."""
+
+    def name(self, scope: ast.AST, name: str) -> bool:
+        """Follow what a name holds; True where it is needed plain."""
+        if (id(scope), name) in self._seen:
+            return False
+        self._seen.add((id(scope), name))
+        return any(self.climbs(_path_in(scope, load)) for load in _loads(scope, name))
+
+    def _attribute(self, scope: ast.AST, name: str) -> bool:
+        if (id(scope), f".{name}") in self._seen:
+            return False
+        self._seen.add((id(scope), f".{name}"))
+        nodes = (node for node in ast.walk(scope) if isinstance(node, ast.Attribute) and node.attr == name)
+        return any(self.climbs(_path_in(scope, node)) for node in nodes if isinstance(node.ctx, ast.Load))
+
+    def climbs(self, path: list[ast.AST]) -> bool:
+        """Follow a value from its node outwards; True where it is needed plain."""
+        for index in range(len(path) - 1, 0, -1):
+            node, parent = path[index], path[index - 1]
+            if isinstance(parent, ast.Call):
+                goes_on = True if node is parent.func else self._given(parent, node, path[:index])
+                if goes_on is None:
+                    return True
+                if not goes_on:
+                    return False
+            elif isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom)):
+                self.returns = True
+                return False
+            elif (targets := _targets_of(parent, node)) is not None:
+                if any(self._put(target, path[:index]) for target in targets):
+                    return True
+                if not isinstance(parent, ast.NamedExpr):
+                    return False
+            elif not _holds(parent, node):
+                return False
+        return False
+
+    def _put(self, target: ast.AST | None, path: list[ast.AST]) -> bool:
+        """The value is put somewhere: follow it from there."""
+        scope = _scope_of(path)
+        if isinstance(target, ast.Name):
+            return self.name(scope, target.id)
+        if isinstance(target, ast.Attribute):
+            return self._attribute(self._tree, target.attr)
+        if isinstance(target, (ast.Subscript, ast.Starred)):
+            return self._put(target.value, path)
+        return isinstance(target, (ast.Tuple, ast.List)) and any(self._put(part, path) for part in target.elts)
+
+    # -- calls ------------------------------------------------------------------------------------------
+
+    def _given(self, call: ast.Call, node: ast.AST, path: list[ast.AST]) -> bool | None:
+        """Whether the call's result holds the number that it is given; None where it needs it plain."""
+        func = self._resolved(call.func)
+        if isinstance(call.func, ast.Subscript):  # kernel[grid](...): Triton takes plain numbers
+            kernel = self._resolved(call.func.value)
+            if _room(type(kernel)) == "triton":
+                return None
+        others = [part for part in call.args if part is not node]
+        others += [keyword.value for keyword in call.keywords if keyword is not node]
+        given = [self._resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
+        if func is collections.deque and isinstance(node, ast.keyword):
+            return None  # maxlen
+        if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
+            return None  # map(Decimal, values)
+        for part in others:
+            if isinstance(part, ast.Lambda) and any(self.name(part, name) for name in _parameters(part)):
+                return None
+        needed = self._taken_by(func, call, node)
+        if needed is not False:
+            return None if needed else True
+        if name_of(call) in _GATHERING and isinstance(call.func, ast.Attribute) and self._put(call.func.value, path):
+            return None
+        return name_of(call) in _HOLDING or getattr(func, "__module__", None) == "math"
+
+    def _taken_by(self, func: Any, call: ast.Call, node: ast.AST) -> bool | None:
+        """Whether a function needs the number plain; None where it returns it."""
+        n_bound, first = 0, None
+        if func is type:
+            return len(call.args) == 1
+        if isinstance(func, type):
+            makers = (_static(func, name) for name in ("__init__", "__new__"))
+            maker = next((each for each in makers if isinstance(each, FunctionType)), None)
+            if maker is None:
+                return self._needs_plain(func)
+            func, first, n_bound = maker, _Instance(func.__mro__), 1
+        elif isinstance(func, _Method):
+            func, first, n_bound = func.func, func.first, 1
+        elif isinstance(func, MethodType):
+            func, first, n_bound = func.__func__, func.__self__, 1
+        elif callable(func) and isinstance(call_it := _static(type(func), "__call__"), FunctionType):
+            func, first, n_bound = call_it, func, 1
+        if isinstance(func, FunctionType):
+            return self._entered(func, first, n_bound, call, node)
+        return callable(func) and self._needs_plain(func, n_bound)
+
+    def _entered(self, func: FunctionType, first: object, n_bound: int, call: ast.Call, node: ast.AST) -> bool | None:
+        code = func.__code__
+        tree = tree_of(code.co_filename)
+        if not self._depth or tree is None or is_library_code(code) or _room(func) in _NOT_ENTERED:
+            return False
+        scope = _definition(tree, code)
+        parameter = _parameter(scope, call, node, n_bound) if scope is not None else None
+        if scope is None or parameter is None:
+            return False
+        own = dict(zip(code.co_varnames[:1], [first])) if n_bound else {}
+        if isinstance(first, _Instance):
+            own["super"] = lambda: None
+        cells = dict(zip(code.co_freevars, func.__closure__ or ()))
+
+        def find(name: str) -> object:
+            if name == "super" and isinstance(first, _Instance):
+                return _Instance(_after(first.bases, func))
+            if name in own:
+                return own[name]
+            if name in code.co_varnames:
+                return _UNKNOWN
+            if name in cells:
+                return _contents(cells[name])
+            return _looked_up(name, func.__globals__)
+
+        inner = _Search(scope, tree, find, self._depth - 1)
+        return inner.name(scope, parameter) or (None if inner.returns else False)
+
+    @staticmethod
+    def _needs_plain(func: object, n_bound: int = 0) -> bool:
+        """Of something written in C."""
+        if func is type or isinstance(func, FunctionType):
+            return False
+        owner: Any = getattr(func, "__objclass__", None)
+        if owner is None and isinstance(func, BuiltinFunctionType):
+            owner = func.__self__ if isinstance(func.__self__, type) else type(func.__self__)
+            n_bound = 1
+        is_method = isinstance(func, (*_C_METHODS, BuiltinFunctionType)) and isinstance(owner, type)
+        if is_method and owner in _NUMBERS:
+            return not n_bound  # float.is_integer(value)
+        home = owner if is_method and owner is not ModuleType else func
+        room = _room(home)
+        if room == "torch":
+            return is_method and issubclass(owner, torch._C.Generator)
+        if room == "numpy":
+            return str(getattr(home, "__module__", "")).startswith("numpy.random")
+        return bool(room) and room not in _SERVING
+
+    # -- names ------------------------------------------------------------------------------------------
+
+    def _resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> object:
+        """The object that an expression names, found without running anything of the program's."""
+        if not depth:
+            return _UNKNOWN
+        if isinstance(expression, ast.Name):
+            found = self._find(expression.id)
+            return self._assigned(expression.id, depth) if found is _UNKNOWN else found
+        if isinstance(expression, ast.Attribute):
+            return _member(self._resolved(expression.value, depth - 1), expression.attr)
+        if isinstance(expression, ast.Call):
+            func = self._resolved(expression.func, depth - 1)
+            if isinstance(func, _Instance):
+                return func  # super()
+            return _Instance(func.__mro__) if isinstance(func, type) and func is not type else _UNKNOWN
+        return _UNKNOWN
+
+    def _assigned(self, name: str, depth: int) -> object:
+        """What a name will hold that holds nothing yet, where one line of the function says so."""
+        values = [
+            node.value
+            for node in (ast.walk(self._scope) if isinstance(self._scope, SCOPES) else ())
+            if isinstance(node, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        ]
+        return self._resolved(values[0], depth - 1) if len(values) == 1 else _UNKNOWN
+
+
+def _room(item: object) -> str:
+    """The first name of the module that something belongs to; ``_datetime`` is ``datetime``."""
+    return str(getattr(item, "__module__", None) or type(item).__module__).partition(".")[0].lstrip("_")
+
+
+def _static(kind: type, name: str) -> object:
+    found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), _UNKNOWN)
+    return found.__func__ if isinstance(found, staticmethod) else found
+
+
+def _member(base: object, name: str) -> object:
+    if base is _UNKNOWN:
+        return _UNKNOWN
+    if isinstance(base, _Instance):
+        found = next((vars(each)[name] for each in base.bases if name in vars(each)), _UNKNOWN)
+        return _Method(found, base) if callable(found) else _UNKNOWN
+    found = inspect.getattr_static(base, name, _UNKNOWN)
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, classmethod):
+        return _Method(found.__func__, base)
+    is_of_class = not isinstance(base, type) and not isinstance(base, ModuleType)
+    if is_of_class and isinstance(found, (FunctionType, *_C_METHODS)):
+        return _Method(found, base)
+    return found
+
+
+def _after(bases: tuple[type, ...], func: FunctionType) -> tuple[type, ...]:
+    """The classes that ``super()`` looks through in a method."""
+    index = next((i for i, each in enumerate(bases) if vars(each).get(func.__name__) is func), len(bases))
+    return bases[index + 1 :]
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty yet
+        return _UNKNOWN
+
+
+# -- the tree ---------------------------------------------------------------------------------------------
+
+
+def _scope_of(path: list[ast.AST]) -> Any:
+    return next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0] if path else None)
+
+
+def _targets_of(parent: ast.AST, node: ast.AST) -> list[ast.AST] | None:
+    """Where a statement or a loop puts a value; None where it is none of these."""
+    if isinstance(parent, ast.Assign):
+        return [*parent.targets]
+    if isinstance(parent, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+        return [parent.target]
+    if isinstance(parent, (ast.For, ast.AsyncFor, ast.comprehension)):
+        return [parent.target] if node is parent.iter else []
+    return None
+
+
+def _holds(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether the value of a node is in that of the one round it."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _CONTENTS
+    if isinstance(parent, ast.Subscript):
+        return node is parent.value
+    if isinstance(parent, ast.Dict):
+        return node not in parent.keys
+    return isinstance(parent, _THROUGH)
+
+
+def _path_in(scope: Any, node: Any) -> list[ast.AST]:
+    return path_to(scope, (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+
+
+def _loads(scope: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Where a name is read, functions inside included that have no such name of their own."""
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, SCOPES) and name in _parameters(child):
+            continue
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+            yield child
+        yield from _loads(child, name)
+
+
+def _parameters(scope: Any) -> list[str]:
+    given = scope.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [each.arg for each in every if each is not None]
+
+
+def _parameter(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str | None:
+    """The parameter that an argument of a call becomes."""
+    if isinstance(node, ast.keyword):
+        return node.arg if node.arg in _parameters(scope) else getattr(scope.args.kwarg, "arg", None)
+    position = next((i for i, each in enumerate(call.args) if each is node), -1)
+    names = [each.arg for each in (*scope.args.posonlyargs, *scope.args.args)][n_bound:]
+    if position < 0 or isinstance(node, ast.Starred) or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    return names[position] if position < len(names) else getattr(scope.args.vararg, "arg", None)
+
+
+def _definition(tree: ast.Module, code: CodeType) -> Any:
+    """The function's definition, found by its name and its first line."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None

@@ -26,6 +26,8 @@ from gfxgraph.process import process
 MOST_CAPTURES = 512
 AGREED = 8
 """After as many sizes with one answer an operation is not asked again."""
+learnt: dict[str, int] = {}
+"""By an operation's name, the launches of its last call that was asked about: for samples, which ask about none."""
 
 
 class Launches:
@@ -53,6 +55,8 @@ class Launches:
         found = self._count(lambda: info.func(*args, **(kwargs or {}))) or 0
         self._known[key] = found
         answers.append(found)
+        if found:
+            learnt[info.name] = found
         return found or None
 
     def _count(self, call: Callable[[], object]) -> int | None:

@@ -45,7 +45,7 @@ from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, Line, as_families
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.launches import Launches
+from gfxgraph.reporting.launches import Launches, learnt
 from gfxgraph.reporting.memory import memory_families
 from gfxgraph.reporting.rewrites import (
     FOR_A_CALL,
@@ -304,7 +304,10 @@ class EagerLaunches(TorchDispatchMode):
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
             line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
-            line.n += round(cell[0] * captured.launches_of(op) + cell[2])
+            n_each = captured.launches_of(op)
+            if not self.is_exact and op in learnt and not captured.n_nodes[op]:
+                n_each = float(learnt[op])
+            line.n += round(cell[0] * n_each + cell[2])
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
         lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))
         return Coverage(

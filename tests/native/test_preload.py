@@ -240,12 +240,7 @@ def test_answers_are_the_runtimes_own(run: Run, checked: Path, profile: str) -> 
     ran = run(checked, "answers", GFX_FAKE_PROFILE=profile)
     assert ran.seen == without.seen
     assert (ran.last("invalidated"), ran.seen["peeked"], ran.seen["last"]) == (901, [901, 901], [901, 0])
-    assert (ran.last("wrong_stream"), ran.last("wrong_thread"), ran.last("end"), ran.last("nodes")) == (
-        903,
-        908,
-        0,
-        2,
-    )
+    assert (ran.last("wrong_stream"), ran.last("wrong_thread"), ran.last("end"), ran.last("nodes")) == (903, 908, 0, 2)
     assert ran.last("no_exec") == INVALID
 
 

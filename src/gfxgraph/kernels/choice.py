@@ -6,8 +6,6 @@ higher than all.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -74,5 +72,5 @@ def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
 
 
 @choose.register_fake
-def _(scores: Any, noise: Any, temperature: Any) -> Any:
+def _(scores: Tensor, noise: object, temperature: float) -> Tensor:
     return scores.new_empty(scores.shape[:-1], dtype=torch.int64)

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -70,5 +68,5 @@ def gated(gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
 
 
 @gated.register_fake
-def _(gate: Any, up: Any, kind: Any) -> Any:
+def _(gate: Tensor, up: object, kind: str) -> Tensor:
     return gate.new_empty(gate.shape)

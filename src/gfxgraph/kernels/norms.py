@@ -186,23 +186,27 @@ def _like(x: Tensor) -> Tensor:
 
 
 @norm.register_fake
-def _(x: Any, weight: Any, bias: Any, eps: Any, offset: Any, is_rms: Any) -> Any:
+def _(x: Tensor, weight: object, bias: object, eps: float, offset: float, is_rms: bool) -> Tensor:
     return _like(x)
 
 
 @add_norm.register_fake
-def _(x: Any, residual: Any, weight: Any, bias: Any, eps: Any, offset: Any, is_rms: Any) -> Any:
+def _(
+    x: Tensor, residual: Tensor, weight: object, bias: object, eps: float, offset: float, is_rms: bool
+) -> tuple[Tensor, Tensor]:
     return _like(x), _like(x)
 
 
 @norm_backward.register_fake
-def _(dy: Any, x: Any, weight: Any, eps: Any, offset: Any, is_rms: Any) -> Any:
+def _(
+    dy: Tensor, x: Tensor, weight: object, eps: float, offset: float, is_rms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     n = x.shape[-1]
     return _like(x), x.new_empty(n, dtype=torch.float32), x.new_empty(n, dtype=torch.float32)
 
 
 @softmax_rows.register_fake
-def _(x: Any) -> Any:
+def _(x: Tensor) -> Tensor:
     return _like(x)
 
 

@@ -181,9 +181,10 @@ def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platf
         return len(slow)
 
     least = slow_calls("standard")
+    assert least <= 3  # the trace, the capture, and what the capture changed in the classes that are watched
     settings = process.current().settings
     monkeypatch.setattr(process.current(), "settings", replace(settings, trusted_replay_threshold=12))
-    assert slow_calls("standard") == least + 11
+    assert slow_calls("standard") == 13  # the trace, and twelve replays
     assert slow_calls("hot") < 12
     monkeypatch.setattr(process.current(), "settings", replace(settings, trusted_replay_sample_interval=5))
     assert slow_calls("standard") == least + (40 - least) // 5

@@ -110,5 +110,5 @@ def test_unknown_profile(program):
     done = python("-m", "gfxgraph", "run", "--simulate=nope", program("import torch"))
     assert done.returncode == 2
     assert done.stderr.startswith("no_such_name: ")
-    assert "no simulator profile is called nope" in done.stderr and "hip-7.2" in done.stderr
+    assert "there is no simulator profile named nope" in done.stderr and "hip-7.2" in done.stderr
     assert "Traceback" not in done.stderr

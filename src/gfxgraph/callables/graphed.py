@@ -489,8 +489,8 @@ class Graphed:
         return chosen, False
 
     def _fast_for(self, route: Route, entry: Captures, call: Call) -> Fast:
-        """The fast path of calls like this one; made once, and again when the entry was captured again."""
-        graphs = (*entry.instances(), entry.can_join, entry.all_held)
+        """The fast path of calls like this one; made once, and again when the entry was captured or watched anew."""
+        graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
         if route.fast is None or route.fast_of != graphs:
             try:
                 made = make_fast(

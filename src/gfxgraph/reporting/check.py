@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -281,6 +282,8 @@ def _unless_known(found: list[Finding]) -> list[Finding]:
     return sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
 
 
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+
 # Calls whose effect a replay does not repeat, by the module or the name that they have.
 _EFFECTS = {
     "print": ("it prints once, at the capture", "print after the graph, from a tensor that it leaves"),
@@ -291,12 +294,19 @@ _EFFECTS = {
 }  # fmt: skip
 
 
+def _is_for_us(frame: FrameType | None) -> bool:
+    """Whether the standard library works for gfxgraph there: it reads the source of a line, say."""
+    while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gfxgraph"
+
+
 @contextmanager
 def _watching_effects(found: list[Finding]) -> Iterator[None]:
     """Note calls into the host's world made by the function itself, not by libraries on its behalf."""
 
     def profiler(frame: FrameType, event: str, called: Any) -> None:
-        if event != "c_call" or user_frame(frame) is not frame:
+        if event != "c_call" or user_frame(frame) is not frame or _is_for_us(frame):
             return
         module, name = getattr(called, "__module__", None), getattr(called, "__name__", "")
         owner = type(getattr(called, "__self__", None)).__module__

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gfxgraph.callables.explanation import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.trace.region import Region
 from gfxgraph.capture.memory import Layout, pool_ranges
@@ -54,7 +55,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
             for entry in obj._entries.values()
             if entry.why_eager
         ]
-        inner_made, inner_notes = _of_many(obj._regions(), [])
+        inner_made, inner_notes = _of_many(regions(obj), [])
         return made + inner_made, notes + inner_notes
     held = [item for item in getattr(obj, "__dict__", {}).values() if _is_known(item)]
     if not held:

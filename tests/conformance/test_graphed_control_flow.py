@@ -20,19 +20,19 @@ def X(i: int = 0, *shape: int) -> torch.Tensor:
 
 def _until_negative(x: Any) -> Any:
     out = []
-    for row in x:
-        if row.sum() < 0:
+    for i in range(x.shape[0]):
+        if x[i].sum() < 0:
             break
-        out.append(row * 2)
+        out.append(x[i] * 2)
     return out
 
 
 def _without_negative(x: Any) -> Any:
     total = torch.zeros(8, device=x.device)
-    for row in x:
-        if row[0] < 0:
+    for i in range(x.shape[0]):
+        if x[i, 0] < 0:
             continue
-        total = total + row
+        total = total + x[i]
     return total
 
 
@@ -105,3 +105,31 @@ def test_a_function_with_a_context_manager_of_its_own_keeps_its_graphs(platform)
             with using(float(i // 4)):
                 assert torch.equal(g(X(i)), f(X(i)))
     assert g.stats()["replays"] >= 2, g.explain()
+
+
+def test_a_loop_over_functions_is_left_to_python_where_it_breaks(platform):
+    """What follows a break there is guarded on the iterator's next elements, which a shorter one does not have."""
+    state = {"n": 1.0, "keys": []}
+
+    def counting(x):
+        state["keys"].append(len(state["keys"]))
+        return x + len(state["keys"])
+
+    def scaling(x):
+        print(end="")
+        return x * state["n"]
+
+    reads = (scaling, counting, scaling)
+
+    def function(x):
+        for read in reads:
+            x = read(x)
+        return x
+
+    f, x = gfxgraph.graphed(function), torch.ones(2, 3, device="cuda")
+    for n in range(8):
+        state["n"] = 1.0 + n // 3
+        state["keys"].clear()
+        made = f(x)
+        state["keys"].clear()
+        assert torch.equal(made, function(x))

@@ -70,7 +70,8 @@ def test_steps_in_a_graph(way, dtype, rows):
                 scores.append((made if fast else step()).clone())
             assert {int(layer.cumulative_length) for layer in cache.layers} == {12}
         if done is not None:
-            assert not [reason for reason in done.skipped if "more than one token" not in reason], done.skipped
+            own = [reason for reason in done.skipped if "one token" not in reason and "32 rows" not in reason]
+            assert not own, done.skipped  # but for the prompt, of 6 tokens a row
             done.undo()
     theirs, ours = torch.stack(scores[:6]).double(), torch.stack(scores[6:]).double()
     near = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}[dtype]

@@ -124,7 +124,9 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
     def function(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         session = session_here()
         if session is not None and session.values.is_tainted(self) and not _is_ours(sys._getframe(1)):
-            session.values.read_contents(self, f"Tensor.{name}()")
+            # Pinned memory that a copy fills later holds nothing yet: its address is asked, not its content.
+            if name != "data_ptr" or not self.is_pinned():
+                session.values.read_contents(self, f"Tensor.{name}()")
         return stock(short)(self, *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name

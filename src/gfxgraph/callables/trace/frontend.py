@@ -491,17 +491,25 @@ def _breaking_in_loops() -> Iterator[None]:
     """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
 
     It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
-    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs.
+    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs. A loop over
+    anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
+    asking an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
     """
     translator, asked = _has_backedge()
     if asked is None:
         yield
         return
-    translator.maybe_has_backedge = lambda _: False
+    translator.maybe_has_backedge = lambda self: asked(self) and any(map(_is_iterator, self.stack))
     try:
         yield
     finally:
         translator.maybe_has_backedge = asked
+
+
+def _is_iterator(variable: object) -> bool:
+    """Whether a loop goes over a sequence, as Dynamo's stack shows it."""
+    name = type(variable).__name__
+    return "Iterator" in name and not name.startswith("Range")
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -447,6 +447,14 @@ class BridgedGraph(_TorchsGraph):
             return  # destroying a graph now would break the capture underway
         if program is not None and remedies.keeps((self, program)):
             return
+        if program is not None and state is not None and state.pid == os.getpid() and not sys.is_finalizing():
+            # Here and not in C++'s destructor, before which another thread could begin to capture.
+            with turns.held_at_once() as is_alone:
+                if is_alone:
+                    with suppress(RuntimeError):
+                        super().reset()
+                elif intercept.keep_until_captures_end((self, program)):
+                    return
         above = getattr(super(), "__del__", None)
         if above is not None:
             above()

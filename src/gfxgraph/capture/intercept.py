@@ -113,8 +113,12 @@ def _leave(gone: Iterable[int]) -> None:
             gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
         _undo.clear()
-    with turns.unnoticed():
-        del dead
+    with turns.held_at_once() as is_alone, turns.unnoticed():
+        if is_alone:
+            del dead
+            return
+    with _lock:  # another thread's capture has begun meanwhile, and ends with this again
+        _graveyard.extend(dead)
 
 
 def is_capturing_anywhere() -> bool:

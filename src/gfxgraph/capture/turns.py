@@ -98,6 +98,20 @@ def held() -> Iterator[bool]:
         give(turn)
 
 
+@contextmanager
+def held_at_once() -> Iterator[bool]:
+    """A turn for one call, without waiting; False, and none, where another thread has one."""
+    turn = Turn()
+    with _changed:
+        is_alone = not _others(only_drawing=False)
+        if is_alone:
+            _turns.append(turn)
+    try:
+        yield is_alone
+    finally:
+        give(turn)
+
+
 def is_held_here() -> bool:
     """True while this thread captures."""
     me = threading.get_ident()

@@ -207,6 +207,30 @@ def test_launches_of_an_operation_are_found_by_capturing_it(platform, monkeypatc
     x + 1
 
 
+def test_what_changes_on_the_host_is_not_done_twice(platform):
+    """Sizes of a tensor, and host memory, are a program's own: an exact count leaves both as eager leaves them."""
+
+    def work():
+        x = torch.arange(12.0, device="cuda").view(3, 4)
+        made = [x.clone().unsqueeze_(0), x.clone().t_(), x.clone().transpose_(0, 1), x[:, :1].clone().squeeze_()]
+        host = torch.zeros(3, 4)
+        host.copy_(x)
+        x.add_(1).relu_()
+        return [*made, host, x]
+
+    wanted = work()
+    with gfxgraph.coverage() as seen:
+        found = work()
+    for one, other in zip(found, wanted):
+        assert one.shape == other.shape and one.stride() == other.stride() and torch.equal(one, other)
+    assert not {line.op for line in seen.lines} & {
+        "aten::unsqueeze_",
+        "aten::t_",
+        "aten::transpose_",
+        "aten::squeeze_",
+    }
+
+
 def test_an_operation_that_cannot_be_captured_counts_as_one(platform, monkeypatch):
     """Where its capture fails nothing is different afterwards, and it is not tried again."""
     from gfxgraph.process import process

@@ -5,7 +5,8 @@ are slow, used by one at a time, and on ROCm not always there. Idea: a graph has
 operation that has just run is captured once more, by itself, into a graph that is thrown away: a capture executes
 nothing. Done once for operation and sizes, only where every launch is counted.
 
-Invariants: only torch's own operations that draw no random numbers, wait for nothing and write into no ``out``; one
+Invariants: only torch's own operations that draw no random numbers, wait for nothing and write into no ``out``, and
+whose second call changes nothing on the host: sizes of a tensor and host memory are no capture's to hold back. One
 that fails is not tried again and counts as one.
 
 Source: docs/decisions/0183.
@@ -21,6 +22,7 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.capture import turns
 from gfxgraph.capture.overloads import OpInfo, identity
+from gfxgraph.capture.structure import written
 from gfxgraph.process import process
 
 MOST_CAPTURES = 512
@@ -49,7 +51,7 @@ class Launches:
         answers = self._by_op.setdefault(op, [])
         if len(answers) >= AGREED and len(set(answers[-AGREED:])) == 1:
             return answers[-1] or None
-        if not _may_be_captured(info, kwargs) or turns.underway() or self._n_captures >= MOST_CAPTURES:
+        if not _may_be_captured(info, args, kwargs) or turns.underway() or self._n_captures >= MOST_CAPTURES:
             return None
         self._n_captures += 1
         found = self._count(lambda: info.func(*args, **(kwargs or {}))) or 0
@@ -73,8 +75,12 @@ class Launches:
         return engine.n_nodes_of(call, *self._device)
 
 
-def _may_be_captured(info: OpInfo, kwargs: Mapping[str, object] | None) -> bool:
-    return info.name.startswith("aten::") and not info.draws and info.unsafe is None and "out" not in (kwargs or {})
+def _may_be_captured(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
+    if not info.name.startswith("aten::") or info.draws or info.unsafe is not None or "out" in (kwargs or {}):
+        return False
+    if torch.Tag.inplace_view in info.func.tags:
+        return False
+    return not info.mutates or all(tensor.is_cuda for tensor in written(info.func, args, kwargs or {}))
 
 
 def _signature(argument: object) -> object:

@@ -68,9 +68,8 @@ MOST_GRAPHS = 64
 _clock = time.perf_counter
 _CALLABLES = f"{os.path.dirname(callables.__file__)}{os.sep}"
 _NO_LAUNCH = frozenset(
-    "aten::detach aten::alias aten::lift_fresh aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
-    "aten::_unsafe_view aten::_conj aten::_neg_view aten::record_stream aten::is_pinned aten::size "
-    "aten::stride".split()
+    "aten::detach aten::alias aten::lift_fresh aten::_reshape_alias aten::as_strided aten::_unsafe_view aten::_conj "
+    "aten::_neg_view aten::record_stream aten::is_pinned aten::size aten::stride".split()
 )
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"})
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
@@ -393,6 +392,8 @@ class Captured:
 
 def _launches(info: OpInfo, out: Any, args: Any) -> bool:
     if info.name in _NO_LAUNCH or info.name.startswith(("aten::empty", "aten::new_empty")):
+        return False
+    if torch.Tag.inplace_view in info.func.tags:  # unsqueeze_, t_, resize_: the tensor's sizes alone
         return False
     if isinstance(out, Tensor):
         return out.is_cuda or any(isinstance(a, Tensor) and a.is_cuda for a in args)

@@ -113,12 +113,15 @@ def _leave(gone: Iterable[int]) -> None:
             gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
         _undo.clear()
+    if dead:
+        _bury(dead)
+
+
+def _bury(dead: list[Any]) -> None:
+    """Let go of graphs while no other thread can begin to capture; where one has begun, when its capture ends."""
     with turns.held_at_once() as is_alone, turns.unnoticed():
-        if is_alone:
-            del dead
-            return
-    with _lock:  # another thread's capture has begun meanwhile, and ends with this again
-        _graveyard.extend(dead)
+        if is_alone or not keep_until_captures_end(tuple(dead)):
+            dead.clear()
 
 
 def is_capturing_anywhere() -> bool:

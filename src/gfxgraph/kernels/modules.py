@@ -142,7 +142,10 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model has our kernels already: undo() what apply() returned first")
     done = Applied(weakref.ref(model))
-    work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model), next(model.parameters()))
+    like = next(model.parameters(), None)
+    if like is None:
+        return done
+    work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model), like)
     with torch.no_grad():
         heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
         for name, module in list(model.named_modules()):
@@ -210,17 +213,15 @@ class _Work:
         args, kwargs = given(module, like)
         own = type(module).forward
 
-        def theirs() -> Tensor:
-            return _first(own(module, *args, **kwargs))
+        def theirs() -> Any:
+            return own(module, *args, **kwargs)
 
-        def ours() -> Tensor:
-            made = way(module, args, kwargs)
-            assert not isinstance(made, str), made
-            return _first(made)
+        def ours() -> Any:
+            return way(module, args, kwargs)
 
-        if isinstance(refused := way(module, args, kwargs), str):
+        if isinstance(refused := ours(), str):
             return refused
-        if not structure.are_near(ours(), theirs()):
+        if not structure.are_near(_joined(ours()), _joined(theirs())):
             return "it gives other numbers"
         if not self.is_measured:
             return ""
@@ -295,8 +296,8 @@ Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 """Arguments for a trial."""
 
 
-def _first(made: Any) -> Tensor:
-    """What is compared: a result, the first of several, or all of them where they are alike."""
+def _joined(made: Any) -> Tensor:
+    """What is compared of a result: a tensor, or of several the first and those of its shape."""
     if not isinstance(made, tuple):
         return made  # type: ignore[no-any-return]
     return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])

@@ -234,3 +234,8 @@ def test_whatever_the_default_device_is(composed):
     """Trials draw their numbers on the CPU and move them: a program that has set another default is no obstacle."""
     with torch.device("meta"):
         assert structure.random(2, 3, like=torch.ones(1, device="cpu")).device.type == "cpu"
+
+
+def test_a_model_without_parameters_has_nothing_to_swap() -> None:
+    done = kernels.apply(torch.nn.Sequential(torch.nn.ReLU()))
+    assert not done.swapped and not done.left

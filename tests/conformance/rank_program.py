@@ -18,6 +18,7 @@ import torch.distributed as dist
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
+from gfxgraph.callables.fast_path.writer import MISS
 from gfxgraph.errors import ReplayError
 
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
@@ -64,6 +65,46 @@ def plain():
     return {"right": run(agreed, 8), "graphs": agreed.graphs, "replays": gfxgraph.stats()["replay_count"]}
 
 
+def arguments_are_written():
+    """The caller's own tensor is written and handed back, padded and not; two of one memory are."""
+
+    def reduced(x):
+        all_reduce(x)
+        return x, x * 2
+
+    right, agreed = True, gfxgraph.Agreed(reduced, Ranks(name="in place"))
+    padded = gfxgraph.Agreed(reduced, Ranks(name="in place, padded"), buckets=[4])
+    for turn in range(6):
+        for call, rows in ((agreed, 4), (padded, 3)):
+            x = inputs(turn, RANK, rows).cuda()
+            got, twice = call(x)
+            want = sum(inputs(turn, rank, rows) for rank in range(SIZE))
+            right &= (
+                torch.equal(x.cpu(), want) and torch.equal(got.cpu(), want) and torch.equal(twice.cpu(), 2 * want)
+            )
+            right &= rows == 3 or got is x
+    both = gfxgraph.Agreed(lambda a, b: (a.mul_(2), all_reduce(b * 1))[1], Ranks(name="overlap"))
+    for turn in range(4):
+        base = inputs(turn, RANK).cuda()
+        got = both(base[:3], base[1:])
+        want = sum(inputs(turn, rank)[1:] for rank in range(SIZE)) * torch.tensor([[2.0], [2.0], [1.0]])
+        right &= torch.equal(got.cpu(), want)
+    return {"right": right, "graphs": agreed.graphs, "padded": padded.graphs, "eager": both.stats()["eager"]}
+
+
+def calls_go_the_fast_path():
+    """Between two checks a call asks nobody; other torch settings are seen all the same."""
+    agreed, right = gfxgraph.Agreed(step, Ranks(name="fast"), check_every=8), True
+    right &= run(agreed, 4)
+    agreed._run = None
+    right &= run(agreed, 5)
+    del agreed._run
+    right &= run(agreed, 4)
+    with torch.inference_mode():
+        right &= run(agreed, 3)
+    return {"right": right, "replays": agreed.stats()["replays"], "captures": agreed.stats()["captures"]}
+
+
 def capture_fails_on_one():
     agreed = gfxgraph.Agreed(step, Ranks(name="capture"))
 
@@ -108,7 +149,8 @@ def replay_fails_for_good_on_one():
             def failing():
                 raise ReplayError("no_fallback_left", tried="graph launch", where="", quote="planted")
 
-            bucket.piece.graph = type("Dead", (), {"_program": None, "replay": staticmethod(failing)})()
+            bucket.entry.first.graph = type("Dead", (), {"_program": None, "replay": staticmethod(failing)})()
+            bucket.fast = lambda args, kwargs: MISS
 
     right = run(agreed, 12, before=plant)
     return {"right": right, "graphs": agreed.graphs, "why": agreed.why_eager, "seen": seen}
@@ -250,7 +292,7 @@ def decisions():
 
 
 for scenario in (
-    plain, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    plain, arguments_are_written, calls_go_the_fast_path, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
     one_rank_changes, effects_on_one, one_does_not_answer,
 ):  # fmt: skip

@@ -566,3 +566,35 @@ def test_a_graph_is_dropped_while_another_thread_captures():
     same(g, chain, filled(2, 4))
     assert not problems and not worker.is_alive()
     assert any(event["kind"] == "eviction" for event in gfxgraph.stats()["events"])
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+@pytest.mark.parametrize("starts_at", [0.0, 1.0])
+@needs_simulator
+def test_a_kernel_that_torch_does_not_see_writes_the_callers_tensor(is_pure, starts_at):
+    """As a Triton kernel or a collective in place does; at 0.0 its first call, times two, changes nothing."""
+    sim = simulator.active()
+
+    def step(x):
+        sim.launch_opaque("times two", lambda t: t.mul_(2), x)
+        return x + 1
+
+    g = gfxgraph.graphed(step, assume_pure=is_pure)
+    x, want = torch.full((4,), starts_at, device="cuda"), torch.full((4,), starts_at)
+    for turn in range(5):
+        got = g(x)
+        want.mul_(2)
+        assert torch.equal(x.cpu(), want) and torch.equal(got.cpu(), want + 1), turn
+        x += 1
+        want += 1
+
+
+def test_a_collectives_writes_are_recorded():
+    """c10d's schemas do not say that its operations write to what they are given."""
+    from gfxgraph.capture.overloads import OpInfo
+
+    names = "allreduce_", "broadcast_", "allgather_", "_allgather_base_", "reduce_scatter_", "alltoall_base_"
+    for name in names:
+        info = OpInfo(getattr(torch.ops.c10d, name).default)
+        assert [position for position, _ in info.mutates] == [0] and not info.makes_memory, name
+    assert not OpInfo(torch.ops.c10d.send.default).mutates and not OpInfo(torch.ops.c10d.barrier.default).mutates

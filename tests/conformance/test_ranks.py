@@ -71,7 +71,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 14
+    assert len(scenarios) == 16
     for name in scenarios:
         both(scenarios, name)
 
@@ -80,6 +80,19 @@ def test_a_collective_is_captured_and_replayed(scenarios):
     """Nothing planted: one graph on each rank, seven replays of eight calls."""
     for row in both(scenarios, "plain"):
         assert row["graphs"] == ["float32[4, 2]"] and row["replays"] == 7
+
+
+def test_written_arguments_are_the_callers(scenarios):
+    """An all-reduce in place: each call writes the caller's tensor, and graphs stay."""
+    for row in both(scenarios, "arguments_are_written"):
+        assert row["graphs"] == row["padded"] == ["float32[4, 2]"]
+        assert sum(n for why, n in row["eager"].items() if "share memory" in why) == 3
+
+
+def test_a_call_between_two_checks_asks_nobody(scenarios):
+    """Of 13 calls in one mode 12 replay; another mode is captured for itself."""
+    for row in both(scenarios, "calls_go_the_fast_path"):
+        assert row["captures"] == 2 and row["replays"] == 12 + 2
 
 
 def test_graphed_lets_the_ranks_decide(scenarios):

@@ -28,6 +28,7 @@ from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.callables.trace.frontend import is_compiled
+from gfxgraph.callables.writes import Writes
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import MovedInput, ReplayMode
@@ -90,6 +91,7 @@ class Capturer:
         stream = current if torch.is_grad_enabled() else arena.stream
         stream.wait_stream(current)
         draws = Draws(arena.device_index, is_opaque=is_compiled(self._fn))
+        writes = Writes(call.tensors)
         try:
             args, kwargs = call.for_dynamo() if self._run is not self._fn else (call.args, call.kwargs)
             with torch.cuda.stream(stream), draws:
@@ -97,6 +99,7 @@ class Capturer:
         finally:
             current.wait_stream(stream)
         entry.is_drawless = draws.none
+        entry.written |= writes.found()
         self._eager["warm-up"] += 1
         self.look_at(entry, result, current)
         return result

@@ -106,19 +106,28 @@ def may_go_unrecorded(state: process.Process) -> bool:
 
 
 def capture(
-    call: Callable[[], Any], stream: Any, pool: SharedPool, *, recorded: bool, is_drawless: bool = False
+    call: Callable[[], Any],
+    stream: Any,
+    pool: SharedPool,
+    *,
+    recorded: bool,
+    is_drawless: bool = False,
+    on_unsafe: OnUnsafe | None = None,
 ) -> Capture:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
     Args:
         is_drawless: it takes no random numbers, so that other threads may go on taking theirs.
+        on_unsafe: in place of the settings'.
 
     Raises:
         CaptureDied: the capture failed, whatever the reason; the process is as before.
         torch.OutOfMemoryError: as torch raised it.
     """
     state = process.require()
-    policy = OnUnsafe.PIN if state.settings.on_unsafe is OnUnsafe.SPLIT else state.settings.on_unsafe
+    policy = on_unsafe or state.settings.on_unsafe
+    if policy is OnUnsafe.SPLIT:
+        policy = OnUnsafe.PIN
     graph = graph_class(state)(on_unsafe=policy)
     capturing = _recorded if recorded else _unrecorded
     # Copies of weights that autocast keeps must neither come into the graph nor out of it: outside they

@@ -25,7 +25,10 @@ from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Kwargs, flatten, replace, twins_of
+from gfxgraph.callables.writes import Writes
+from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.errors import CaptureError
+from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
@@ -93,6 +96,8 @@ class Captures:
         self.statics: list[StaticInput] = []
         self.args: Args = ()
         self.kwargs: Kwargs = {}
+        self.on_unsafe: OnUnsafe | None = None
+        """What its captures do with operations that no graph records; None as graphed callables do everywhere."""
         self.is_drawless = False
         """The warm-up took no random numbers from the device's default generator."""
         self.twins: list[int] = []
@@ -120,6 +125,10 @@ class Captures:
         """False after a change of a joined graph was refused."""
         self.why_not_joined = ""
         """Why a call's copies are launched on their own."""
+        self.written: set[int] = set()
+        """Positions of arguments that held something else after a warm-up."""
+        self.was_looked_at = False
+        """A replay's writes were looked for: of an unseen kernel a warm-up may show none."""
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}
@@ -226,7 +235,12 @@ class Captures:
 
         try:
             made = engine.capture(
-                run, arena.stream, pool or arena.pool, recorded=recorded, is_drawless=self.is_drawless
+                run,
+                arena.stream,
+                pool or arena.pool,
+                recorded=recorded,
+                is_drawless=self.is_drawless,
+                on_unsafe=self.on_unsafe,
             )
         except engine.CaptureDied:
             arena.renew()
@@ -235,12 +249,31 @@ class Captures:
         instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         if len(versions) == len(self.statics):
-            self.mutates = tuple(i for i, (a, b) in enumerate(zip(versions, after)) if a != b)
+            counted = {i for i, (a, b) in enumerate(zip(versions, after)) if a != b}
         else:
-            self.mutates = tuple(range(len(self.statics)))
+            counted = set(range(len(self.statics)))
+        self.mutates = tuple(sorted(counted | self.written | self._recorded_writes(instance)))
         if pool is None:
             self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
+
+    def _recorded_writes(self, instance: Instance) -> set[int]:
+        """Positions of static inputs that a recorded capture wrote to: a collective's writes are counted nowhere."""
+        if not instance.is_recorded:
+            return set(self.mutates)
+        homes = {storage_address(place) for place in instance.mutated if isinstance(place, Tensor)}
+        spans = [
+            (place.address, place.address + place.span_nbytes)
+            for place in instance.mutated
+            if isinstance(place, Layout)
+        ]
+        found = set()
+        for i, static in enumerate(self.statics):
+            begin = static.tensor.data_ptr()
+            end = begin + max(static.nbytes, 1)
+            if storage_address(static.tensor) in homes or any(a < end and begin < b for a, b in spans):
+                found.add(i)
+        return found
 
     def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
         """The static arguments, with some tensors in place of others, by position."""
@@ -342,11 +375,21 @@ class Captures:
             # A capture that was not recorded names no generators; torch's default one is all that it can have.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
+        writes = None
+        if (
+            not self.was_looked_at
+            and not self.in_place
+            and any(s.tape.opaque for s in instance.graph._program.segments)
+        ):
+            writes = Writes([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss:
             instance.n_trials += 1
             raise
+        if writes is not None:
+            self.was_looked_at = True
+            self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
         if generators:
             instance.draws = drawn != [g.get_offset() for g in generators]
 

@@ -11,7 +11,7 @@ import torch
 from gfxgraph.capture.bindings import BINDINGS
 from gfxgraph.capture.conditions import CONDITIONS
 from gfxgraph.capture.shield import quiet
-from gfxgraph.capture.structure import written_arguments
+from gfxgraph.capture.structure import is_collective_in_place, written_arguments
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 
 identity = object.__hash__
@@ -79,7 +79,9 @@ class OpInfo:
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
         self.is_watched = self.unsafe is not None or self.is_composite
         # False where the result shares memory with an argument (views and in-place operations).
-        self.makes_memory = not any(r.alias_info is not None for r in schema.returns)
+        self.makes_memory = not (
+            is_collective_in_place(schema) or any(r.alias_info is not None for r in schema.returns)
+        )
         # A view launches nothing, so the graph need not be asked about it.
         self.is_view = (
             bool(schema.returns)

@@ -476,9 +476,7 @@ class Recorder(TorchDispatchMode):
         """What it wrote to of the outside, and that it drew random numbers."""
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
-            for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                if not isinstance(tensor, Tensor):
-                    continue
+            for tensor in (target,) if isinstance(target, Tensor) else flat(target):
                 value = self.value_of(tensor)
                 if not tensor.is_cuda:
                     self.session.values.taint(tensor)

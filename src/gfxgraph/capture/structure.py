@@ -14,8 +14,16 @@ _UNDECLARED = frozenset(
 )
 
 
+def is_collective_in_place(schema: Any) -> bool:
+    """Whether an operation is one of c10d's that write to their first argument, which their schemas do not say."""
+    name: str = schema.name
+    return name.startswith("c10d::") and name.endswith("_")
+
+
 def written_arguments(schema: Any) -> tuple[tuple[int, str], ...]:
     """Position and name of each argument that an operation may write to."""
+    if is_collective_in_place(schema):
+        return ((0, schema.arguments[0].name),)
     undeclared = schema.name in _UNDECLARED
     return tuple(
         (i, a.name)
@@ -42,5 +50,5 @@ def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     targets: set[int] = set()
     for position, name in written_arguments(func._schema):
         given = args[position] if position < len(args) else kwargs.get(name)
-        targets.update(id(t) for t in (given if isinstance(given, (list, tuple)) else (given,)))
+        targets.update(id(t) for t in flat(given))
     return tuple(t for t in flat(args, kwargs) if id(t) in targets)

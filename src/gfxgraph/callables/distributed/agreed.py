@@ -16,7 +16,9 @@ A rank whose replay fails does not stop the others, which have launched already:
 itself, the same collectives in the same order, until the next check. So does one that finds that something
 its function reads in Python has changed (depends.py), so that no rank replays what no longer holds. A
 capture here is never split: a split runs a part of the function, and collectives run by one rank's capture
-would meet nobody.
+would meet nobody. Nor is a graph run again to see whether it does the same.
+
+Between two checks a call goes the fast path of graphed callables (fast_path/), which asks nobody.
 
 Rows of padding are zeros, and results are cut to the rank's own rows. That padding does not show in them
 is for the function to guarantee, as everywhere where ranks are padded to each other.
@@ -24,6 +26,7 @@ is for the function to guarantee, as everywhere where ranks are padded to each o
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,27 +34,40 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
+from gfxgraph.callables.call import RunEagerly
+from gfxgraph.callables.captured_function import arena, beside, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-from gfxgraph.callables.signature import key_of
-from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.callables.entry import Captures
+from gfxgraph.callables.fast_path.fast import make_fast, never
+from gfxgraph.callables.fast_path.writer import MISS, Fast
+from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, key_of, replace, twins_of
+from gfxgraph.callables.writes import Writes
+from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
+WARM_UP = "warm-up"
 MAX_CHANGES = 4
 """So many times a kind of arguments is captured anew because what the function reads has changed."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Bucket:
-    """One kind of arguments: where its calls go."""
+    """One kind of arguments: where its calls go. What `make_fast` asks of it is its own: that nothing has changed."""
 
     label: str
-    inputs: list[Tensor] = field(default_factory=list)
-    piece: CapturedFunction | None = None
+    entry: Captures | None = None
+    """Kept by every rank; of a rank whose graph has failed since, with ``failed``."""
+    failed: str = ""
+    written: set[int] = field(default_factory=set)
+    """Positions of arguments that an eager call wrote to."""
+    warm: list[weakref.ref[Tensor]] = field(default_factory=list)
+    """Results of the last eager call: one that comes again is from outside the function."""
+    fast: Fast = never
     n_calls: int = 0
     n_since_check: int = 0
     n_changes: int = 0
@@ -63,6 +79,20 @@ class _Bucket:
     """Why this rank wants no graph, to be said at the next capture."""
     changed: str = ""
     """What has changed on this rank, to be said at the next check."""
+    token: int = 0
+    homes: frozenset[int] = frozenset()
+    written_homes: frozenset[int] = frozenset()
+
+    @property
+    def has_graph(self) -> bool:
+        return self.entry is not None and not self.failed
+
+    def is_same(self) -> bool:
+        return self.snapshot is not None and self.snapshot.is_same()
+
+    def drop(self) -> None:
+        """Capture anew after the next warm-up."""
+        self.entry, self.fast, self.n_calls, self.changed, self.failed = None, never, 0, "", ""
 
 
 class Agreed:
@@ -97,34 +127,43 @@ class Agreed:
         self.max_graphs = max(1, max_graphs)
         self._place: Arena | None = None
         self._known: dict[Any, _Bucket] = {}
+        self._last: _Bucket | None = None
+        """Whose fast path the next call may go; None where the ranks have to decide on its size first."""
         self._n_calls = 0
-        self._pool: Any = None
         self._n_captures = self._n_replays = 0
         self._eager: Counter[str] = Counter()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; every rank calls it equally often."""
+        last = self._last
+        if last is not None and last.n_since_check < self.check_every:
+            made = last.fast(args, kwargs)
+            if made is not MISS:
+                self._n_calls += 1
+                last.n_since_check += 1
+                last.used_at = self._n_calls
+                self._n_replays += 1
+                return made
         place = arena()
         if place is None or torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)
+        has_grad = torch.is_grad_enabled()
         with place.lock, torch.no_grad():
             if place is not self._place:
+                self.reset()
                 self._place = place
-                self._known.clear()
             place.follow(torch.cuda.current_stream())
             self._n_calls += 1
             rows, size = self._agree_on_size((args, kwargs))
-            padded = (
-                (args, kwargs)
-                if size == rows
-                else pytree.tree_map_only(Tensor, lambda t: _pad(t, rows, size), (args, kwargs))
-            )
-            made = self._run(place, padded)
-            if size == rows:
-                return made
-            return pytree.tree_map_only(
-                Tensor, lambda t: t[:rows].clone() if t.dim() and t.size(0) == size else t, made
-            )
+            if size != rows:
+                return self._padded(place, args, kwargs, rows, size)
+            bucket, made = self._run(place, args, kwargs)
+            if self.buckets is None:
+                self._last = bucket
+                if bucket.has_graph and bucket.fast is never:
+                    with torch.set_grad_enabled(has_grad):
+                        self._make_fast(bucket, args, kwargs)
+            return made
 
     @property
     def ranks(self) -> Ranks:
@@ -135,13 +174,12 @@ class Agreed:
 
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``; as of ``graphed``."""
-        pieces = [b.piece for b in self._known.values() if b.piece is not None and b.piece.graph is not None]
         return {
             "captures": self._n_captures,
             "replays": self._n_replays,
             "eager": dict(self._eager),
             "signatures": len(self._known),
-            "graphs": len(pieces),
+            "graphs": len(self.graphs),
         }
 
     def explain(self) -> str:
@@ -150,20 +188,20 @@ class Agreed:
         if self.ranks.is_broken:
             lines.append("  the ranks no longer decide together: everything runs eagerly")
         for bucket in self._known.values():
-            graph = bucket.piece.graph if bucket.piece is not None else None
-            how = "not captured yet" if graph is None else f"replays of {graph.steps_text()}"
+            graph = bucket.entry.first.graph if bucket.entry is not None and bucket.entry.first is not None else None
+            how = bucket.failed or ("not captured yet" if graph is None else f"replays of {graph.steps_text()}")
             lines.append(f"  {bucket.label}: {f'eager: {bucket.why_eager}' if bucket.why_eager else how}")
         return "\n".join(lines)
 
     def reset(self) -> None:
         """Drop every capture; every rank does it at the same call."""
         self._known.clear()
-        self._pool = None
+        self._last = None
 
     @property
     def graphs(self) -> list[str]:
         """Kinds of arguments that have a graph on this rank."""
-        return [b.label for b in self._known.values() if b.piece is not None and b.piece.graph is not None]
+        return [bucket.label for bucket in self._known.values() if bucket.has_graph]
 
     @property
     def why_eager(self) -> dict[str, str]:
@@ -184,66 +222,114 @@ class Agreed:
         # Above the largest bucket: as large as the largest input, so that collectives still fit.
         return rows, next((b for b in self.buckets if b >= most), most)
 
-    def _run(self, place: Arena, tree: Any) -> Any:
-        args, kwargs = tree
-        bucket = self._bucket(tree)
+    def _padded(self, place: Arena, args: Args, kwargs: Kwargs, rows: int, size: int) -> Any:
+        """A call of fewer rows than all ranks run; what the function writes to its arguments is the caller's."""
+        wider: list[tuple[Tensor, Tensor, int]] = []
+
+        def widen(given: Tensor) -> Tensor:
+            made = _pad(given, rows, size)
+            wider.append((given, made, made._version))
+            return made
+
+        bucket, made = self._run(place, replace(args, widen), replace(kwargs, widen))
+        for i, (given, wide, version) in enumerate(wider):
+            if wide is not given and (wide._version != version or i in bucket.written):
+                given.copy_(wide[:rows])
+        return replace(made, lambda t: t[:rows].clone() if t.dim() and t.size(0) == size else t)
+
+    def _run(self, place: Arena, args: Args, kwargs: Kwargs) -> tuple[_Bucket, Any]:
+        tensors = _tensors(args, kwargs)
+        bucket = self._bucket(args, kwargs, tensors)
         bucket.n_calls += 1
         bucket.used_at = self._n_calls
+        why = self._why_eager(place, bucket, args, kwargs, tensors)
+        if why == WARM_UP:
+            self._eager[why] += 1
+            return bucket, self._warm_up(place, bucket, args, kwargs)
+        entry = bucket.entry
+        if not why:
+            assert entry is not None and entry.first is not None
+            try:
+                entry.fill(tensors)
+                entry.replay(entry.first)
+            except RunEagerly as failed:
+                bucket.fast, bucket.failed = never, f"its replay failed: {first_line(failed.__cause__ or failed)}"
+                place.state.report("fallback", f"{bucket.failed}; it runs eagerly", f"{self.name} {bucket.label}")
+                why = bucket.failed
+        if why:
+            self._eager[why] += 1
+            return bucket, self.fn(*args, **kwargs)
+        assert entry is not None and entry.first is not None
+        bucket.written |= set(entry.mutates)
+        entry.give_back_mutated(tensors)
+        self._n_replays += 1
+        return bucket, entry.first.outputs.give(tensors, None, True)
+
+    def _why_eager(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> str:
+        """Why a call is not a replay, "" where it is; what the ranks decide together at this call is decided here."""
         if bucket.why_eager or self.ranks.is_broken:
-            self._eager[bucket.why_eager or "the ranks no longer decide together"] += 1
-            return self.fn(*args, **kwargs)
-        if bucket.piece is None:
+            return bucket.why_eager or "the ranks no longer decide together"
+        if bucket.entry is None:
             if bucket.n_calls <= self.warmup:
-                self._eager["warm-up"] += 1
-                return self._warm_up(place, bucket, args, kwargs)
-            if not self._capture(place, bucket, tree):
-                self._eager[bucket.why_eager] += 1
-                return self.fn(*args, **kwargs)
-        piece = bucket.piece
-        assert piece is not None
+                return WARM_UP
+            if not self._capture(place, bucket, args, kwargs, tensors):
+                return bucket.why_eager
         if bucket.n_since_check == self.check_every:
             bucket.n_since_check = 0
-            self._check(bucket, piece)
-            if bucket.piece is None:
-                return self._run(place, tree)
+            self._check(bucket)
+            if bucket.entry is None:
+                bucket.n_calls += 1
+                return bucket.why_eager or WARM_UP
         bucket.n_since_check += 1
-        if not bucket.changed and piece.graph is not None:
+        if not bucket.changed and bucket.has_graph:
             bucket.changed = self._what_changed(bucket)
         if bucket.changed:
-            self._eager[f"{bucket.changed} has changed"] += 1
-            return self.fn(*args, **kwargs)
-        if piece.graph is None:
-            self._eager[piece.why_eager] += 1
-        else:
-            self._n_replays += 1
-        copy_in(bucket.inputs, tensors_of(tree))
-        return pytree.tree_map_only(Tensor, torch.clone, piece.run())
+            return f"{bucket.changed} has changed"
+        assert bucket.entry is not None
+        if bucket.entry.mutates and _overlap(tensors):
+            return "arguments share memory, and it writes to one of them"
+        return bucket.failed
 
-    def _check(self, bucket: _Bucket, piece: CapturedFunction) -> None:
+    def _make_fast(self, bucket: _Bucket, args: Args, kwargs: Kwargs) -> None:
+        """The way that calls like this one go until the next check."""
+        entry = bucket.entry
+        assert entry is not None
+        try:
+            made = make_fast(entry, bucket, args, kwargs, _tensors(args, kwargs), None, False, bucket)
+        except DriverError as error:  # the call itself is done; those to come take the long way
+            why = "no short way for such calls: a call of the driver's failed"
+            entry.arena.state.report("fallback", why, self.name, engine.kind_and_line(error))
+            made = None
+        bucket.fast = made or _none_to_be_had
+
+    def _check(self, bucket: _Bucket) -> None:
         """Every rank says how its graph is; where one is not well, all leave theirs together."""
-        mine = "failed" if piece.graph is None else "changed" if bucket.changed else "well"
-        reason = piece.why_eager or bucket.changed
+        mine = "failed" if bucket.failed else "changed" if bucket.changed else "well"
+        reason = bucket.failed or bucket.changed
         try:
             opinions = self.ranks.gather(f"{self.name} {bucket.label}: go on with the graph", [mine, reason])
         except RanksMissing:
-            self._fall_back(bucket, piece.why_eager or "the ranks no longer decide together")
+            self._fall_back(bucket, bucket.failed or "the ranks no longer decide together")
             return
         states = {state for state, _ in opinions}
         if "failed" in states:
-            self._fall_back(bucket, piece.why_eager or "the graph of another rank has failed")
+            self._fall_back(bucket, bucket.failed or "the graph of another rank has failed")
         elif "changed" in states:
             bucket.n_changes += 1  # the same on every rank
             what = next(why for state, why in opinions if state == "changed")
             if bucket.n_changes > MAX_CHANGES:
                 self._fall_back(bucket, f"what it reads differs again and again ({what})")
             else:
-                bucket.piece, bucket.inputs, bucket.n_calls, bucket.changed = None, [], 0, ""
+                bucket.drop()
 
-    def _warm_up(self, place: Arena, bucket: _Bucket, args: Any, kwargs: Any) -> Any:
+    def _warm_up(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs) -> Any:
         """An eager call that tells whether a graph can stand for the function on this rank."""
+        writes = Writes(_tensors(args, kwargs))
         with HostEffects() as effects:
             before = self._look(bucket)
             made = beside(place, self.fn, args, kwargs)
+        bucket.written |= writes.found()
+        bucket.warm = [weakref.ref(tensor) for tensor in tensors_of(made)]
         after = self._look(bucket) if before is not None else None
         if before is not None and after is not None:
             bucket.objection = effects.found
@@ -272,56 +358,87 @@ class Agreed:
         bucket.snapshot = now  # watched anew
         return ""
 
-    def _capture(self, place: Arena, bucket: _Bucket, tree: Any) -> bool:
+    def _capture(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> bool:
         """Capture on every rank or on none."""
-        held = sorted((b for b in self._known.values() if b.piece is not None), key=lambda b: b.used_at)
+        held = sorted((b for b in self._known.values() if b.entry is not None), key=lambda b: b.used_at)
         crowded = [b.label for b in held[: max(0, len(held) + 1 - self.max_graphs)]]
         for label in self.ranks.victims(f"{self.name}: evict", crowded):
             for other in held:
                 if other.label == label:
                     place.state.report("eviction", "a rank had no room for it", self.name, label)
-                    other.piece, other.inputs, other.n_calls = None, [], 0
+                    other.drop()
         if self.ranks.is_broken:
             bucket.why_eager = "the ranks no longer decide together"
             return False
-        name = f"{self.name} {bucket.label}"
-        piece = CapturedFunction(place, self.fn, pool=self._pool, name=name, on_unsafe=OnUnsafe.RAISE)
-        try:
-            static = pytree.tree_map_only(Tensor, torch.empty_like, tree)
-            piece.args, piece.kwargs = static
-            bucket.inputs = tensors_of(static)
-            copy_in(bucket.inputs, tensors_of(tree))
-            bucket.snapshot = self._look(bucket)
-            captured = not bucket.objection and piece.capture()
-            piece.why_eager = bucket.objection or piece.why_eager
-        except torch.OutOfMemoryError as error:  # the other ranks are waiting to hear it
-            piece.why_eager = first_line(error)
-            captured = False
-        self._pool = piece.pool
-        topic = f"{self.name} {bucket.label}: keep the capture"
-        if not self.ranks.all_agree(topic, captured, piece.why_eager):
-            self._fall_back(bucket, piece.why_eager or "its capture failed on another rank")
+        bucket.snapshot = self._look(bucket)
+        made, why = None, bucket.objection
+        if not why:
+            try:
+                made = self._captured(place, bucket, args, kwargs, tensors)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                # The other ranks are waiting to hear it, one that is out of memory too.
+                why = f"its capture failed: {first_line(error)}"
+                place.state.report("fallback", f"{why}; it runs eagerly", f"{self.name} {bucket.label}")
+        if not self.ranks.all_agree(f"{self.name} {bucket.label}: keep the capture", made is not None, why):
+            self._fall_back(bucket, why or "its capture failed on another rank")
             return False
-        bucket.piece = piece
+        bucket.entry = made
         self._n_captures += 1
         return True
 
+    def _captured(
+        self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]
+    ) -> Captures:
+        """This rank's capture; raises as `Captures.capture`."""
+        entry = Captures(place, self.fn, bucket.label, self.name, Buffers(), False)
+        place.entries.discard(entry)  # what goes to make room is decided by all ranks
+        entry.on_unsafe = OnUnsafe.RAISE
+        entry.can_join = False  # a joined graph is tried, and its collectives would meet nobody
+        entry.prepare(args, kwargs, tensors, [None] * len(tensors))
+        entry.fill(tensors)
+        entry.warm, entry.written = bucket.warm, set(bucket.written)
+        place.stream.wait_stream(torch.cuda.current_stream())
+        entry.first = entry.capture(recorded=True)
+        return entry
+
     def _fall_back(self, bucket: _Bucket, why: str) -> None:
-        bucket.piece = None
+        bucket.drop()
         bucket.why_eager = why
         assert self._place is not None
         self._place.state.report("fallback", f"ranks run eagerly together: {why}", f"{self.name} {bucket.label}")
 
-    def _bucket(self, tree: Any) -> _Bucket:
-        key = key_of(tree)
+    def _bucket(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> _Bucket:
+        key = key_of((args, kwargs)), tuple(twins_of(tensors))
         found = self._known.get(key)
         if found is None:
-            given = tensors_of(tree)
-            if not all(t.is_cuda for t in given):
+            if not all(t.is_cuda for t in tensors):
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
-            label = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in given)
+            label = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
             found = self._known[key] = _Bucket(label)
         return found
+
+
+def _none_to_be_had(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of calls that have none."""
+    return MISS
+
+
+def _tensors(args: Args, kwargs: Kwargs) -> list[Tensor]:
+    """Every tensor among the arguments, in the order of `Captures.prepare`."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    replace((args, kwargs), note)
+    return found
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """Whether two different tensors lie in one storage."""
+    different = {id(tensor): tensor for tensor in tensors}.values()
+    return len({tensor.untyped_storage().data_ptr() for tensor in different}) < len(different)
 
 
 def _pad(tensor: Tensor, rows: int, size: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Coverage: what runs in graphs is counted, and what does not is named with line and reason."""
 
+import re
 import threading
 import time
 
@@ -154,7 +155,7 @@ def test_samples_see_the_same_share(step, monkeypatch):
         assert found.n_windows >= 3 and not found.is_exact
         assert found.share == pytest.approx(0.6, abs=0.1)
         text = gfxgraph.metrics_text()
-        assert "gfxgraph_coverage_ratio" in text and "\ngfxgraph_exec_bytes 0\n" in text
+        assert "gfxgraph_coverage_ratio" in text and re.search(r"\ngfxgraph_exec_bytes \d+\n", text)
         assert "sampled" in str(found)
     finally:
         watch.stop()

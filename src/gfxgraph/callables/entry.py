@@ -379,7 +379,7 @@ class Captures:
         if (
             not self.was_looked_at
             and not self.in_place
-            and any(s.tape.opaque for s in instance.graph._program.segments)
+            and any(s.tape.opaque for s in getattr(instance.graph._program, "segments", ()))
         ):
             writes = Writes([static.tensor for static in self.statics])
         try:

@@ -60,6 +60,7 @@ from gfxgraph.callables.signature import (
     Kwargs,
     NotATree,
     Unguarded,
+    containers_in,
     copied_key,
     flatten,
     foreign_mode,
@@ -71,6 +72,7 @@ from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import used_on
 from gfxgraph.core.buckets import Above, Plan
 from gfxgraph.core.choice import Way
 from gfxgraph.errors import CaptureError, DriverError
@@ -168,7 +170,7 @@ class Graphed:
                 raise RunEagerly("there is no GPU")
             mode = foreign_mode()
             if mode:
-                raise RunEagerly(f"{mode}, a mode of torch's, is to see each operation")
+                raise RunEagerly(f"{mode} is to see each operation")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             assert self._front is not None
@@ -343,6 +345,9 @@ class Graphed:
             flatten(result, made)
         except NotATree as error:
             world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
+        inside = [id(each) for each in containers_in(result)]
+        if len(set(inside)) < len(inside):
+            world.why_pieces = world.why_pieces or "its result holds one list, dict or object twice"
         if any(t.requires_grad for t in made):
             world.why_pieces = world.why_pieces or NEEDS_GRADIENTS
         if layouts != [tensor_key(t) for t in call.tensors]:
@@ -350,7 +355,7 @@ class Graphed:
         if world.why_eager or world.why_pieces:
             for tensor in made:
                 if tensor.is_cuda and tensor.layout is torch.strided:
-                    tensor.record_stream(current)
+                    used_on(tensor, current)
             return result
         call.in_world(world)
         route = self._route(arena, call)

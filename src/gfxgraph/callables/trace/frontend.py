@@ -17,6 +17,7 @@ Source: decision 0111; torch._dynamo (2.9 to 2.13) for what is asked of it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -358,7 +359,11 @@ class Frontend:
         names = {**guards.closure_vars, "G": self._root.__globals__}
         sources = []
         if whole is not None:
-            sources = [each for each in whole.sources if each and not each.startswith(("L['args']", "L['kwargs']"))]
+            sources = [
+                each
+                for each in (*whole.sources, *whole.returned)
+                if each and not each.startswith(("L['args']", "L['kwargs']"))
+            ]
         given = self._given(args, kwargs)
         world = World(guards, names, given, sources, [code for each in found for code in each.code])
         world.found = whole
@@ -458,11 +463,11 @@ class _Configured:
         front: Frontend | None = None if own is None else own.__self__  # type: ignore[attr-defined]
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
-        with known.patch(settings), _quiet(), _unshielded(), _unmeasured(), _breaking_in_loops():
+        with known.patch(settings), _quiet(), _unshielded(), _unmeasured(), _as_needed(), _errors() as errors:
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
-            _local.skipped.append(reason)
+            _local.skipped.append(said(str(errors[-1])) if errors else reason)
         if front is not None:
             front.note_frame(args[0], made, n_before)
         return made
@@ -504,6 +509,60 @@ def _breaking_in_loops() -> Iterator[None]:
         yield
     finally:
         translator.maybe_has_backedge = asked
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[list[Exception]]:
+    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+    frames = torch._dynamo.convert_frame
+    told, errors = frames.format_error_msg, []
+
+    def tell(error: Exception, *about: Any) -> str:
+        errors.append(error)
+        return str(told(error, *about))
+
+    frames.format_error_msg = tell
+    try:
+        yield errors
+    finally:
+        frames.format_error_msg = told
+
+
+@contextlib.contextmanager
+def _as_needed() -> Iterator[None]:
+    """With Dynamo's rules changed that would give another answer, or leave more to Python."""
+    with _breaking_in_loops(), _corrected():
+        yield
+
+
+@contextlib.contextmanager
+def _corrected() -> Iterator[None]:
+    """With two things of Dynamo's as they must be here.
+
+    A number or a string that a frame only hands on is guarded (torch 2.10 and later guard none, for Dynamo's code
+    fetches it anew; a replay does not). A deque keeps its bound, which Dynamo forgets of one that the frame has not
+    made (2.9 to 2.13).
+    """
+    lazy = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
+    builder = torch._dynamo.variables.builder.VariableBuilder
+    wrap, kinds = builder.wrap_listlike, getattr(lazy, "supported_types", None)
+
+    def wrap_with_bound(self: Any, value: Any) -> Any:
+        made = wrap(self, value)
+        if isinstance(value, collections.deque) and value.maxlen is not None:
+            self.install_guards(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
+        return made
+
+    builder.wrap_listlike = wrap_with_bound
+    if kinds is not None:
+        lazy.supported_types = ()
+    try:
+        yield
+    finally:
+        builder.wrap_listlike = wrap
+        if kinds is not None:
+            lazy.supported_types = kinds
 
 
 def _is_iterator(variable: object) -> bool:

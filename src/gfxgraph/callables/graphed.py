@@ -70,7 +70,7 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
-from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import used_on
 from gfxgraph.core.buckets import Above, Plan
@@ -199,7 +199,8 @@ class Graphed:
         except Unguarded as error:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
-            if self._front is not None and self._front.does_catch:
+            front = self._front
+            if front is not None and (front.does_catch or front.does_ask_mappings and holds_mapping((args, kwargs))):
                 raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
             if self._front is not None:
                 raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
-from gfxgraph.callables.trace.world import Granted, World, catches
+from gfxgraph.callables.trace.world import Granted, World, catches, is_of_mappings
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -129,6 +129,8 @@ class Frontend:
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
         self.does_catch = False
         """Some of its code may go on after an error."""
+        self.does_ask_mappings = False
+        """It asks a mapping of Python's own kind for a key that may be missing."""
         self._begin()
 
     def _begin(self) -> None:
@@ -390,7 +392,9 @@ class Frontend:
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
         does_catch = any(catches(each) for each in found.code)
-        self.does_catch = self.does_catch or does_catch
+        asking = [each for each in found.code if is_of_mappings(each)]
+        self.does_ask_mappings = self.does_ask_mappings or bool(asking)
+        self.does_catch = self.does_catch or any(catches(each) for each in found.code if each not in asking)
         if found.may_raise and does_catch:
             found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
         with_random_states(graph)
@@ -537,15 +541,19 @@ def _as_needed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _corrected() -> Iterator[None]:
-    """With two things of Dynamo's as they must be here.
+    """With three things of Dynamo's as they must be here (seen with torch 2.11 and 2.13).
 
-    A number or a string that a frame only hands on is guarded (torch 2.10 and later guard none, for Dynamo's code
-    fetches it anew; a replay does not). A deque keeps its bound, which Dynamo forgets of one that the frame has not
-    made (2.9 to 2.13).
+    A number or a string that a frame only hands on is guarded: Dynamo's code fetches it anew, a replay does not. A
+    deque keeps its bound, which Dynamo forgets of one that the frame has not made. A number that changes is a
+    string where it is formatted: Dynamo may take the number itself for it.
     """
     lazy = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
-    builder = torch._dynamo.variables.builder.VariableBuilder
-    wrap, kinds = builder.wrap_listlike, getattr(lazy, "supported_types", None)
+    builder, translator = torch._dynamo.variables.builder.VariableBuilder, _has_backedge()[0]
+    kinds, wrap, format_value = (
+        getattr(lazy, "supported_types", None),
+        builder.wrap_listlike,
+        translator._format_value,
+    )
 
     def wrap_with_bound(self: Any, value: Any) -> Any:
         made = wrap(self, value)
@@ -554,13 +562,19 @@ def _corrected() -> Iterator[None]:
             made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
         return made
 
-    builder.wrap_listlike = wrap_with_bound
+    def format_known(self: Any, *how: Any) -> Any:
+        if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
+            known = self.pop().evaluate_expr(self.output)
+            self.push(torch._dynamo.variables.ConstantVariable.create(known))
+        return format_value(self, *how)
+
+    builder.wrap_listlike, translator._format_value = wrap_with_bound, format_known
     if kinds is not None:
         lazy.supported_types = ()
     try:
         yield
     finally:
-        builder.wrap_listlike = wrap
+        builder.wrap_listlike, translator._format_value = wrap, format_value
         if kinds is not None:
             lazy.supported_types = kinds
 

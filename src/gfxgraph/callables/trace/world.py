@@ -45,6 +45,8 @@ from gfxgraph.config import environment_of
 
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
+MOST_LOOKED_AT = 1000
+"""Objects inside an argument; one that holds more is taken to hold anything."""
 
 
 class Granted:
@@ -442,6 +444,28 @@ def catches(code: types.CodeType) -> bool:
     return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
 
 
+def is_of_mappings(code: types.CodeType) -> bool:
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
+    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
+
+
+def holds_mapping(value: Any) -> bool:
+    """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
+    todo, seen = [value], set()
+    while todo and len(seen) < MOST_LOOKED_AT:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, _WITHOUT):
+            continue
+        seen.add(id(each))
+        if isinstance(each, Mapping) and type(each) is not dict:
+            return True
+        if isinstance(each, dict | list | tuple | set):
+            todo += each.values() if isinstance(each, dict) else each
+        todo += getattr(each, "__dict__", {}).values()
+        todo += [getattr(each, name, None) for name in getattr(type(each), "__slots__", ()) if isinstance(name, str)]
+    return bool(todo)
+
+
 def _held(owner: Any, name: str) -> Any:
     if name == "__mro__":
         return owner.__mro__
@@ -450,6 +474,7 @@ def _held(owner: Any, name: str) -> Any:
 
 _OF_ONE_TENSOR = ("_base", "_is_view", "_version", "grad_fn", "is_leaf", "retains_grad")
 _READS_ALL = frozenset(("__dict__", "vars"))
+_WITHOUT = (bool, int, float, str, bytes, types.NoneType, Tensor, torch.dtype, torch.device, type, types.FunctionType)
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)

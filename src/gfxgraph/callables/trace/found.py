@@ -33,7 +33,7 @@ class Found:
     why_eager: str = ""
     """Why not even a capture of the graph would do what the graph does."""
     returned: list[str] = field(default_factory=list)
-    """Sources of the tensors from outside that the frame returns; they need not be inputs of its graph."""
+    """Sources of tensors and changing numbers from outside that the frame returns; its graph need not have them."""
 
 
 def is_outside(source: str) -> bool:
@@ -97,9 +97,9 @@ def look(graph: Any) -> Found:
 
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:
-    """Of what the frame returns: the tensors that it has not made, and a container that it has not made, or ""."""
+    """Of what the frame returns: the tensors and changing numbers that it has not made; a container of that kind."""
     from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
-    from torch._dynamo.variables import TensorVariable, UserDefinedClassVariable
+    from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker
 
     stored = tx.output.side_effects.store_attr_mutations
@@ -112,7 +112,7 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
             VariableTracker.visit(look_at, attribute, seen)
         if variable.source is None or isinstance(variable, UserDefinedClassVariable):
             return
-        if isinstance(variable, TensorVariable):
+        if isinstance(variable, TensorVariable | SymNodeVariable):
             tensors.append(_name_of(variable.source))
         elif isinstance(variable.mutation_type, ValueMutationExisting | AttributeMutationExisting):
             others.append(_name_of(variable.source))

@@ -280,3 +280,30 @@ def test_the_statistics_of_clones_are_of_all_threads():
     asked.set()
     thread.join()
     assert replays == 2 and "2 replays" in text
+
+
+def test_attributes_that_python_gave_a_tensor_are_seen():
+    """Where the function asks for them by name, on the fast path, too."""
+    g = gfxgraph.graphed(lambda x: x * getattr(x, "scale", 1.0))
+    for i in range(N_CALLS):
+        assert torch.equal(g(X(i)), X(i))
+    x = X()
+    x.scale = 3.0
+    for _ in range(3):
+        assert torch.equal(g(x), X() * 3)
+    assert torch.equal(g(X()), X())
+    assert g.stats()["replays"] >= N_CALLS - 1
+
+
+def test_a_tensor_whose_data_is_set_is_the_callers():
+    """The argument has other memory then, which no replay would give it."""
+
+    def f(x, y):
+        x.data = y * 2
+        return x + 1
+
+    g = gfxgraph.graphed(f)
+    for i in range(N_CALLS):
+        x = X()
+        assert torch.equal(g(x, X(i)), X(i) * 2 + 1) and torch.equal(x, X(i) * 2)
+    assert "copy_()" in g.explain()

@@ -273,6 +273,8 @@ class Graphed:
             raise InPieces(self._untraceable)
         if self._front.keeps:
             raise RunEagerly(self._front.keeps)
+        if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
+            raise RunEagerly("it asks for attributes by name, and an argument is a tensor that was given some")
         world = self._worlds.get(call.key)
         if world is None or not world.is_same():
             world = self._find(call)
@@ -510,6 +512,7 @@ class Graphed:
                     entry.world,
                     route.content,
                     self._sample_every(),
+                    self._front is not None and self._front.does_ask_by_name,
                 )
             except DriverError as error:  # the call itself is done; those to come take the long way
                 why = "no short way for such calls: a call of the driver's failed"

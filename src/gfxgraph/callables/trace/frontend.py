@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
-from gfxgraph.callables.trace.world import Granted, World, catches, is_of_mappings
+from gfxgraph.callables.trace.world import Granted, World, asks_by_name, catches, is_of_mappings
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -129,6 +129,8 @@ class Frontend:
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
         self.does_catch = False
         """Some of its code may go on after an error."""
+        self.does_ask_by_name = False
+        """It may ask an argument for an attribute that Python has given it, and find none."""
         self.does_ask_mappings = False
         """It asks a mapping of Python's own kind for a key that may be missing."""
         self._begin()
@@ -392,6 +394,7 @@ class Frontend:
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
         does_catch = any(catches(each) for each in found.code)
+        self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, found.code))
         asking = [each for each in found.code if is_of_mappings(each)]
         self.does_ask_mappings = self.does_ask_mappings or bool(asking)
         self.does_catch = self.does_catch or any(catches(each) for each in found.code if each not in asking)

@@ -97,6 +97,8 @@ class Granted:
             self.why_eager = (
                 self.why_eager or f"it asks a tensor for {name}, which a graph's buffers have of their own"
             )
+        if any(_sets_data(each) for each in own):
+            self.why_eager = self.why_eager or "it sets .data of a tensor, which a replay would not; use copy_()"
         self._zeros += watch.zeros
         self._take_absent(watch, own, does_catch)
         self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]
@@ -442,6 +444,16 @@ def catches(code: types.CodeType) -> bool:
     if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
         return False
     return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
+
+
+@functools.cache
+def _sets_data(code: types.CodeType) -> bool:
+    return any(step.opname == "STORE_ATTR" and step.argval == "data" for step in dis.get_instructions(code))
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
+    return not PACKAGES.search(code.co_filename) and not {"getattr", "hasattr"}.isdisjoint(code.co_names)
 
 
 def is_of_mappings(code: types.CodeType) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack, overload
 
@@ -29,6 +31,8 @@ class GraphedPerThread:
         self._fn = fn
         self._options = options
         self._local = threading.local()
+        self._every: weakref.WeakSet[Graphed] = weakref.WeakSet()
+        """Those of all threads that are there."""
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
@@ -39,10 +43,24 @@ class GraphedPerThread:
         if found is None:
             owner = threading.get_ident()
             found = self._local.graphed = Graphed(self._fn, self._options, owner=owner, make_piece=make_piece)
+            self._every.add(found)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.mine(*args, **kwargs)
+
+    def stats(self) -> dict[str, Any]:
+        """``Graphed.stats``, summed over the threads that are there."""
+        total: dict[str, Any] = self.mine.stats()
+        for each in [each for each in list(self._every) if each is not self.mine]:
+            for name, n in each.stats().items():
+                total[name] = dict(Counter(total[name]) + Counter(n)) if isinstance(n, dict) else total[name] + n
+        return total
+
+    def explain(self) -> str:
+        """``Graphed.explain`` of each thread that is there and has called it."""
+        every = [each.explain() for each in list(self._every) if each is not self.mine]
+        return "\n".join([self.mine.explain(), *every])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -26,7 +26,7 @@ from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.memory import Layout, used_on
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import GuardMismatch, ReplayError, first_line
 from gfxgraph.process import bridge
@@ -89,7 +89,7 @@ def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         made = fn(*args, **kwargs)
     for tensor in tensors_of(made):
         if tensor.is_cuda:
-            tensor.record_stream(current)  # made there, used here: not to be reused there meanwhile
+            used_on(tensor, current)  # made there, used here: not to be reused there meanwhile
     return made
 
 

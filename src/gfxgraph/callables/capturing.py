@@ -29,6 +29,7 @@ from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.callables.trace.frontend import is_compiled
 from gfxgraph.callables.writes import Writes
+from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import MovedInput, ReplayMode
@@ -116,8 +117,8 @@ class Capturer:
         entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made:
             if tensor.is_cuda and tensor.layout is torch.strided:
-                tensor.record_stream(current)  # it was made on another stream than it will be used on
-        if torch.is_grad_enabled() and any(t.requires_grad for t in made):
+                used_on(tensor, current)  # it was made on another stream than it will be used on
+        if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
             entry.why_eager = "its result needs gradients"
 
     def capture(self, arena: Arena, entry: Captures, call: Call, bucketed: Bucketed | None) -> None:

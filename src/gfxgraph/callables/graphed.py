@@ -60,6 +60,7 @@ from gfxgraph.callables.signature import (
     Kwargs,
     NotATree,
     Unguarded,
+    containers_in,
     copied_key,
     flatten,
     foreign_mode,
@@ -69,8 +70,9 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace import frontend
 from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
-from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import used_on
 from gfxgraph.core.buckets import Above, Plan
 from gfxgraph.core.choice import Way
 from gfxgraph.errors import CaptureError, DriverError
@@ -168,7 +170,7 @@ class Graphed:
                 raise RunEagerly("there is no GPU")
             mode = foreign_mode()
             if mode:
-                raise RunEagerly(f"{mode}, a mode of torch's, is to see each operation")
+                raise RunEagerly(f"{mode} is to see each operation")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             assert self._front is not None
@@ -197,7 +199,8 @@ class Graphed:
         except Unguarded as error:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
-            if self._front is not None and self._front.does_catch:
+            front = self._front
+            if front is not None and (front.does_catch or front.does_ask_mappings and holds_mapping((args, kwargs))):
                 raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
             if self._front is not None:
                 raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
@@ -270,6 +273,8 @@ class Graphed:
             raise InPieces(self._untraceable)
         if self._front.keeps:
             raise RunEagerly(self._front.keeps)
+        if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
+            raise RunEagerly("it asks for attributes by name, and an argument is a tensor that was given some")
         world = self._worlds.get(call.key)
         if world is None or not world.is_same():
             world = self._find(call)
@@ -343,6 +348,9 @@ class Graphed:
             flatten(result, made)
         except NotATree as error:
             world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
+        inside = [id(each) for each in containers_in(result)]
+        if len(set(inside)) < len(inside):
+            world.why_pieces = world.why_pieces or "its result holds one list, dict or object twice"
         if any(t.requires_grad for t in made):
             world.why_pieces = world.why_pieces or NEEDS_GRADIENTS
         if layouts != [tensor_key(t) for t in call.tensors]:
@@ -350,7 +358,7 @@ class Graphed:
         if world.why_eager or world.why_pieces:
             for tensor in made:
                 if tensor.is_cuda and tensor.layout is torch.strided:
-                    tensor.record_stream(current)
+                    used_on(tensor, current)
             return result
         call.in_world(world)
         route = self._route(arena, call)
@@ -504,6 +512,7 @@ class Graphed:
                     entry.world,
                     route.content,
                     self._sample_every(),
+                    self._front is not None and self._front.does_ask_by_name,
                 )
             except DriverError as error:  # the call itself is done; those to come take the long way
                 why = "no short way for such calls: a call of the driver's failed"

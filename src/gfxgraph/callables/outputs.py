@@ -77,11 +77,10 @@ class Outputs:
         first: dict[int, int] = {}
         self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
         """For each result the first that is the same tensor."""
-        self._offsets: dict[int, int] = {}
         # Copied out before anything else runs in the pool: later captures may have the memory.
-        for found in self.results:
-            if found.made is not None and not found.is_host and found.made.numel():
-                found.made = tensor_at(Layout.of(found.made))
+        for found, whole in zip(self.results, _storages(self.results)):
+            if whole is not None and found.made is not None:
+                found.made = typed(whole, found.made)
         self._count_holders()
 
     def _count_holders(self) -> None:
@@ -145,11 +144,8 @@ class Outputs:
                 if result.made is None:
                     given.append(_from_before(result, args))
                     continue
-                static = result.made.detach()
                 size = sizes[i] if sizes is not None else None
-                if size is not None:
-                    for dim, n in enumerate(size):
-                        static = static.narrow(dim, 0, n)
+                static = _cut(result.made.detach(), size)
                 if result.is_host:
                     given.append(static.clone())
                 elif not own:
@@ -167,27 +163,48 @@ class Outputs:
 
     def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
         """The results again, those that share memory in the graph over one copy of it."""
-        flats: dict[int, Tensor] = {}
+        copies: dict[int, Tensor] = {}
         for i, result in enumerate(self.results):
             made = result.made
-            if made is None or result.is_host or not made.numel() or (sizes is not None and sizes[i] is not None):
+            if made is None or result.is_host or not made.numel():
                 continue
             home = storage_address(made)
-            if home not in flats:
-                members = [m for m in self.made if m.numel() and storage_address(m) == home and m.dtype == made.dtype]
-                if len(members) < 2:
-                    continue
-                first = min(m.storage_offset() for m in members)
-                n = max(m.storage_offset() + span(m) for m in members) - first
-                flats[home] = made.as_strided((n,), (1,), first).clone()
-                self._offsets[home] = first
-            flat = flats[home]
-            if flat.dtype == made.dtype:
-                given[i] = flat.as_strided(made.size(), made.stride(), made.storage_offset() - self._offsets[home])
+            if [storage_address(m) for m in self.made if m.numel()].count(home) < 2:
+                continue
+            if home not in copies:
+                copies[home] = typed(made, torch.empty(0, dtype=torch.uint8), made.untyped_storage().nbytes()).clone()
+            given[i] = _cut(typed(copies[home], made), sizes[i] if sizes is not None else None)
         return given
 
     def rebuild(self, given: list[Tensor]) -> Any:
         return self.build(iter(given))
+
+
+def typed(memory: Tensor, like: Tensor, n: int = -1) -> Tensor:
+    """A tensor over the storage of ``memory``, of the type and layout of ``like``, or flat with ``n`` elements."""
+    made = torch.empty(0, dtype=like.dtype, device=memory.device)
+    size, stride, offset = (like.size(), like.stride(), like.storage_offset()) if n < 0 else ((n,), (1,), 0)
+    return made.set_(memory.untyped_storage(), offset, size, stride)
+
+
+def _cut(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
+    """The part of a padded result that is the call's; all of it where ``size`` is None."""
+    for dim, n in enumerate(size or ()):
+        tensor = tensor.narrow(dim, 0, n)
+    return tensor
+
+
+def _storages(results: Sequence[Result]) -> list[Tensor | None]:
+    """For each result that the graph makes a tensor over all of its storage that results need; owning none of it."""
+    made = [r.made if r.made is not None and not r.is_host and r.made.numel() else None for r in results]
+    ends: dict[int, int] = {}
+    for t in made:
+        if t is not None:
+            end = (t.storage_offset() + span(t)) * t.element_size()
+            ends[storage_address(t)] = max(end, ends.get(storage_address(t), 0))
+    device = next((t.device for t in made if t is not None), torch.device("cpu"))
+    whole = {home: tensor_at(Layout(home, (n,), (1,), torch.uint8, device)) for home, n in ends.items()}
+    return [None if t is None else whole[storage_address(t)] for t in made]
 
 
 def _kind(
@@ -203,6 +220,8 @@ def _kind(
         return Result(outside=tensor)
     if tensor.layout is not torch.strided:
         raise NotATree(f"a {tensor.layout} tensor")
+    if tensor.is_conj() or tensor.is_neg():
+        raise NotATree("a tensor whose conjugation or sign is pending; return resolve_conj() or resolve_neg() of it")
     if tensor.numel():
         address = storage_address(tensor)
         for position, static in enumerate(statics):

@@ -47,6 +47,7 @@ class Promised:
         self._next = 0
         self.written_homes: frozenset[int] = frozenset()
         self._modules = list(_modules_of(fn))
+        self._bound: frozenset[int] = getattr(fn, "homes", frozenset())
         self._look()
 
     def is_same(self) -> bool:
@@ -77,7 +78,7 @@ class Promised:
         tensors = [t for t in held if t is not None and t.layout is torch.strided]
         self._in_turn: tuple[list[Tensor], list[int]] = tensors, [t.data_ptr() for t in tensors]
         self._next = 0
-        self.homes = frozenset(t.untyped_storage().data_ptr() for t in tensors)
+        self.homes = self._bound.union(t.untyped_storage().data_ptr() for t in tensors)
 
 
 def _modules_of(fn: Any) -> Iterator[nn.Module]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -52,7 +52,8 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     if kind is dict:
         return (kind, *[(_key(name), flatten(item, tensors)) for name, item in value.items()])
     if kind in _UNGUARDED:
-        raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {_UNGUARDED[kind]}; pass a dict")
+        what, instead = _UNGUARDED[kind]
+        raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {what}; pass {instead}")
     children = _children(value)
     if children is not None:
         context, parts, _ = children
@@ -60,7 +61,23 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     return (kind, _key(value))
 
 
-_UNGUARDED: dict[type, str] = {OrderedDict: "the order", defaultdict: "the default_factory"}
+def containers_in(value: Any) -> list[Any]:
+    """Every list, dict and object of the tree that could be changed, each as often as it stands there."""
+    kind = type(value)
+    if isinstance(value, Tensor):
+        return []
+    children = None if kind in (tuple, list, dict) else _children(value)
+    parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
+    inner = [each for part in parts for each in containers_in(part)]
+    return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
+
+
+_UNGUARDED: dict[type, tuple[str, str]] = {
+    OrderedDict: ("the order", "a dict"),
+    defaultdict: ("the default_factory", "a dict"),
+    deque: ("the bound", "a list"),
+}
+"""What Dynamo does not guard of an argument, and what to pass instead."""
 
 
 def skeleton(structure: Any) -> Any:
@@ -228,8 +245,17 @@ def foreign_mode() -> str:
     """A mode that looks at each operation: a replay would show it none. "" where there is none."""
     modes = [torch._C._get_function_stack_at(i) for i in range(_n_function_modes())]
     modes += [_dispatch._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func around the call (put it inside)"
     kinds = [type(mode) for mode in modes if not isinstance(mode, DeviceContext)]
-    return next((kind.__qualname__ for kind in kinds if not kind.__module__.startswith(_NOT_THE_PROGRAMS)), "")
+    return next(
+        (
+            f"{kind.__qualname__}, a mode of torch's,"
+            for kind in kinds
+            if not kind.__module__.startswith(_NOT_THE_PROGRAMS)
+        ),
+        "",
+    )
 
 
 # Our own modes, and those that AOTAutograd has about the code it compiled.

@@ -45,6 +45,12 @@ def tensor_of(place: Tensor | Layout) -> Tensor:
     return place.tensor() if isinstance(place, Layout) else place
 
 
+def used_on(tensor: Tensor, stream: Any) -> None:
+    """``tensor.record_stream``, which torch cannot do for one whose conjugation or sign is pending."""
+    plain = tensor.conj() if tensor.is_conj() else tensor
+    (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
+
+
 def overwrite(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor that may be expanded: what several elements share is written once."""
     for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):

@@ -52,6 +52,7 @@ def make_fast(
     world: Reads,
     content: Sequence[Content] | None = None,
     sample_every: int = 0,
+    asks_by_name: bool = False,
 ) -> Fast | None:
     """The fast path of calls like this one; None where they need the slow one.
 
@@ -62,6 +63,7 @@ def make_fast(
         world: what the graph reads besides its arguments, and whether that may have changed.
         content: what the padding of each argument holds; None where nothing is padded.
         sample_every: one call in so many is left to the slow path; 0 for none.
+        asks_by_name: a tensor to which Python has given attributes is left to the slow path.
     """
     instances = entry.ring if hot else entry.instances()[:1]
     if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
@@ -72,6 +74,8 @@ def make_fast(
     if not has_guards() or not writer.takes(args, kwargs):
         return None
     writer.guards(world)
+    for i in range(writer.n_taken if asks_by_name else 0):
+        writer.line(f"if t{i}.__dict__: return MISS")
     if sample_every:
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")

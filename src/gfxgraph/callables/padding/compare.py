@@ -8,6 +8,7 @@ verdict on the graph: it is compared by capture/tolerance.py, and everything tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,7 +95,17 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
             return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
         if not is_near(front(mine.detach(), real.size()), real):
             return f"{name} is not what the function gives without padding"
+    if _places(outputs, found.outputs) != _places(found.outputs, found.outputs):
+        return "results that share memory with each other lie otherwise in the bucket"
     return ""
+
+
+def _places(tensors: Sequence[Tensor], real: Sequence[Tensor]) -> list[object]:
+    """Of results that share memory in eager execution: with which one, how far from it, and their strides."""
+    homes = [id(t) if not t.numel() else t.untyped_storage().data_ptr() for t in real]
+    first = {home: t.storage_offset() for home, t in reversed([*zip(homes, tensors)])}
+    several = Counter(home for home, _ in {(home, id(t)) for home, t in zip(homes, real)})
+    return [(h, t.stride(), t.storage_offset() - first[h]) for h, t in zip(homes, tensors) if several[h] > 1]
 
 
 def _effects(after: Rollback, written: Sequence[Written]) -> str:

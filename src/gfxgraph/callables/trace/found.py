@@ -32,6 +32,8 @@ class Found:
     """Arithmetic on a number that changes, which raises for some."""
     why_eager: str = ""
     """Why not even a capture of the graph would do what the graph does."""
+    returned: list[str] = field(default_factory=list)
+    """Sources of tensors and changing numbers from outside that the frame returns; its graph need not have them."""
 
 
 def is_outside(source: str) -> bool:
@@ -55,6 +57,9 @@ def look(graph: Any) -> Found:
 
     tx = InstructionTranslator.current_tx()
     output = tx.output
+    if any("streams.wait" in str(node.target) for node in graph.graph.nodes):
+        # In an FX graph what runs on another stream is only a note.
+        raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
     sources = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
@@ -69,6 +74,10 @@ def look(graph: Any) -> Found:
         return found
     if output.random_calls:
         found.why_not_whole = "it draws random numbers of the host"
+        return found
+    found.returned, container = _from_outside(tx)
+    if container:
+        found.why_not_whole = f"it returns {container} itself, not a copy"
         return found
     effects = output.side_effects
     for each in list(effects.id_to_variable.values()):
@@ -85,6 +94,32 @@ def look(graph: Any) -> Found:
     if effects.tensor_hooks or effects.save_for_backward:
         found.why_not_whole = "it registers hooks on tensors"
     return found
+
+
+def _from_outside(tx: Any) -> tuple[list[str], str]:
+    """Of what the frame returns: the tensors and changing numbers that it has not made; a container of that kind."""
+    from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
+    from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
+    from torch._dynamo.variables.base import VariableTracker
+
+    stored = tx.output.side_effects.store_attr_mutations
+    tensors: list[str] = []
+    others: list[str] = []
+    seen: dict[int, Any] = {}
+
+    def look_at(variable: Any) -> None:
+        for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
+            VariableTracker.visit(look_at, attribute, seen)
+        if variable.source is None or isinstance(variable, UserDefinedClassVariable):
+            return
+        if isinstance(variable, TensorVariable | SymNodeVariable):
+            tensors.append(_name_of(variable.source))
+        elif isinstance(variable.mutation_type, ValueMutationExisting | AttributeMutationExisting):
+            others.append(_name_of(variable.source))
+
+    if tx.stack:
+        VariableTracker.visit(look_at, tx.stack[-1], seen)
+    return tensors, others[0] if others else ""
 
 
 def _why_eager(graph: Any) -> str:

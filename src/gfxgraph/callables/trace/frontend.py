@@ -17,6 +17,7 @@ Source: decision 0111; torch._dynamo (2.9 to 2.13) for what is asked of it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -33,7 +34,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
-from gfxgraph.callables.trace.world import Granted, World, catches
+from gfxgraph.callables.trace.world import Granted, World, asks_by_name, catches, is_of_mappings
 
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
@@ -128,6 +129,10 @@ class Frontend:
         """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
         self.does_catch = False
         """Some of its code may go on after an error."""
+        self.does_ask_by_name = False
+        """It may ask an argument for an attribute that Python has given it, and find none."""
+        self.does_ask_mappings = False
+        """It asks a mapping of Python's own kind for a key that may be missing."""
         self._begin()
 
     def _begin(self) -> None:
@@ -358,7 +363,11 @@ class Frontend:
         names = {**guards.closure_vars, "G": self._root.__globals__}
         sources = []
         if whole is not None:
-            sources = [each for each in whole.sources if each and not each.startswith(("L['args']", "L['kwargs']"))]
+            sources = [
+                each
+                for each in (*whole.sources, *whole.returned)
+                if each and not each.startswith(("L['args']", "L['kwargs']"))
+            ]
         given = self._given(args, kwargs)
         world = World(guards, names, given, sources, [code for each in found for code in each.code])
         world.found = whole
@@ -385,7 +394,10 @@ class Frontend:
         _LazyGraphModule.force_recompile(graph)
         found = look(graph)
         does_catch = any(catches(each) for each in found.code)
-        self.does_catch = self.does_catch or does_catch
+        self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, found.code))
+        asking = [each for each in found.code if is_of_mappings(each)]
+        self.does_ask_mappings = self.does_ask_mappings or bool(asking)
+        self.does_catch = self.does_catch or any(catches(each) for each in found.code if each not in asking)
         if found.may_raise and does_catch:
             found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
         with_random_states(graph)
@@ -458,11 +470,11 @@ class _Configured:
         front: Frontend | None = None if own is None else own.__self__  # type: ignore[attr-defined]
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
-        with known.patch(settings), _quiet(), _unshielded(), _unmeasured(), _breaking_in_loops():
+        with known.patch(settings), _quiet(), _unshielded(), _unmeasured(), _as_needed(), _errors() as errors:
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and _local.skipped is not None:
-            _local.skipped.append(reason)
+            _local.skipped.append(said(str(errors[-1])) if errors else reason)
         if front is not None:
             front.note_frame(args[0], made, n_before)
         return made
@@ -504,6 +516,70 @@ def _breaking_in_loops() -> Iterator[None]:
         yield
     finally:
         translator.maybe_has_backedge = asked
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[list[Exception]]:
+    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+    frames = torch._dynamo.convert_frame
+    told, errors = frames.format_error_msg, []
+
+    def tell(error: Exception, *about: Any) -> str:
+        errors.append(error)
+        return str(told(error, *about))
+
+    frames.format_error_msg = tell
+    try:
+        yield errors
+    finally:
+        frames.format_error_msg = told
+
+
+@contextlib.contextmanager
+def _as_needed() -> Iterator[None]:
+    """With Dynamo's rules changed that would give another answer, or leave more to Python."""
+    with _breaking_in_loops(), _corrected():
+        yield
+
+
+@contextlib.contextmanager
+def _corrected() -> Iterator[None]:
+    """With three things of Dynamo's as they must be here (seen with torch 2.11 and 2.13).
+
+    A number or a string that a frame only hands on is guarded: Dynamo's code fetches it anew, a replay does not. A
+    deque keeps its bound, which Dynamo forgets of one that the frame has not made. A number that changes is a
+    string where it is formatted: Dynamo may take the number itself for it.
+    """
+    lazy = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
+    builder, translator = torch._dynamo.variables.builder.VariableBuilder, _has_backedge()[0]
+    kinds, wrap, format_value = (
+        getattr(lazy, "supported_types", None),
+        builder.wrap_listlike,
+        translator._format_value,
+    )
+
+    def wrap_with_bound(self: Any, value: Any) -> Any:
+        made = wrap(self, value)
+        if isinstance(value, collections.deque) and value.maxlen is not None:
+            self.install_guards(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
+        return made
+
+    def format_known(self: Any, *how: Any) -> Any:
+        if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
+            known = self.pop().evaluate_expr(self.output)
+            self.push(torch._dynamo.variables.ConstantVariable.create(known))
+        return format_value(self, *how)
+
+    builder.wrap_listlike, translator._format_value = wrap_with_bound, format_known
+    if kinds is not None:
+        lazy.supported_types = ()
+    try:
+        yield
+    finally:
+        builder.wrap_listlike, translator._format_value = wrap, format_value
+        if kinds is not None:
+            lazy.supported_types = kinds
 
 
 def _is_iterator(variable: object) -> bool:

@@ -91,9 +91,18 @@ class Piece:
             self.region.fall_back("it writes to a tensor on the host")
         elif layouts != [tensor_key(t) for t in tensors]:
             self.region.fall_back("it changes the shape or the layout of an argument")
+        elif self._begins_gradients(tensors, result):
+            self.region.fall_back("it switches gradients on inside; a graph's results have none")
         elif not is_raw():
             self.region.count_eager("warm-up")
         return result
+
+    @staticmethod
+    def _begins_gradients(tensors: Sequence[Tensor], results: Any) -> bool:
+        """Whether results need gradients of their own, by what the graph does and not by what it is given."""
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return False
+        return any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in results)
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
         """A call that may be differentiated.

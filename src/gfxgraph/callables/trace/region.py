@@ -188,7 +188,7 @@ class Region:
         A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
         """
         self._is_looked_at = True
-        bound = [i for i in self._fixed(inputs) if not self.owns(i) and inputs[i].numel()]
+        bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
         results = self._model(_aligned_all(inputs, self._mutated, self.alignment))
         made = [result for result in results if isinstance(result, Tensor) and result.is_cuda]
@@ -326,6 +326,8 @@ class Bound:
         self._moving = moving
         self._numbers = numbers or {}
         self.__qualname__ = region.name
+        self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
+        """Where what is bound lies."""
 
     def __call__(self, *given: Any) -> Any:
         inputs = list(self._inputs)

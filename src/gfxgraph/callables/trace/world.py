@@ -45,6 +45,8 @@ from gfxgraph.config import environment_of
 
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
+MOST_LOOKED_AT = 1000
+"""Objects inside an argument; one that holds more is taken to hold anything."""
 
 
 class Granted:
@@ -95,6 +97,8 @@ class Granted:
             self.why_eager = (
                 self.why_eager or f"it asks a tensor for {name}, which a graph's buffers have of their own"
             )
+        if any(_sets_data(each) for each in own):
+            self.why_eager = self.why_eager or "it sets .data of a tensor, which a replay would not; use copy_()"
         self._zeros += watch.zeros
         self._take_absent(watch, own, does_catch)
         self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]
@@ -442,6 +446,38 @@ def catches(code: types.CodeType) -> bool:
     return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
 
 
+@functools.cache
+def _sets_data(code: types.CodeType) -> bool:
+    return any(step.opname == "STORE_ATTR" and step.argval == "data" for step in dis.get_instructions(code))
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
+    return not PACKAGES.search(code.co_filename) and not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+
+
+def is_of_mappings(code: types.CodeType) -> bool:
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
+    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
+
+
+def holds_mapping(value: Any) -> bool:
+    """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
+    todo, seen = [value], set()
+    while todo and len(seen) < MOST_LOOKED_AT:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, _WITHOUT):
+            continue
+        seen.add(id(each))
+        if isinstance(each, Mapping) and type(each) is not dict:
+            return True
+        if isinstance(each, dict | list | tuple | set):
+            todo += each.values() if isinstance(each, dict) else each
+        todo += getattr(each, "__dict__", {}).values()
+        todo += [getattr(each, name, None) for name in getattr(type(each), "__slots__", ()) if isinstance(name, str)]
+    return bool(todo)
+
+
 def _held(owner: Any, name: str) -> Any:
     if name == "__mro__":
         return owner.__mro__
@@ -450,6 +486,7 @@ def _held(owner: Any, name: str) -> Any:
 
 _OF_ONE_TENSOR = ("_base", "_is_view", "_version", "grad_fn", "is_leaf", "retains_grad")
 _READS_ALL = frozenset(("__dict__", "vars"))
+_WITHOUT = (bool, int, float, str, bytes, types.NoneType, Tensor, torch.dtype, torch.device, type, types.FunctionType)
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)

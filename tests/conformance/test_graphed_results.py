@@ -1,0 +1,309 @@
+"""What a graphed function returns: whose memory it is, which object, and what it was made of."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+
+pytestmark = pytest.mark.usefixtures("platform")
+N_CALLS = 5
+
+
+def X(seed: float = 0.0, rows: int = 4) -> torch.Tensor:
+    return torch.arange(rows * 8.0, device="cuda").view(rows, 8) + seed
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.requires_grad, value.detach().cpu().tolist()
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    return type(value), ([plain(each) for each in value] if isinstance(value, (tuple, list)) else value)
+
+
+SHARING = {
+    "offset": lambda x: (lambda y: (y[1:], y, y[:, 2]))(x * 2),
+    "flat": lambda x: (lambda y: (y.view(-1)[3:7], y.t()))(x * 2),
+    "other type": lambda x: (lambda y: (y, y.view(torch.int32), torch.view_as_complex(y.view(4, 4, 2))))(x * 2),
+    "chunks": lambda x: (x * 2).chunk(4, -1),
+}
+
+
+@pytest.mark.parametrize("mode", ["standard", "hot"])
+@pytest.mark.parametrize("name", SHARING)
+def test_results_that_share_memory_share_it_again(name, mode):
+    """What the caller writes to one result is in the others that lie there, wherever in the memory that is."""
+    fn = SHARING[name]
+    g = gfxgraph.graphed(fn, mode=mode)
+    for i in range(N_CALLS):
+        mine, real = g(X(i)), fn(X(i))
+        mine[0].add_(100)
+        real[0].add_(100)
+        assert plain(mine) == plain(real)
+    assert g.stats()["replays"] > 2
+
+
+@pytest.mark.parametrize("fn", [lambda x: ((y := x * 2), y[:, 1:]), lambda x: ((y := x * 2).t(), y.view(-1))])
+def test_results_cut_to_size_share_memory_as_in_eager(fn):
+    """In a bucket, too, and where they would lie otherwise there the call is eager."""
+    g = gfxgraph.graphed(fn, dynamic={"x": {0: "n"}}, buckets=[4, 8])
+    for n in (4, 3, 3, 3, 7, 7, 4):
+        mine, real = g(X(rows=n)), fn(X(rows=n))
+        mine[0].zero_()
+        real[0].zero_()
+        assert plain(mine) == plain(real)
+        assert [t.stride() for t in mine] == [t.stride() for t in real]
+
+
+RETURNED = {
+    "number": ("k", 1, 2),
+    "fraction": ("k", 1.5, 2.5),
+    "text": ("k", "a", "b"),
+    "truth": ("k", 1, True),
+    "tuple": ("k", (1, "a"), (1, "b")),
+    "list": ("k", [1], [1, 2]),
+    "nothing": ("k", None, 3),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_is_only_handed_on_is_guarded(name):
+    """A number or a text that a function returns and does nothing with is the one of now."""
+    attribute, first, second = RETURNED[name]
+    state = types.SimpleNamespace()
+    g = gfxgraph.graphed(lambda x: (x * 2, {"k": getattr(state, attribute)}))
+    for value in (first, first, first, second, second, first):
+        setattr(state, attribute, value)
+        assert plain(g(X())[1]["k"]) == plain(value)
+    assert g.stats()["replays"] >= 2
+
+
+def test_a_tensor_that_is_only_returned_is_the_one_of_now():
+    """It need not be an input of the graph."""
+    state = types.SimpleNamespace(t=X())
+    g = gfxgraph.graphed(lambda x: (x * 2, state.t))
+    for i in range(8):
+        if i in (3, 6):
+            state.t = X(i)
+        assert g(X(i))[1] is state.t
+    assert g.stats()["replays"] >= 2
+
+
+def test_a_container_that_was_not_made_inside_is_itself():
+    """One of the arguments', one from outside, and one that stands in the result twice."""
+    state: dict[str, Any] = {"n": 1}
+
+    def twice(x):
+        made = {"y": x * 2}
+        return made, [made]
+
+    given = gfxgraph.graphed(lambda x, d: (x * 2, {"inner": d}))
+    outside = gfxgraph.graphed(lambda x: (x * 2, state))
+    doubled = gfxgraph.graphed(twice)
+    for i in range(N_CALLS):
+        d = {"a": X(i)}
+        assert given(X(i), d)[1]["inner"] is d
+        state["n"] = i
+        assert outside(X(i))[1] is state
+        made, [same] = doubled(X(i))
+        assert made is same
+    assert all(g.stats()["replays"] > 0 for g in (given, outside, doubled))
+
+
+def test_a_piece_returns_a_view_of_the_callers_parameter():
+    """What is written to the view is in the parameter, and nothing else is ever written there."""
+    module = nn.Linear(8, 8).cuda()
+
+    def f(x):
+        y = module(x)
+        print(end="")
+        return y, module.weight[1:3], module.weight.t()
+
+    g = gfxgraph.graphed(f)
+    before = module.weight.detach().clone()
+    with torch.no_grad():
+        for i in range(1, N_CALLS + 1):
+            _, rows, turned = g(X(i))
+            assert rows.requires_grad == module.weight[1:3].requires_grad
+            rows.add_(1)
+            before[1:3] += 1
+            assert torch.equal(module.weight, before) and torch.equal(turned, before.t())
+    assert g.stats()["replays"] > 0
+
+
+@pytest.mark.parametrize("assume_pure", [False, True])
+def test_gradients_that_are_switched_on_inside_are_there(assume_pure):
+    """Where the caller has switched them off."""
+    module = nn.Linear(8, 8).cuda()
+
+    def f(x):
+        with torch.enable_grad():
+            return module(x)
+
+    def towards(x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(x.pow(3).sum(), x)
+        return gradient
+
+    g, h = gfxgraph.graphed(f, assume_pure=assume_pure), gfxgraph.graphed(towards, assume_pure=assume_pure)
+    for i in range(N_CALLS):
+        with torch.no_grad():
+            result = g(X(i))
+            assert torch.allclose(h(X(i)), 3 * X(i) ** 2)
+        result.sum().backward()
+    assert torch.allclose(module.bias.grad, torch.full((8,), 4.0 * N_CALLS, device="cuda"))
+
+
+def test_a_deque_keeps_its_bound():
+    """Of one that the function has not made Dynamo knows none."""
+    mine: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+    read = collections.deque([1.0, 2.0], maxlen=2)
+
+    def f(x):
+        mine.append(x.sum())
+        return torch.stack(list(mine)).sum()
+
+    g, h = gfxgraph.graphed(f), gfxgraph.graphed(lambda x: x * sum(read) * read.maxlen)
+    for i in range(N_CALLS):
+        assert g(X(i)) == sum(X(k).sum() for k in range(max(0, i - 1), i + 1))
+        assert torch.equal(h(X(i)), X(i) * sum(read) * 2)
+    read.append(5.0)
+    assert torch.equal(h(X()), X() * 14)
+    assert h.stats()["replays"] > 0
+    k = gfxgraph.graphed(lambda d: d[0] * 2)
+    assert torch.equal(k(collections.deque([X()], maxlen=3)), X() * 2)
+    assert "pass a list" in k.explain()
+
+
+def test_a_number_that_is_formatted_is_text():
+    """At each call, and of the value of now."""
+    g = gfxgraph.graphed(lambda x: (f"{x.sum().item():.1f}", x * 2))
+    assert [g(X(i))[0] for i in range(N_CALLS)] == [f"{X(i).sum().item():.1f}" for i in range(N_CALLS)]
+
+
+def test_a_pending_conjugation_is_not_lost():
+    """Nor a pending sign."""
+    g = gfxgraph.graphed(lambda x: ((x * 2).conj(), (x * 2).conj().imag, x.conj()))
+    for i in range(N_CALLS):
+        z = torch.complex(X(i), X(i) + 1)
+        one, two, three = g(z)
+        assert torch.equal(one.resolve_conj(), torch.complex(X(i) * 2, -2 * X(i) - 2))
+        assert torch.equal(two.resolve_neg(), -2 * X(i) - 2)
+        assert torch.equal(three.resolve_conj(), torch.complex(X(i), -X(i) - 1))
+    assert "resolve_conj()" in g.explain()
+
+
+def test_several_streams_inside_run_as_they_are():
+    """In an FX graph other streams are notes; the advice names the way to capture them."""
+
+    def f(x):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+        torch.cuda.current_stream().wait_stream(side)
+        return y + 1
+
+    g = gfxgraph.graphed(f)
+    for i in range(N_CALLS):
+        assert torch.equal(g(X(i)), X(i) * 2 + 1)
+    assert "assume_pure=True" in g.explain()
+
+
+def test_a_transform_around_leaves_later_calls_their_graph():
+    """A call under vmap or grad is eager, with the reason, and says nothing of others."""
+    g = gfxgraph.graphed(lambda x: x.sin().sum())
+    assert torch.equal(torch.func.vmap(g)(X()), X().sin().sum(1))
+    assert torch.allclose(torch.func.grad(g)(X()), X().cos())
+    for i in range(N_CALLS):
+        assert torch.equal(g(X(i)), X(i).sin().sum())
+    assert g.stats()["replays"] == N_CALLS - 1
+    assert "put it inside" in g.explain()
+
+
+class Table(collections.abc.Mapping):
+    def __init__(self, **held):
+        self.held = held
+
+    def __getitem__(self, name):
+        return self.held[name]
+
+    def __iter__(self):
+        return iter(self.held)
+
+    def __len__(self):
+        return len(self.held)
+
+
+def test_a_mapping_that_is_only_asked_leaves_other_arguments_their_pieces():
+    """A key that is missing in an argument's mapping has no guard; an argument without a mapping has none to miss."""
+    known = Table(a=2.0)
+
+    def f(x, about):
+        return x * (known["a"] if "a" in known else 1.0) + (1.0 if "b" in about.table else 0.0)
+
+    g = gfxgraph.graphed(f)
+    without, with_one = types.SimpleNamespace(table=["b"]), types.SimpleNamespace(table=Table(c=1))
+    for _ in range(N_CALLS):
+        assert torch.equal(g(X(), without), X() * 2 + 1)
+    assert g.stats()["replays"] > 0
+    for _ in range(2):
+        assert torch.equal(g(X(), with_one), X() * 2)
+    with_one.table.held["b"] = 1
+    assert torch.equal(g(X(), with_one), X() * 2 + 1)
+
+
+def test_the_statistics_of_clones_are_of_all_threads():
+    """Of those that are there, whoever asks."""
+    g = gfxgraph.graphed(lambda x: x * 2, threads="clones")
+    done, asked = threading.Event(), threading.Event()
+
+    def call():
+        for _ in range(3):
+            g(X())
+        done.set()
+        asked.wait(60)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert done.wait(60)
+    replays, text = g.stats()["replays"], g.explain()
+    asked.set()
+    thread.join()
+    assert replays == 2 and "2 replays" in text
+
+
+def test_attributes_that_python_gave_a_tensor_are_seen():
+    """Where the function asks for them by name, on the fast path, too."""
+    g = gfxgraph.graphed(lambda x: x * getattr(x, "scale", 1.0))
+    for i in range(N_CALLS):
+        assert torch.equal(g(X(i)), X(i))
+    x = X()
+    x.scale = 3.0
+    for _ in range(3):
+        assert torch.equal(g(x), X() * 3)
+    assert torch.equal(g(X()), X())
+    assert g.stats()["replays"] >= N_CALLS - 1
+
+
+def test_a_tensor_whose_data_is_set_is_the_callers():
+    """The argument has other memory then, which no replay would give it."""
+
+    def f(x, y):
+        x.data = y * 2
+        return x + 1
+
+    g = gfxgraph.graphed(f)
+    for i in range(N_CALLS):
+        x = X()
+        assert torch.equal(g(x, X(i)), X(i) * 2 + 1) and torch.equal(x, X(i) * 2)
+    assert "copy_()" in g.explain()

@@ -348,10 +348,7 @@ class World:
             before.append("if kept.has_changed: return False")
         for phase in (first, behind):
             if phase:
-                words = Words(phase)
-                name = f"words{len(before)}"
-                names |= {name: words.now, f"{name}_seen": words.seen}
-                before.append(f"if {name}() != {name}_seen: return False")
+                before.append(f"if {Words(phase).differ(f'words{len(before)}', names)}: return False")
         if asked:
             check = torch._C._dynamo.guards.TensorGuards(
                 *asked, dynamic_dims_sizes=None, dynamic_dims_strides=None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import types
 
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gfxgraph.callables.trace import words  # noqa: E402
 from gfxgraph.callables.trace.dicts import HAS_TAGS, sees_attributes, watched  # noqa: E402
 from gfxgraph.callables.trace.words import Words, word_of, words_of  # noqa: E402
 
@@ -45,6 +47,15 @@ def _phases(tensor):
     return Words(found[0]), Words(found[1]), found[2]
 
 
+@pytest.fixture(params=["as views", "gathered"])
+def compared(request, monkeypatch):
+    """Both ways of comparing words: few stretches, and many."""
+    if request.param == "gathered":
+        pytest.importorskip("numpy")
+        monkeypatch.setattr(words, "_MOST_VIEWS", 0)
+
+
+@pytest.mark.usefixtures("compared")
 @pytest.mark.parametrize("shape", [(), (4,), (1, 1), (3, 5), (2, 3, 4, 2)], ids=str)
 def test_every_change_of_a_tensor(shape):
     """Each change of a tensor's memory, layout or kind is seen; new values and gradients are none."""
@@ -107,10 +118,25 @@ def test_functions_cells_and_classes():
     for owner, name, value, change in watched_ones:
         address = word_of(owner, name, value)
         assert address is not None, name
-        words = Words([address])
-        assert words.is_same()
+        ours = Words([address])
+        assert ours.is_same()
         change()
-        assert not words.is_same(), name
+        assert not ours.is_same(), name
+
+
+@pytest.mark.usefixtures("compared")
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_each_word_of_a_stretch(n):
+    """Each of neighbouring words is compared, and no other; by the expression, too, that a call evaluates."""
+    memory = (ctypes.c_uint64 * (n + 2))(*range(n + 2))
+    ours = Words(ctypes.addressof(memory) + 8 * i for i in range(1, n + 1))
+    names: dict[str, object] = {}
+    text = ours.differ("w", names)
+    for i in range(n + 2):
+        memory[i] += 1
+        assert eval(text, names) is (1 <= i <= n) is not ours.is_same()
+        memory[i] -= 1
+    assert not eval(text, names) and ours.is_same()
 
 
 def test_a_place_that_does_not_hold_is_none():

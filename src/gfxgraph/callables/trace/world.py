@@ -333,7 +333,7 @@ class World:
     def _function(self, watch: GuardWalk, kept: Any) -> Callable[[], bool]:
         """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
-        first, behind, asked = list(watch.words), [], []
+        first, behind, asked = list(watch.words), list(watch.words_behind), []
         for tensor in self._device:
             found = words_of(tensor)
             if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import types
 
 import pytest
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from gfxgraph.callables.trace import words  # noqa: E402
 from gfxgraph.callables.trace.dicts import HAS_TAGS, sees_attributes, watched  # noqa: E402
-from gfxgraph.callables.trace.words import Words, word_of, words_of  # noqa: E402
+from gfxgraph.callables.trace.words import Words, word_of, words_of, words_of_list  # noqa: E402
 
 
 def _same_storage_as_int(p):
@@ -92,7 +93,13 @@ def test_what_is_no_plain_tensor_is_asked_itself():
 def test_functions_cells_and_classes():
     """Other code, defaults, class, own dict or content of a cell is seen."""
 
-    class A:
+    class Base:
+        pass
+
+    class Other(Base):
+        pass
+
+    class A(Base):
         pass
 
     class B:
@@ -113,6 +120,7 @@ def test_functions_cells_and_classes():
         (bare, "__defaults__", None, lambda: setattr(bare, "__defaults__", (5,))),
         (bare, "__kwdefaults__", None, lambda: setattr(bare, "__kwdefaults__", {"b": 5})),
         (function, "__kwdefaults__", function.__kwdefaults__, lambda: setattr(function, "__kwdefaults__", {"b": 5})),
+        (A, "__mro__", A.__mro__, lambda: setattr(A, "__bases__", (Other,))),
         (function, "__code__", function.__code__, lambda: setattr(function, "__code__", (lambda a, b: b).__code__)),
     ]
     for owner, name, value, change in watched_ones:
@@ -122,6 +130,32 @@ def test_functions_cells_and_classes():
         assert ours.is_same()
         change()
         assert not ours.is_same(), name
+
+
+@pytest.mark.usefixtures("compared")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: each.append(1),
+        lambda each: each.pop(),
+        lambda each: each.clear(),
+        lambda each: each.reverse(),
+        lambda each: operator.setitem(each, 4, object()),
+        lambda each: operator.setitem(each, slice(0, 2), [each[1], each[0]]),
+    ],
+)
+def test_every_change_of_a_list(change):
+    """Each change of what a list holds is seen; that items change in themselves is none."""
+    each = [object(), [], *(object() for _ in range(5))]
+    found = words_of_list(each)
+    assert found is not None and words_of_list([]) is None
+    itself, items = map(Words, found)
+    each[1].append(1)
+    assert itself.is_same() and items.is_same()
+    held = list(each)
+    change(each)
+    assert not itself.is_same() or not items.is_same()
+    assert held
 
 
 @pytest.mark.usefixtures("compared")

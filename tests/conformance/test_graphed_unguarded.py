@@ -392,7 +392,13 @@ def test_modes_see_every_operation(platform):
             g(x)
         assert g.stats()["replays"] == before and "aten.relu.default" in seeing.seen
         assert torch.equal(g(x), f(x))
-    assert g.stats()["replays"] == before + 1
+        assert g.stats()["replays"] == before + 1
+        bare = gfxgraph.graphed(lambda: torch.relu(x))
+        assert all(torch.equal(bare(), x) for _ in range(3))
+        seeing.seen.clear()
+        with seeing:
+            bare()
+    assert "aten.relu.default" in seeing.seen
     assert "_Seeing, a mode of torch's, is to see each operation" in g.explain()
 
 

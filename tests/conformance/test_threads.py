@@ -6,6 +6,7 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import contextmanager
 
@@ -301,3 +302,33 @@ def test_the_runtime_refuses_other_threads(platform):
             gfxgraph.disable()
             gfxgraph.enable(simulate=platform, validate=False)
             state = process.require()
+
+
+def test_an_interrupt_while_another_thread_calls(platform):
+    """A call that waits for another thread's is interrupted as any wait is, and leaves the lock to those that come."""
+    fn, x = lambda x: x * 2, torch.ones(4, device="cuda")
+    call = gfxgraph.graphed(fn, assume_pure=True)
+    for _ in range(3):
+        call(x)
+    (entry,) = call._entries.values()
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with entry.arena.lock:
+            held.set()
+            done.wait(10)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        done.set()
+        other.join()
+    run_together(lambda: call(x))
+    assert torch.equal(call(x), fn(x))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,7 +63,9 @@ class Writer:
             "ReplayError": ReplayError,
             "arena": arena,
             "mark": mark,
-            "lock": arena.lock,
+            "acquire": arena.lock.acquire,
+            "release": arena.lock.release,
+            "is_held": arena.lock._is_owned,  # type: ignore[attr-defined]
             "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
             "raw_stream": torch._C._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
@@ -80,6 +82,8 @@ class Writer:
         self.n_taken = 0
         self.taken = "()"
         self.indent = ""
+        self._located: list[int] = []
+        """Of which arguments ``places`` says where they lie."""
 
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
@@ -151,7 +155,7 @@ class Writer:
         if homes and self.n_taken:
             # The homes are alive, and where they were: what lay at an address outside of them does so again.
             self.names |= {"homes": homes, "clear": [None]}
-            self.line(f"places = {_addresses([f't{i}' for i in range(self.n_taken)])}")
+            self._locate(range(self.n_taken))
             self.line("if places != clear[0]:")
             for i in range(self.n_taken):
                 self.line(f"    if t{i}.untyped_storage().data_ptr() in homes: return MISS")
@@ -160,9 +164,11 @@ class Writer:
     def _modes(self) -> None:
         """No mode looks at operations, and torch's functions go through the same ones: a default device is one."""
         n = torch._C._len_torch_function_stack()
-        self.names["n_seeing"] = torch._C._len_torch_dispatch_stack
         self.names["n_function"] = torch._C._len_torch_function_stack
-        self.line(f"if n_seeing() or n_function() != {n}: return MISS")
+        self.line(f"if n_function() != {n}: return MISS")
+        if not self.n_taken:  # the tensors' check compares dispatch keys as the thread sees them, modes among them
+            self.names["n_seeing"] = torch._C._len_torch_dispatch_stack
+            self.line("if n_seeing(): return MISS")
         if n:
             self.names |= {"function_modes": function_modes, "modes": function_modes()}
             self.line("if function_modes() != modes: return MISS")
@@ -209,6 +215,17 @@ class Writer:
         """For each argument that is copied: where to, and the call's tensor."""
         pairs = zip(self.entry.statics, self.tensors)
         return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs) if i not in self._moving}
+
+    def _small(self) -> list[int]:
+        """The arguments that a joined graph copies."""
+        return [i for i, pair in self._pairs_in().items() if takes(*pair)]
+
+    def _locate(self, which: Iterable[int]) -> None:
+        """Have ``places`` say where these arguments lie; it may do so already."""
+        which = list(which)
+        if which and which != self._located:
+            self._located = which
+            self.line(f"places = {_addresses([f't{i}' for i in which])}")
 
     def _copies_in(self, joined: bool) -> None:
         pairs = self._pairs_in()
@@ -288,7 +305,7 @@ class Writer:
     def replay_joined(
         self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()
     ) -> None:
-        """One launch; the exec is told where the arguments and the results ``out`` lie, where that has changed."""
+        """One launch; the exec is told where the arguments (``places``) and the results ``out`` (``outs``) lie."""
         graph = f"graph{k}"
         assert joined is not None
         launched = joined.launched
@@ -309,27 +326,23 @@ class Writer:
         if getattr(instance.graph, "_retained", None) is not None:
             self.names[f"retained{k}"] = instance.graph._retained
             lines.append(f"if retained{k}.sync_before_fire: return MISS")
-        given = [i for i, pair in self._pairs_in().items() if takes(*pair)]
-        for which, node, tensors, first in (
-            (0, launched.into, [f"t{i}" for i in given], 0),
-            (1, launched.back, [f"out{i}" for i in out], MOST),
+        for which, node, places, n, first in (
+            (0, launched.into, "places", len(self._small()), 0),
+            (1, launched.back, "outs", len(out), MOST),
         ):
             if node is None:
                 continue
             name = f"{'back' if which else 'into'}{k}"
-            self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply}
-            self.names[f"pack{len(tensors)}"] = _PACK[len(tensors)]
-            many = len(tensors) > 1
+            self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply, f"pack{n}": _PACK[n]}
             lines += [
-                f"places = {'outs' if which and instance.twin is not None else _addresses(tensors)}",
-                f"if places != at{k}[{which}]:",
+                f"if {places} != at{k}[{which}]:",
                 f"    at{k}[{which}] = None",
-                f"    pack{len(tensors)}({name}_words, {8 * first}, *places)" if many
-                else f"    {name}_words[{first}] = places",
+                f"    pack{n}({name}_words, {8 * first}, *{places})" if n > 1
+                else f"    {name}_words[{first}] = {places}",
                 f"    if {name}_apply():",
                 "        change_refused()",
                 "        return MISS",
-                f"    at{k}[{which}] = places",
+                f"    at{k}[{which}] = {places}",
             ]  # fmt: skip
         lines += [f"if go{k}(): return MISS", countdown.kept(graph)]
         for text in lines:
@@ -376,12 +389,14 @@ class Writer:
         """One launch that copies the arguments in and every small result into memory of the caller's."""
         sources = self._fresh(instance)
         light = [i for i, source in enumerate(sources) if takes(source, source)]
+        self._locate(self._small())
+        if light:
+            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
         if instance.twin is None:
             self.replay_joined(instance, instance.joined, out=light)
         else:
             # The last result often lives until this one is there: two places take turns, and each exec keeps one.
             self.names["turn"] = [0]
-            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
             self.line("if outs == at_b[1] or (turn[0] and outs != at[1]):")
             self.line("    turn[0] = 0")
             self.replay_joined(instance, instance.twin, "_b", indent="    ", out=light)
@@ -425,6 +440,8 @@ class Writer:
             self.names[f"instance{k}"] = instance
         elsewhere = " or ".join(f"instance{k}.seen_on != stream" for k in range(len(instances)))
         self.line(f"if {elsewhere}: return MISS")
+        if is_joined:
+            self._locate(self._small())
         for k, instance in enumerate(instances):
             free = " and ".join(
                 f"use_count({handle}) <= {idle}"
@@ -460,14 +477,17 @@ class Writer:
     def function(self) -> Fast:
         if not self.launches.n:
             self.lines = [line for line in self.lines if line != _REBIND]
-        body = "\n            ".join(self.lines)
+        body = "\n        ".join(self.lines)
+        # As ``with lock``, at less than half of its cost. An interrupt may come before the lock is there, or after.
         source = (
             "def fast(args, kwargs):\n"
-            "    with lock:\n"
-            "        try:\n"
-            f"            {body}\n"
-            "        except ReplayError:\n"
-            "            return MISS\n"
+            "    try:\n"
+            "        acquire()\n"
+            f"        {body}\n"
+            "    except ReplayError:\n"
+            "        return MISS\n"
+            "    finally:\n"
+            "        if is_held(): release()\n"
         )
         exec(compile(source, "<gfxgraph fast path>", "exec"), self.names)
         return self.names.pop("fast")  # left in, it would hold itself: a cycle that only the collector frees

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import sees_attributes
-from gfxgraph.callables.trace.words import word_of
+from gfxgraph.callables.trace.words import word_of, words_of_list
 
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
 _ITEM = re.compile(r"\[([^\[\]]+)\]$")
@@ -68,6 +68,8 @@ class GuardWalk:
         self.names: dict[str, Any] = {}
         self.words: list[int] = []
         """Addresses of words in what is held."""
+        self.words_behind: list[int] = []
+        """Of words in what those point to."""
         self.held: list[Any] = []
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, but for those of objects."""
@@ -326,6 +328,12 @@ class GuardWalk:
     def _items(self, value: list[Any]) -> None:
         if id(value) not in self._done:
             self._done.add(id(value))
+            found = words_of_list(value)
+            if found is not None:
+                self.words += found[0]
+                self.words_behind += found[1]
+                self.held += (value, *value)
+                return
             kept, items = self._name(value), self._name(tuple(value))
             self.names.update(all_=all, map_=map, is_=operator.is_)
             self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
@@ -354,7 +362,7 @@ class GuardWalk:
             self.attribute(parent, of_function.group(1), getattr(parent, of_function.group(1)))
             return
         if isinstance(parent, types.CellType):
-            self._word("cell", parent, value, "{0}.cell_contents is not {1}")
+            self.attribute(parent, "cell_contents", value)
             return
         if source.startswith("type(") and type(parent) is value:
             self._word("type", parent, value, "type({0}) is not {1}")
@@ -405,10 +413,14 @@ class GuardWalk:
         Args:
             is_plain: it is read by ``object.__getattribute__``.
         """
-        if isinstance(owner, types.FunctionType) and name in _OF_FUNCTIONS:
-            self._word(name, owner, value, f"{{0}}.{name} is not {{1}}")
+        place = _place_of(owner, name, value)
+        if place:
+            self._word(place, owner, value, f"{{0}}.{name} is not {{1}}")
             return
         kind = type(owner)
+        if isinstance(owner, type) and _is_plain(owner) and _is_stored(owner, name, value):
+            self.of_class(owner, name)
+            return
         is_plain = is_plain or isinstance(owner, types.ModuleType) or self._is_found_plainly(owner, name)
         own = self._told(owner) if is_plain else None
         of_kind = inspect.getattr_static(kind, name, _NOTHING)
@@ -463,7 +475,7 @@ class _Every(set[str]):
         return True
 
 
-def is_other_zero(holder: Any, name: Any, value: float) -> bool:
+def is_other_zero(holder: object, name: Any, value: float) -> bool:
     """True where a zero of the other sign is held now; other values are a guard's business."""
     if isinstance(holder, dict | list | tuple):
         try:
@@ -475,7 +487,7 @@ def is_other_zero(holder: Any, name: Any, value: float) -> bool:
     return type(now) is float and now == 0.0 and math.copysign(1.0, now) != math.copysign(1.0, value)
 
 
-def _is_field(value: Any, source: str) -> bool:
+def _is_field(value: object, source: str) -> bool:
     """True where ``source`` reads a dataclass's field: those are compared as parts of the argument's tree."""
     found = _ATTRIBUTE.search(source)
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not found:
@@ -489,11 +501,27 @@ def _is_constant(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _is_plain(owner: Any) -> bool:
+def _is_plain(owner: object) -> bool:
     """Whether reading an attribute runs no code of the object's class."""
     kind = type(owner)
     reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
     return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
+
+
+def _place_of(owner: object, name: str, value: object) -> str:
+    """What ``words.word_of`` calls the attribute; "" where it knows no place for it."""
+    if isinstance(owner, types.CellType):
+        return "cell"
+    if name == "__class__" and type(owner) is value:
+        return "type"
+    is_known = name == "__mro__" if isinstance(owner, type) else name in _OF_FUNCTIONS
+    return name if is_known and isinstance(owner, type | types.FunctionType) else ""
+
+
+def _is_stored(owner: type, name: str, value: object) -> bool:
+    """Whether a class gives what a dict, its own or that of one above it, holds under the name."""
+    is_computed = hasattr(type(inspect.getattr_static(type(owner), name, None)), "__set__")
+    return not is_computed and inspect.getattr_static(owner, name, _NOTHING) is value
 
 
 def _getter(value: Any) -> types.FunctionType | None:

@@ -33,12 +33,20 @@ _WORD = ctypes.sizeof(ctypes.c_uint64)
 _IMPL_WORDS = 23
 """Of a ``TensorImpl`` at most: what is behind it is another's."""
 _STORAGE_WORDS, _META_WORDS, _BEFORE = 8, 32, 4
+_CLASS_WORDS = 50
+"""A class is larger."""
 _MOST_DIMS = 5
 """Beyond, sizes and strides lie elsewhere."""
-_read: Callable[[Any], Any] | None = None
+_MOST_VIEWS = 8
+"""Up to so many stretches are compared as memoryviews, 35 ns each; more are gathered, 300 ns and 2 ns each."""
+_gather: list[Callable[[Any], Any]] = []
+"""The words, and the pairs of words, at given places."""
 if np is not None:
     # All of memory; only ever indexed, never printed: the array itself must not be met by who shows local names.
-    _read = np.frombuffer(memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD)), np.uint64).__getitem__
+    _memory = memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD))
+    _gather = [
+        np.ndarray((1 << 44) - 1, kind, _memory, strides=(_WORD,)).__getitem__ for kind in (np.uint64, np.complex128)
+    ]
 
 
 def words_at(address: int, n: int) -> list[int]:
@@ -53,17 +61,47 @@ class Words:
     """
 
     def __init__(self, addresses: Iterable[int]) -> None:
-        self._addresses = list(dict.fromkeys(addresses))
-        if _read is None or np is None:
-            places = [ctypes.c_uint64.from_address(each) for each in self._addresses]
-            self.now: Callable[[], Any] = lambda: [place.value for place in places]
-        else:
-            index, read = np.array(self._addresses, np.int64) // _WORD - 1, _read
-            self.now = lambda: read(index).tobytes()
-        self.seen = self.now()
+        runs = _runs(addresses)
+        self._views: list[tuple[memoryview, memoryview]] = []
+        self._gathered: list[tuple[Callable[[], bytes], bytes]] = []
+        if len(runs) <= _MOST_VIEWS or not _gather:
+            views = [memoryview((ctypes.c_uint64 * n).from_address(at)).cast("B").cast("Q") for at, n in runs]
+            self._views = [(view, memoryview(bytes(view)).cast("Q")) for view in views]
+            return
+        single = [at for at, n in runs if n == 1]
+        # Three words are two pairs that overlap: nothing is read that is not asked for.
+        pairs = [at + _WORD * min(i, n - 2) for at, n in runs if n > 1 for i in range(0, n, 2)]
+        for read, places in zip(_gather, (single, pairs)):
+            if places:
+                now = _gathering(read, places)
+                self._gathered.append((now, now()))
+
+    def differ(self, name: str, names: dict[str, object]) -> str:
+        """An expression, true where a word has changed; ``names`` gets what it names, beginning with ``name``."""
+        texts = []
+        for i, (now, seen) in enumerate((*self._views, *self._gathered)):
+            names |= {f"{name}_{i}": now, f"{name}_{i}_seen": seen}
+            texts.append(f"{name}_{i}{'()' if callable(now) else ''} != {name}_{i}_seen")
+        return " or ".join(texts)
 
     def is_same(self) -> bool:
-        return bool(self.now() == self.seen)
+        return all(view == seen for view, seen in self._views) and all(now() == seen for now, seen in self._gathered)
+
+
+def _runs(addresses: Iterable[int]) -> list[tuple[int, int]]:
+    """Stretches of neighbouring words: where each begins, and how many they are."""
+    runs: list[tuple[int, int]] = []
+    for at in sorted(set(addresses)):
+        if runs and at == runs[-1][0] + _WORD * runs[-1][1]:
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        else:
+            runs.append((at, 1))
+    return runs
+
+
+def _gathering(read: Callable[[object], Any], addresses: list[int]) -> Callable[[], bytes]:
+    index = np.array(addresses, np.int64) // _WORD - 1
+    return lambda: read(index).tobytes()  # type: ignore[no-any-return]
 
 
 # -- objects of Python ------------------------------------------------------------------------------------
@@ -96,15 +134,16 @@ def _places() -> dict[str, int | None]:
         "type": _only(words_at(id(sample), 2), id(Sample)),
         "dict": managed - _BEFORE * _WORD if managed is not None else None,
         "cell": _only(words_at(id(cell), types.CellType.__basicsize__ // _WORD), id(held)),
+        "__mro__": _only(words_at(id(Sample), _CLASS_WORDS), id(Sample.__mro__)),
         **{name: _only(of_function, id(getattr(function, name))) for name in names},
     }
 
 
-def word_of(owner: Any, name: str, value: Any) -> int | None:
+def word_of(owner: object, name: str, value: object) -> int | None:
     """Where ``owner`` points to ``value``; None where that is not known.
 
     Args:
-        name: "type", "dict" (its own), "cell" (what it holds) or a name of a function's.
+        name: "type", "dict" (its own), "cell" (what it holds), "__mro__" of a class or a name of a function's.
     """
     place = _places()[name]
     if name == "dict" and type(owner).__dictoffset__ > 0:
@@ -118,6 +157,30 @@ def word_of(owner: Any, name: str, value: Any) -> int | None:
 
 
 _MAY_LACK = ("__defaults__", "__kwdefaults__", "__closure__")
+
+
+@functools.cache
+def _list_places() -> tuple[int, int] | None:
+    """Bytes from a list's address to its length and to the pointer to its items."""
+    samples = [[object() for _ in range(n)] for n in (5, 6)]
+    found = [words_at(id(each), list.__basicsize__ // _WORD) for each in samples]
+    # Both have room for eight.
+    both = list(enumerate(zip(*found)))
+    lengths = [i for i, pair in both if pair == (5, 6)]
+    pointers = [i for i, (a, b) in both[1:] if a != b and min(a, b) > 1 << 16 and a % _WORD == b % _WORD == 0]
+    return (lengths[0] * _WORD, pointers[0] * _WORD) if lengths and len(pointers) == 1 else None
+
+
+def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
+    """Words of a list, and those behind it, which hold its items; None where it has to be asked itself."""
+    places = _list_places()
+    if places is None or not value:
+        return None
+    length, items = (id(value) + place for place in places)
+    (at,) = words_at(items, 1)
+    if words_at(length, 1) != [len(value)] or words_at(at, len(value)) != [id(item) for item in value]:
+        return None
+    return [length, items], [at + i * _WORD for i in range(len(value))]
 
 
 # -- tensors ----------------------------------------------------------------------------------------------

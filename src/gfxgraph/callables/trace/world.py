@@ -337,7 +337,7 @@ class World:
     def _function(self, watch: GuardWalk, kept: Any) -> Callable[[], bool]:
         """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
-        first, behind, asked = list(watch.words), [], []
+        first, behind, asked = list(watch.words), list(watch.words_behind), []
         for tensor in self._device:
             found = words_of(tensor)
             if found is None:
@@ -352,10 +352,7 @@ class World:
             before.append("if kept.has_changed: return False")
         for phase in (first, behind):
             if phase:
-                words = Words(phase)
-                name = f"words{len(before)}"
-                names |= {name: words.now, f"{name}_seen": words.seen}
-                before.append(f"if {name}() != {name}_seen: return False")
+                before.append(f"if {Words(phase).differ(f'words{len(before)}', names)}: return False")
         if asked:
             check = torch._C._dynamo.guards.TensorGuards(
                 *asked, dynamic_dims_sizes=None, dynamic_dims_strides=None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import operator
 import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gfxgraph.callables.trace import words  # noqa: E402
 from gfxgraph.callables.trace.dicts import HAS_TAGS, sees_attributes, watched  # noqa: E402
-from gfxgraph.callables.trace.words import Words, word_of, words_of  # noqa: E402
+from gfxgraph.callables.trace.words import Words, word_of, words_of, words_of_list  # noqa: E402
 
 
 def _same_storage_as_int(p):
@@ -45,6 +48,15 @@ def _phases(tensor):
     return Words(found[0]), Words(found[1]), found[2]
 
 
+@pytest.fixture(params=["as views", "gathered"])
+def compared(request, monkeypatch):
+    """Both ways of comparing words: few stretches, and many."""
+    if request.param == "gathered":
+        pytest.importorskip("numpy")
+        monkeypatch.setattr(words, "_MOST_VIEWS", 0)
+
+
+@pytest.mark.usefixtures("compared")
 @pytest.mark.parametrize("shape", [(), (4,), (1, 1), (3, 5), (2, 3, 4, 2)], ids=str)
 def test_every_change_of_a_tensor(shape):
     """Each change of a tensor's memory, layout or kind is seen; new values and gradients are none."""
@@ -81,7 +93,13 @@ def test_what_is_no_plain_tensor_is_asked_itself():
 def test_functions_cells_and_classes():
     """Other code, defaults, class, own dict or content of a cell is seen."""
 
-    class A:
+    class Base:
+        pass
+
+    class Other(Base):
+        pass
+
+    class A(Base):
         pass
 
     class B:
@@ -102,15 +120,57 @@ def test_functions_cells_and_classes():
         (bare, "__defaults__", None, lambda: setattr(bare, "__defaults__", (5,))),
         (bare, "__kwdefaults__", None, lambda: setattr(bare, "__kwdefaults__", {"b": 5})),
         (function, "__kwdefaults__", function.__kwdefaults__, lambda: setattr(function, "__kwdefaults__", {"b": 5})),
+        (A, "__mro__", A.__mro__, lambda: setattr(A, "__bases__", (Other,))),
         (function, "__code__", function.__code__, lambda: setattr(function, "__code__", (lambda a, b: b).__code__)),
     ]
     for owner, name, value, change in watched_ones:
         address = word_of(owner, name, value)
         assert address is not None, name
-        words = Words([address])
-        assert words.is_same()
+        ours = Words([address])
+        assert ours.is_same()
         change()
-        assert not words.is_same(), name
+        assert not ours.is_same(), name
+
+
+@pytest.mark.usefixtures("compared")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: each.append(1),
+        lambda each: each.pop(),
+        lambda each: each.clear(),
+        lambda each: each.reverse(),
+        lambda each: operator.setitem(each, 4, object()),
+        lambda each: operator.setitem(each, slice(0, 2), [each[1], each[0]]),
+    ],
+)
+def test_every_change_of_a_list(change):
+    """Each change of what a list holds is seen; that items change in themselves is none."""
+    each = [object(), [], *(object() for _ in range(5))]
+    found = words_of_list(each)
+    assert found is not None and words_of_list([]) is None
+    itself, items = map(Words, found)
+    each[1].append(1)
+    assert itself.is_same() and items.is_same()
+    held = list(each)
+    change(each)
+    assert not itself.is_same() or not items.is_same()
+    assert held
+
+
+@pytest.mark.usefixtures("compared")
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_each_word_of_a_stretch(n):
+    """Each of neighbouring words is compared, and no other; by the expression, too, that a call evaluates."""
+    memory = (ctypes.c_uint64 * (n + 2))(*range(n + 2))
+    ours = Words(ctypes.addressof(memory) + 8 * i for i in range(1, n + 1))
+    names: dict[str, object] = {}
+    text = ours.differ("w", names)
+    for i in range(n + 2):
+        memory[i] += 1
+        assert eval(text, names) is (1 <= i <= n) is not ours.is_same()
+        memory[i] -= 1
+    assert not eval(text, names) and ours.is_same()
 
 
 def test_a_place_that_does_not_hold_is_none():

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from gfxgraph.kernels._gate_kernels import activate
-from gfxgraph.kernels._norm_kernels import overlap
+from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
 
 
 @triton.jit
@@ -56,6 +56,19 @@ def _weights(w, n, k, N, K, stride_w):
 
 
 @triton.jit
+def _ahead(
+    w, n, N, K, stride_w, first, step, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """What a program will read of a weight, on its way to the L2 cache while the kernel before this one runs."""
+    if OVERLAP > 1:
+        LINE: tl.constexpr = OVERLAP * 8 // w.dtype.element_ty.primitive_bitwidth
+        rows = tl.minimum(n, N - 1)[:, None].to(tl.int64) * stride_w
+        for start in range(first, K, step):
+            k = tl.minimum(start + tl.arange(0, BLOCK_K // LINE) * LINE, K - 1)
+            to_cache(w + rows + k[None, :])
+
+
+@triton.jit
 def _stored(
     y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, is_first, stride_r, stride_y,
     column, eps, KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -89,10 +102,17 @@ def linear_vector(
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Products are added lane by lane, and the lanes once, at the end."""
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    if HAS_NORM_WEIGHT:
+        if tl.program_id(0) == 0:
+            _ahead(norm, n * 0, 1, K, 0, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
     sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
@@ -132,11 +152,9 @@ def linear_vector_three(
     Args:
         counter: [1] int64; one program adds 1 to it.
     """
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     program = tl.program_id(0)
-    if HAS_COUNTER:
-        if (program == 0) & (tl.program_id(1) == 0):
-            tl.store(counter, tl.load(counter) + 1)
+    is_first = (program == 0) & (tl.program_id(1) == 0)
     blocks_a, blocks_b = tl.cdiv(N_A, BLOCK_N), tl.cdiv(N_B, BLOCK_N)
     if program < blocks_a:
         w, bias, N, stride_w, column = w_a, bias_a, N_A, stride_a, 0
@@ -148,6 +166,14 @@ def linear_vector_three(
         program -= blocks_a + blocks_b
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = program * BLOCK_N + tl.arange(0, BLOCK_N)
+    _ahead(w, n, N, K, stride_w, 0, BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    if HAS_NORM_WEIGHT:
+        if is_first:
+            _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
+    if HAS_COUNTER:
+        if is_first:
+            tl.store(counter, tl.load(counter) + 1)
     sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
     for start in range(0, K, BLOCK_K):
@@ -178,10 +204,14 @@ def linear_tiled(
     Args:
         AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
     """
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
     y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(split * BLOCK_K, K, SPLITS * BLOCK_K):

@@ -64,7 +64,7 @@ def _ahead(
         LINE: tl.constexpr = OVERLAP * 8 // w.dtype.element_ty.primitive_bitwidth
         rows = tl.minimum(n, N - 1)[:, None].to(tl.int64) * stride_w
         for start in range(first, K, step):
-            k = tl.minimum(start + tl.arange(0, BLOCK_K // LINE) * LINE, K - 1)
+            k = tl.minimum(start + tl.arange(0, (BLOCK_K + LINE - 1) // LINE) * LINE, K - 1)
             to_cache(w + rows + k[None, :])
 
 

@@ -140,17 +140,36 @@ def linear_vector(
 
 
 @triton.jit
-def linear_vector_three(
+def _dotted(
+    y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr
+):  # fmt: skip
+    """One more block of inputs, by ``tl.dot``: matrix instructions where there are some.
+
+    Args:
+        AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
+    """
+    k = start + tl.arange(0, BLOCK_K)
+    _, rows = _inputs(x, x, m, k, M, K, stride_x, 0.0, False, False)
+    weights = _weights(w, n, k, N, K, stride_w)
+    if AS_FLOAT32:
+        rows = rows.to(tl.float32)
+        weights = weights.to(tl.float32)
+    return tl.dot(rows, tl.trans(weights), y, input_precision="ieee")
+
+
+@triton.jit
+def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
     stride_x, stride_a, stride_b, stride_c, eps, offset,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    IS_VECTOR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
 
     Args:
         counter: [1] int64; one program adds 1 to it.
+        IS_VECTOR: as `linear_vector`, else as `linear_tiled`, without a norm.
     """
     let_next_begin(OVERLAP)
     program = tl.program_id(0)
@@ -174,18 +193,25 @@ def linear_vector_three(
     if HAS_COUNTER:
         if is_first:
             tl.store(counter, tl.load(counter) + 1)
-    sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        weights = _weights(w, n, k, N, K, stride_w)
-        plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
-        sums += scaled.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :]
-        if HAS_NORM:
-            squared += plain * plain
-    y = tl.sum(sums, axis=2)
+    if IS_VECTOR:
+        sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
+        squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
+        for start in range(0, K, BLOCK_K):
+            k = start + tl.arange(0, BLOCK_K)
+            weights = _weights(w, n, k, N, K, stride_w)
+            plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
+            sums += scaled.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :]
+            if HAS_NORM:
+                squared += plain * plain
+        y = tl.sum(sums, axis=2)
+        squares = tl.sum(squared, axis=1)
+    else:
+        y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        squares = tl.zeros([BLOCK_M], tl.float32)
+        for start in range(0, K, BLOCK_K):
+            y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
     _stored(
-        y, y, tl.sum(squared, axis=1), bias, x, out, out, out, m, n, M, N, K, 0, False, 0, N_A + N_B + N_C, column,
+        y, y, squares, bias, x, out, out, out, m, n, M, N, K, 0, False, 0, N_A + N_B + N_C, column,
         eps, "none", False, HAS_NORM, HAS_BIAS, False, 1,
     )  # fmt: skip
 
@@ -199,11 +225,7 @@ def linear_tiled(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Products by ``tl.dot``: matrix instructions where there are some. Inputs come normed; this one does not.
-
-    Args:
-        AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
-    """
+    """Products by ``tl.dot``. Inputs come normed; this one does not."""
     let_next_begin(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -215,19 +237,9 @@ def linear_tiled(
     y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(split * BLOCK_K, K, SPLITS * BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        _, rows = _inputs(x, norm, m, k, M, K, stride_x, offset, False, False)
-        weights = _weights(w, n, k, N, K, stride_w)
+        y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
         if HAS_UP:
-            up_weights = _weights(w_up, n, k, N, K, stride_u)
-            if AS_FLOAT32:
-                up_weights = up_weights.to(tl.float32)
-        if AS_FLOAT32:
-            rows = rows.to(tl.float32)
-            weights = weights.to(tl.float32)
-        y = tl.dot(rows, tl.trans(weights), y, input_precision="ieee")
-        if HAS_UP:
-            up = tl.dot(rows, tl.trans(up_weights), up, input_precision="ieee")
+            up = _dotted(up, x, w_up, m, n, start, M, N, K, stride_x, stride_u, BLOCK_K, AS_FLOAT32)
     squares = tl.zeros([BLOCK_M], tl.float32)
     _stored(
         y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, False,

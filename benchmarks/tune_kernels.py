@@ -23,7 +23,7 @@ from bench_core import environment
 
 import gfxgraph
 from gfxgraph import kernels
-from gfxgraph.kernels import attention, launching, layers, shapes
+from gfxgraph.kernels import attention, launching, layers, measured_shapes, shapes
 
 BEGINNINGS = {"wait first": 1, "lines of 128": 128, "lines of 64": 64, "lines of 32": 32}
 # block_n, block_k, warps of one row by vector instructions.
@@ -70,7 +70,7 @@ class Chosen:
         layers.how_to, attention.how_to = self.linear, self.attention
 
     def linear(self, m: int, n: int, k: int, target, **kinds) -> shapes.Linear:
-        usual, asked = shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
+        usual, asked = measured_shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
         if asked is None:
             return usual
         if usual.is_vector:
@@ -78,7 +78,7 @@ class Chosen:
         return replace(usual, block_n=asked[0], block_k=asked[1], splits=asked[2], num_warps=asked[3])
 
     def attention(self, *sizes, **kinds) -> shapes.Attention:
-        usual, asked = shapes.attention(*sizes, **kinds), self.sizes.get("attention")
+        usual, asked = measured_shapes.attention(*sizes, **kinds), self.sizes.get("attention")
         if asked is None:
             return usual
         group = max(usual.group, 16) if asked[2] else shapes.power_of_two(sizes[1] // sizes[2])

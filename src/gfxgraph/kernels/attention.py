@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import DTYPES, launch, target, why_not
-from gfxgraph.kernels.shapes import attention as how_to
+from gfxgraph.kernels.measured_shapes import attention as how_to
 from gfxgraph.kernels.shapes import power_of_two
 
 

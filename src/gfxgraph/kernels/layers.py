@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
+from gfxgraph.kernels.measured_shapes import linear as how_to
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import MOST_VECTOR_ROWS, Linear, Target
-from gfxgraph.kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
 

@@ -169,7 +169,9 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
     done = kernels.apply(model_of("Llama"))
     assert bool(done.swapped) == is_swapped
     assert set(done.left.values()) == (set() if is_swapped else {"it is not faster on this device"})
-    assert len(calls) == len(done.verdicts) == 6  # rotary, layer, attention, MLP, norm, head
+    assert done.is_choosing == is_swapped
+    # Rotary, layer, attention, MLP, norm, head; and the choice of a token where anything is ours.
+    assert len(calls) == len(done.verdicts) == 6 + is_swapped
 
 
 def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
@@ -178,14 +180,14 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.Verdict(1.0, 2.0))
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 6
+    assert len(calls) == 7
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 6
+    assert len(calls) == 7
     kernels.apply(model_of("Llama"), rows=2)
-    assert len(calls) == 12
+    assert len(calls) == 14
     path = tmp_path / "state" / "kernels.json"
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 12 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
+    assert len(rows) == 14 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
     for content in (
         "[" * 100_000,
         "Infinity",

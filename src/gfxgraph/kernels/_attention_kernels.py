@@ -110,8 +110,8 @@ def attention_parts(
     b = (tl.program_id(0) // shared).to(tl.int64)
     s = tl.program_id(0) % shared
     split = tl.program_id(1)
-    if OVERLAP > 1 and SPLITS == 1:
-        LINE: tl.constexpr = OVERLAP * 8 // keys.dtype.element_ty.primitive_bitwidth
+    if OVERLAP and SPLITS == 1:
+        LINE: tl.constexpr = 32 * 8 // keys.dtype.element_ty.primitive_bitwidth
         first = tl.minimum(tl.arange(0, BLOCK), length - 1)[:, None].to(tl.int64)
         line = tl.arange(0, (WIDTH + LINE - 1) // LINE)[None, :] * LINE
         to_cache(keys + b * keys_b + s * keys_h + first * keys_l + tl.minimum(line, width - 1))

@@ -56,16 +56,19 @@ def _weights(w, n, k, N, K, stride_w):
 
 
 @triton.jit
-def _ahead(
-    w, n, N, K, stride_w, first, step, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr
-):  # fmt: skip
-    """What a program will read of a weight, on its way to the L2 cache while the kernel before this one runs."""
-    if OVERLAP > 1:
-        LINE: tl.constexpr = OVERLAP * 8 // w.dtype.element_ty.primitive_bitwidth
-        rows = tl.minimum(n, N - 1)[:, None].to(tl.int64) * stride_w
-        for start in range(first, K, step):
-            k = tl.minimum(start + tl.arange(0, (BLOCK_K + LINE - 1) // LINE) * LINE, K - 1)
-            to_cache(w + rows + k[None, :])
+def _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr):
+    """What a program will read of a weight, on its way to the L2 cache while the kernel before this one runs.
+
+    Args:
+        ahead: programs that do so; all weights at once would push each other out of the cache.
+    """
+    if OVERLAP:
+        LINE: tl.constexpr = 32 * 8 // w.dtype.element_ty.primitive_bitwidth
+        if tl.program_id(0) < ahead:
+            rows = tl.minimum(n, N - 1)[:, None].to(tl.int64) * stride_w
+            for start in range(first, K, step):
+                k = tl.minimum(start + tl.arange(0, (BLOCK_K + LINE - 1) // LINE) * LINE, K - 1)
+                to_cache(w + rows + k[None, :])
 
 
 @triton.jit
@@ -92,10 +95,10 @@ def _stored(
             tl.store(part_squares + split * M + m, squares, mask=m < tl.where(is_first, M, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def linear_vector(
     x, w, w_up, bias, norm, residual, out, parts, part_squares, M, N, K,
-    stride_x, stride_w, stride_u, stride_r, eps, offset,
+    stride_x, stride_w, stride_u, stride_r, eps, offset, ahead,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -106,12 +109,12 @@ def linear_vector(
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
     if HAS_UP:
-        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
     if HAS_NORM_WEIGHT:
         if tl.program_id(0) == 0:
-            _ahead(norm, n * 0, 1, K, 0, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+            _ahead(norm, n * 0, 1, K, 0, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
@@ -157,10 +160,10 @@ def _dotted(
     return tl.dot(rows, tl.trans(weights), y, input_precision="ieee")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
-    stride_x, stride_a, stride_b, stride_c, eps, offset,
+    stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
     IS_VECTOR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
@@ -185,10 +188,10 @@ def linear_three(
         program -= blocks_a + blocks_b
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = program * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, 0, BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    _ahead(w, n, N, K, stride_w, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
     if HAS_NORM_WEIGHT:
         if is_first:
-            _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+            _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     if HAS_COUNTER:
         if is_first:
@@ -216,10 +219,10 @@ def linear_three(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def linear_tiled(
     x, w, w_up, bias, norm, residual, out, parts, part_squares, M, N, K,
-    stride_x, stride_w, stride_u, stride_r, eps, offset,
+    stride_x, stride_w, stride_u, stride_r, eps, offset, ahead,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr,
@@ -230,9 +233,9 @@ def linear_tiled(
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
     if HAS_UP:
-        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, BLOCK_N, BLOCK_K, OVERLAP)
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)

@@ -22,8 +22,6 @@ from gfxgraph.kernels.shapes import INTERPRETER, Target, target_of
 from gfxgraph.process import process
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LINE_NBYTES = 128
-"""Of NVIDIA's L2 cache, fetched as one."""
 
 _counted: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
@@ -62,15 +60,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **fla
     """
     recording = getattr(_local, "recording", None)
     if recording is not None:
-        recording[1].append(Launch(kernel, grid, args, {**flags, "OVERLAP": 0}, num_warps))
+        recording[1].append(Launch(kernel, grid, args, {**flags, "OVERLAP": False}, num_warps))
         return
     device = args[0].device
     if device.type == "cuda":
         how = {"launch_pdl": True} if overlaps(device.index) else {}
         with torch.cuda.device(device):
-            kernel[grid](*args, **flags, OVERLAP=LINE_NBYTES if how else 0, num_warps=num_warps, **how)
+            kernel[grid](*args, **flags, OVERLAP=bool(how), num_warps=num_warps, **how)
     else:
-        kernel[grid](*args, **flags, OVERLAP=0, num_warps=num_warps)
+        kernel[grid](*args, **flags, OVERLAP=False, num_warps=num_warps)
 
 
 @functools.cache

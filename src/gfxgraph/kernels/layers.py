@@ -17,7 +17,7 @@ from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
 from gfxgraph.kernels.measured_shapes import linear as how_to
 from gfxgraph.kernels.norms import norm
-from gfxgraph.kernels.shapes import MOST_VECTOR_ROWS, Linear, Target
+from gfxgraph.kernels.shapes import Linear, Target
 
 FINISH_BLOCK = 256
 
@@ -138,9 +138,9 @@ def fused_linear(
     out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
     if not out.numel():
         return out
-    if has_norm and (m > MOST_VECTOR_ROWS or not k):
-        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     how = how_to(m, n, k, target(x.device), is_pair=up is not None, is_half=x.itemsize == 2)
+    if has_norm and not (how.is_vector and k):
+        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     _launch(how, x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm, out)
     return out
 
@@ -172,13 +172,16 @@ def _launch(
         "BLOCK_K": how.block_k,
         "num_warps": how.num_warps,
     }
+    if how.num_stages:
+        blocks["num_stages"] = how.num_stages
     if not how.is_vector:
         blocks["AS_FLOAT32"] = _as_float32(x, target(x.device))
     kernel = kernels.linear_vector if how.is_vector else kernels.linear_tiled
     launch(kernel, (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
         flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
         squares, m, n, k, flat.stride(0), weight.stride(0), _or(other, weight).stride(0),
-        _or(added, flat).stride(0), eps, offset, HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
+        _or(added, flat).stride(0), eps, offset, how.ahead,
+        HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
     )  # fmt: skip
     if how.splits > 1:
         launch(kernels.linear_finish, (-(-n // FINISH_BLOCK), m),
@@ -215,7 +218,9 @@ def fused_three(
             for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))
         ]
         return torch.cat(each, -1)
-    if has_norm and m > MOST_VECTOR_ROWS:
+    at = target(x.device)
+    how = how_to(m, sum(sizes), k, at, is_half=x.itemsize == 2)
+    if has_norm and not how.is_vector:
         x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     # lazily: Triton need not be there
     from gfxgraph.kernels._linear_kernels import linear_three as kernel
@@ -224,14 +229,13 @@ def fused_three(
     flat, weights = flat_rows(x), [flat_rows(weight) for weight in (a, b, c)]
     biases = [_or(bias, flat) for bias in dense((bias_a, bias_b, bias_c))]
     (norm_weight,) = dense((norm_weight,))
-    at = target(x.device)
-    how = how_to(m, sum(sizes), k, at, is_half=x.itemsize == 2)
     launch(kernel, (sum(-(-n // how.block_n) for n in sizes), -(-m // how.block_m)),
         flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
-        *(weight.stride(0) for weight in weights), norm_eps, norm_offset,
+        *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
         HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, AS_FLOAT32=_as_float32(x, at),
         BLOCK_M=how.block_m, BLOCK_N=how.block_n, BLOCK_K=how.block_k, num_warps=how.num_warps,
+        **({"num_stages": how.num_stages} if how.num_stages else {}),
     )  # fmt: skip
     return out
 

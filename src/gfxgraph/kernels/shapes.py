@@ -91,6 +91,8 @@ class Linear:
         is_vector: rows times weights by vector instructions, the sum over k taken once, at the end.
         block_m, block_n, block_k: rows, outputs and inputs of a tile.
         splits: workgroups that share the inputs of one tile; above 1 a second kernel adds up.
+        num_stages: loads underway of a tile; 0, as many as the compiler has for the target.
+        ahead: workgroups that have the cache fetch their weights before it is their turn.
     """
 
     is_vector: bool
@@ -99,6 +101,8 @@ class Linear:
     block_k: int
     splits: int
     num_warps: int
+    num_stages: int = 0
+    ahead: int = 0
 
 
 def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:

@@ -3,7 +3,7 @@
     python benchmarks/tune_kernels.py [--out FILE] [--shape 0|1]... [--batch N] [--rounds N] [--limit-s S]
 
 A size that is best for a layer alone need not be in a step, where kernels overlap and weights come from memory. First
-the ways to begin a kernel, then for each layer one size after the other, then what was best of each together. Ends
+how much is fetched ahead, then for each layer one size after the other, then what was best of each together. Ends
 with a profile of the fastest step: microseconds of each kernel, and between them. Writes one JSON object.
 """
 
@@ -23,33 +23,24 @@ from bench_core import environment
 
 import gfxgraph
 from gfxgraph import kernels
-from gfxgraph.kernels import attention, launching, layers, measured_shapes, shapes
+from gfxgraph.kernels import attention, layers, measured_shapes, shapes
+from gfxgraph.kernels.shapes import Linear
 
-BEGINNINGS = {"wait first": 1, "lines of 128": 128, "lines of 64": 64, "lines of 32": 32}
-# block_n, block_k, warps of one row by vector instructions.
+AHEAD_MB = (0, 4, 8, 16, 32, 64)
+# block_n, block_k, warps: vector instructions; block_n, block_k, splits, warps, stages: tiles.
 VECTORS = {
-    "three": [(2, 512, 1), (1, 1024, 1), (2, 1024, 1), (2, 1024, 2), (4, 512, 1), (4, 1024, 4), (4, 512, 2)],
-    "output": [(2, 1024, 1), (1, 1024, 1), (2, 512, 1), (1, 512, 1), (2, 1024, 2), (4, 1024, 4), (1, 2048, 2)],
-    "gate": [(2, 512, 1), (1, 512, 1), (1, 1024, 1), (2, 1024, 2), (4, 512, 2), (4, 256, 1), (2, 256, 1)],
-    "down": [(2, 1024, 4), (1, 1024, 1), (1, 1024, 2), (2, 512, 1), (2, 1024, 2), (2, 2048, 4), (1, 4096, 4)],
-    "head": [(4, 512, 1), (2, 1024, 1), (4, 1024, 2), (8, 512, 2), (8, 1024, 4), (2, 512, 1), (4, 256, 1)],
-}  # fmt: skip
-# block_n, block_k, splits, warps of tiles.
+    "attention": [(64, 4, True), (128, 8, True), (128, 4, True), (64, 8, True)],
+    "three": [(2, 512, 1), (4, 1024, 4), (2, 1024, 2)],
+    "output": [(2, 1024, 1), (1, 1024, 1), (2, 1024, 2)],
+    "gate": [(2, 512, 1), (4, 256, 1), (4, 512, 2), (16, 256, 1, 4, 3)],
+    "down": [(2, 4096, 4), (1, 4096, 4), (2, 2048, 4), (4, 2048, 4), (2, 1024, 4), (1, 2048, 2), (16, 256, 1, 4, 4)],
+    "head": [(4, 512, 1), (2, 1024, 1), (16, 256, 1, 4, 3), (32, 256, 1, 4, 3)],
+}
 TILES = {
-    role: [(16, 64, 1, 4), (16, 128, 1, 4), (16, 256, 1, 4), (16, 128, 2, 4), (16, 128, 4, 4), (32, 128, 1, 4),
-           (32, 64, 1, 4), (32, 128, 4, 4), (16, 128, 1, 2), (64, 64, 1, 4)]
-    for role in ("three", "output", "gate", "down", "head")
+    "attention": [(64, 4, True), (128, 4, True), (32, 4, True), (32, 2, True), (32, 8, True), (64, 8, True)],
+    **{role: [(16, 256, 1, 4, 3), (16, 256, 1, 4, 4), (16, 128, 4, 4, 4), (32, 128, 4, 4, 4), (16, 512, 1, 4, 3),
+              (16, 256, 2, 4, 3), (32, 256, 1, 4, 3)] for role in ("three", "gate", "down", "output", "head")},
 }  # fmt: skip
-# block, warps, is_dot
-ATTENTIONS = [
-    (64, 4, True),
-    (128, 8, True),
-    (128, 4, True),
-    (64, 8, True),
-    (32, 4, True),
-    (64, 2, True),
-    (32, 8, False),
-]
 
 
 class Chosen:
@@ -73,9 +64,11 @@ class Chosen:
         usual, asked = measured_shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
         if asked is None:
             return usual
-        if usual.is_vector:
-            return replace(usual, block_n=asked[0], block_k=asked[1], num_warps=asked[2], splits=1)
-        return replace(usual, block_n=asked[0], block_k=asked[1], splits=asked[2], num_warps=asked[3])
+        rows = shapes.power_of_two(m)
+        how = Linear(True, rows, asked[0], asked[1], 1, asked[2]) if len(asked) == 3 else (
+            Linear(False, max(16, rows), *asked)
+        )  # fmt: skip
+        return measured_shapes.fetching_ahead(how, n, k, is_pair=kinds.get("is_pair", False))
 
     def attention(self, *sizes, **kinds) -> shapes.Attention:
         usual, asked = measured_shapes.attention(*sizes, **kinds), self.sizes.get("attention")
@@ -114,24 +107,27 @@ class Search:
     def __init__(self, name: str, batch: int, rounds: int) -> None:
         self.model = bench.model_of(bench.SHAPES[name])
         self.batch, self.rounds = batch, rounds
-        self.usual = launching.LINE_NBYTES
+        self.usual = measured_shapes.AHEAD_NBYTES
         self.chosen = Chosen(self.model.config)
         self.applied = kernels.apply(self.model, choose="all")
         self.rows: list[dict] = []
         self.base = self.made({})
 
-    def made(self, sizes: dict, beginning: int | None = None) -> bench.Step:
+    def made(self, sizes: dict, ahead: int | None = None) -> bench.Step:
         self.chosen.sizes = sizes
-        launching.LINE_NBYTES = self.usual if beginning is None else beginning
+        measured_shapes.AHEAD_NBYTES = self.usual if ahead is None else ahead
         return bench.Step(self.model, "eager", self.batch)
 
-    def tried(self, name: str, sizes: dict, beginning: int | None = None) -> float:
+    def tried(self, name: str, sizes: dict, ahead: int | None = None) -> float:
         """The median, over that of the usual sizes at the same time."""
         try:
-            step = self.made(sizes, beginning)
+            step = self.made(sizes, ahead)
         except Exception as error:  # noqa: BLE001  (more registers or LDS than there are)
             self.rows.append({"way": name, "error": f"{type(error).__name__}: {str(error)[:300]}"})
             return 9.0
+        for each in (self.base, step):
+            each.reset()
+            each.graph.replay()
         wanted, near = [each.scores.float() for each in (self.base, step)]
         pairs = [(self.base.ms(), step.ms()) for _ in range(self.rounds)]
         row = {
@@ -147,12 +143,12 @@ class Search:
         return row["of_usual"]
 
     def run(self, is_over) -> Iterator[dict]:
-        found = {number: self.tried(name, {}, number) for name, number in BEGINNINGS.items()}
+        found = {mb << 20: self.tried(f"{mb} MB ahead", {}, mb << 20) for mb in AHEAD_MB}
         self.usual = min(found, key=found.__getitem__)
         self.base = self.made({})
         best: dict[str, tuple] = {}
         tables = VECTORS if self.batch == 1 else TILES
-        for role, sizes in {**tables, "attention": ATTENTIONS}.items():
+        for role, sizes in tables.items():
             if is_over():
                 break
             times = {size: self.tried(f"{role} {size}", {role: size}) for size in sizes}
@@ -164,7 +160,7 @@ class Search:
         step = self.made(best)
         found = {
             "rows": self.rows,
-            "beginning": self.usual,
+            "ahead_nbytes": self.usual,
             "best": {k: list(v) for k, v in best.items()},
             "step_ms": [step.ms() for _ in range(2 * self.rounds)],
         }

@@ -20,7 +20,11 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
     """As `shapes.linear`."""
     if not _is_nvidia(target):
         return shapes.linear(m, n, k, target, is_pair=is_pair, is_half=is_half)
-    how = _linear(m, n, k, target, is_pair, is_half)
+    return fetching_ahead(_linear(m, n, k, target, is_pair, is_half), n, k, is_pair=is_pair, is_half=is_half)
+
+
+def fetching_ahead(how: Linear, n: int, k: int, *, is_pair: bool = False, is_half: bool = True) -> Linear:
+    """The same, with as many workgroups fetching ahead as `AHEAD_NBYTES` allow."""
     nbytes = how.block_n * k * (2 if is_half else 4) * (1 + is_pair)
     return replace(how, ahead=min(-(-n // how.block_n), AHEAD_NBYTES // max(nbytes, 1)))
 

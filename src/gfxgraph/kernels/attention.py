@@ -14,6 +14,9 @@ from gfxgraph.kernels.launching import DTYPES, launch, target, why_not
 from gfxgraph.kernels.measured_shapes import attention as how_to
 from gfxgraph.kernels.shapes import power_of_two
 
+MOST_HEADS = 16
+"""Of those that are turned, workgroups a unit; above it each turns several."""
+
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_angles", mutates_args=())
 def rotary_angles(
@@ -112,8 +115,11 @@ def rotary_to_cache(
     from gfxgraph.kernels._gate_kernels import rotary_to_cache as kernel
 
     q, k, v, cos, sin = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, cos, sin))
-    launch(kernel, (batch * tokens, heads + k.shape[2]),
-        q, k, v, cos, sin, slots, out, keys, values, tokens, heads, turned // 2, width, v.shape[3], keys.shape[2],
+    shared = k.shape[2]
+    programs = max(1, min(heads + shared, MOST_HEADS * target(q.device).n_units // (batch * tokens)))
+    launch(kernel, (batch * tokens, programs),
+        q, k, v, cos, sin, slots, out, keys, values, tokens, heads, shared, turned // 2, width, v.shape[3],
+        keys.shape[2],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
         *keys.stride()[:3], *values.stride()[:3],
         HALF=power_of_two(turned // 2), REST=power_of_two(width - turned) if width > turned else 0,

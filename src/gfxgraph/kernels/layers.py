@@ -61,6 +61,8 @@ def linear(
     ):  # fmt: skip
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{what} is {tuple(tensor.shape)} and should be {shape}")
+    if norm_weight is not None and norm_eps is None:
+        raise ValueError("norm_weight is given without norm_eps: give both for a norm, neither for none")
     if activation not in eager.ACTIVATIONS:
         raise ValueError(f"no activation {activation!r}; there are {', '.join(eager.ACTIVATIONS)}")
     has_norm = norm_eps is not None
@@ -94,6 +96,13 @@ def linear_three(
     Raises:
         TypeError, ValueError: as `linear`.
     """
+    if len(weights) != 3 or len(biases) != 3:
+        raise ValueError(f"{len(weights)} weights and {len(biases)} biases, not three of each")
+    if norm_weight is not None and (norm_eps is None or norm_weight.shape != x.shape[-1:]):
+        raise ValueError(
+            f"norm_weight is {tuple(norm_weight.shape)}, norm_eps {norm_eps}: they should be "
+            f"{tuple(x.shape[-1:])} and a number"
+        )
     for weight, bias in zip(weights, biases):
         n, _ = _check_weight(x, weight)
         if bias is not None and tuple(bias.shape) != (n,):

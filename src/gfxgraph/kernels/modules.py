@@ -137,9 +137,12 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
         What was done; its ``undo`` takes it back.
 
     Raises:
+        TypeError: ``model`` is no module.
         ValueError: ``rows`` or ``choose`` is something else; the model has been applied to already.
     """
-    if choose not in CHOICES or not 1 <= rows <= 32:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"apply() takes a module, not {type(model).__name__}")
+    if choose not in CHOICES or not isinstance(rows, int) or not 1 <= rows <= 32:
         raise ValueError(f"rows is 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model has our kernels already: undo() what apply() returned first")

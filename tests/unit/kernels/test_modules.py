@@ -23,6 +23,7 @@ MODELS = {
     "Qwen3": {**LAYERS, "norm": 9},
     "Gemma": LAYERS,
     "Gemma2": {"rotary": 1, "attention": 2, "mlp": 2, "norm": 9, "head": 1},
+    "Gemma3": {"attention": 2, "mlp": 2, "norm": 13, "head": 1},
 }
 
 
@@ -31,7 +32,7 @@ def model_of(name, **sizes):
     if name == "Qwen2":
         sizes["hidden_size"], _ = 32, sizes.pop("head_dim")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**sizes)
+    config = getattr(transformers, f"{name}{'Text' * (name == 'Gemma3')}Config")(**sizes)
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 

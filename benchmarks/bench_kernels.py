@@ -245,6 +245,16 @@ def mixed(asked) -> list[operations.Case]:
     return ends + [case for m, n in sizes for case in operations.sized(m, n)]
 
 
+def brief(row: dict) -> dict:
+    """A case without the time of each round."""
+    for way in row["ways"]:
+        us = [1e3 * ms for ms in way.pop("ms")]
+        del way["median_ms"]
+        if us:
+            way |= {"us": statistics.median(us), "min": min(us), "max": max(us), "repeats": len(us)}
+    return row
+
+
 def compile_ahead(asked, arguments: list[str]) -> None:
     """Fill the caches of Inductor and Triton from several processes."""
     environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -318,15 +328,16 @@ def main() -> None:
         for way, values in figure["ways"].items():
             print(f"{figure['figure']}: {way}: {values['median']:.3f} {figure['unit']}")
     if "operations" in parts:
-        cases = mixed(asked)
+        cases, rows = mixed(asked), []
         for case in cases:
             if time.monotonic() - BEGUN > asked.limit_s:
-                print(f"{len(made['operations'])} of {len(cases)} cases: the time is over")
+                print(f"{len(rows)} of {len(cases)} cases: the time is over")
                 break
             found = operations.measure(case, asked.rounds, device, torch.float16, copy, autotune=asked.autotune)
-            made["operations"].append(found.as_dict())
+            rows.append(found.as_dict())
+        print(operations.table(rows))
+        made["operations"] = [brief(row) for row in rows]
         leave()
-        print(operations.table(made["operations"]))
     print(f"{time.monotonic() - BEGUN:.0f} s")
 
 

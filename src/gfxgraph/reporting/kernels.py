@@ -8,7 +8,6 @@ a copy moves on the same device in the same run.
 from __future__ import annotations
 
 import importlib.util
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -355,32 +354,3 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 def _us(ms: float | None) -> str:
     return "-" if ms is None else f"{1e3 * ms:.2f}"
-
-
-def roofline(results: Sequence[dict[str, Any]], copy: float) -> str:
-    """An SVG: each case's bytes moved in a second over its bytes, below the line of a copy."""
-    points = [(row["nbytes"], row["of_copy"], row["case"]) for row in results if row["of_copy"]]
-    if not points:
-        return ""
-    low, high = math.log10(min(p[0] for p in points)), math.log10(max(p[0] for p in points))
-    drawn = []
-    for nbytes, share, name in points:
-        x = 60 + 660 * (math.log10(nbytes) - low) / max(high - low, 1e-9)
-        y = 340 - 280 * min(share, 1.15) / 1.15
-        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{name}: {100 * share:.0f}%</title></circle>')
-    top, goal = 340 - 280 / 1.15, 340 - 280 * 0.85 / 1.15
-    return "\n".join(
-        [
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 380" font-family="sans-serif" font-size="12">',
-            f'<line x1="60" x2="720" y1="{top:.1f}" y2="{top:.1f}" stroke="#888"/>',
-            f'<text x="60" y="{top - 6:.1f}">a copy: {copy:.0f} GB/s</text>',
-            f'<line x1="60" x2="720" y1="{goal:.1f}" y2="{goal:.1f}" stroke="#888" stroke-dasharray="4"/>',
-            f'<text x="60" y="{goal + 14:.1f}">85%</text>',
-            '<g fill="#c00">',
-            *drawn,
-            "</g>",
-            f'<text x="60" y="365">{10**low / 1e3:.0f} kB</text>',
-            f'<text x="720" y="365" text-anchor="end">bytes moved by a call: {10**high / 1e6:.0f} MB</text>',
-            "</svg>",
-        ]
-    )

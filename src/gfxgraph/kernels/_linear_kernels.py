@@ -194,8 +194,8 @@ def linear_three(
             _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     if HAS_COUNTER:
-        if is_first:
-            tl.store(counter, tl.load(counter) + 1)
+        count = tl.load(counter, mask=is_first, other=0) + 1
+        tl.store(counter, count, mask=is_first)
     if IS_VECTOR:
         sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
         squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)

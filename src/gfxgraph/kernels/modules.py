@@ -243,8 +243,8 @@ class _Work:
         )  # fmt: skip
 
     def _is_faster(
-        self, kind: str, facts: Facts, sizes: list[Any], like: Tensor, ours: Callable[[], Any],
-        theirs: Callable[[], Any],
+        self, kind: str, facts: Facts, sizes: list[tuple[tuple[int, ...], str]], like: Tensor,
+        ours: Callable[[], object], theirs: Callable[[], object],
     ) -> bool:  # fmt: skip
         if not self.is_measured:
             return True

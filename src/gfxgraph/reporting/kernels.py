@@ -11,6 +11,7 @@ import importlib.util
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def _sets(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.d
 
 
 def _ways(
-    sets: list[list[Tensor]], theirs: Callable[..., Any], ours: Callable[..., Any], liger: Any = None, *,
+    sets: list[list[Tensor]], theirs: Callable[..., object], ours: Callable[..., object], liger: Any = None, *,
     has_weights: bool = False,
 ) -> Made:  # fmt: skip
     compiled = torch.compile(theirs, dynamic=False)
@@ -292,7 +293,7 @@ def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
     """What a copy reads and writes in a second, in GB: by the driver or by a kernel, which can be much faster."""
     source = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
+    ways: list[Callable[[], object]] = [lambda: target.copy_(source), lambda: torch.neg(source, out=target)]
     took = min(timer() for timer in [trial.timer(way, device) for way in ways] for _ in range(3))
     return 2 * nbytes / took / 1e3
 
@@ -319,9 +320,7 @@ def measure(
                 if made.dtype.is_floating_point:
                     distance = (made.double() - wanted.double()).abs().max() / wanted.double().abs().max()
                     result.error[name] = float(distance)
-                timers.append(
-                    (way, trial.timer(lambda call=call: [call(i) for i in range(n_copies)], device, n_calls))
-                )  # type: ignore[misc]
+                timers.append((way, trial.timer(partial(_over, call, n_copies), device, n_calls)))
         except Exception as error:  # noqa: BLE001  (a compiler that does not know this GPU, a capture that cannot be)
             way.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     with torch.no_grad():
@@ -329,6 +328,12 @@ def measure(
             for way, timer in timers:
                 way.ms.append(timer() / n_copies / 1e3)
     return result
+
+
+def _over(call: Callable[[int], object], n: int) -> None:
+    """Call once for each copy of the data."""
+    for index in range(n):
+        call(index)
 
 
 def _first(made: Any) -> Tensor:

@@ -1,28 +1,38 @@
 """gfxgraph.kernels on a GPU: every operation, the decode step of two Llama shapes, generate(), beside their peers.
 
-    python benchmarks/bench_kernels.py [--out FILE] [--svg FILE] [--rounds N] [--part operations|step|generate]...
-        [--without compiled|max-autotune]... [--widths 1024,4096] [--rows 1,8]
+    python benchmarks/bench_kernels.py [--out FILE] [--rounds N] [--part operations|step|generate]...
+        [--without WAY]... [--widths 1024,4096] [--rows 1,8] [--batch 1,8] [--autotune] [--limit-s S]
 
 Operations: eager, torch.compile and, where it is installed, Liger-Kernel, all captured, at 1 to 32 rows of 1024 to
 8192, against what a copy moves in the same run. The step: the model captured eagerly, compiled by default and by
 max-autotune, and with our kernels, in turns; position 100 of a cache of 256. generate(): transformers' own compiled
 static cache, our graphs, and our graphs with the kernels. Writes one JSON object, as bench_core does.
+
+Operations are compiled ahead by several processes (--processes), and tried in a mixed order: at --limit-s no other
+is begun, and what there is covers all sizes. --autotune adds max-autotune to those with weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 # Before torch: what was compiled and measured before must not make a preparation look short.
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="bench_kernels_")
-os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="bench_kernels_")
-os.environ["GFXGRAPH_STATE_DIR"] = tempfile.mkdtemp(prefix="bench_kernels_")
+os.environ["BENCH_KERNELS_FOLDER"] = os.environ.get("BENCH_KERNELS_FOLDER") or tempfile.mkdtemp(
+    prefix="bench_kernels_"
+)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/inductor"
+os.environ["TRITON_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/triton"
+os.environ["GFXGRAPH_STATE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/state"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "0")
 
 import torch
@@ -32,6 +42,7 @@ import gfxgraph
 from gfxgraph import kernels
 from gfxgraph.reporting import kernels as operations
 
+BEGUN = time.monotonic()
 POSITION, CACHE_LEN = 100, 256
 N_REPLAYS = 40
 """Of one timing; each moves the cache by a token, and is put back before the next."""
@@ -48,6 +59,8 @@ SHAPES = {
 TARGET_MS = {"16 layers, hidden 1024": 0.36, "1B: 16 layers, hidden 2048": 1.05}
 MODES = {"graph of eager": "eager", "compiled": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 OURS = "gfxgraph kernels"
+TRANSFORMERS = "transformers, static cache"
+GENERATES = (TRANSFORMERS, "gfxgraph, compile")
 
 
 def model_of(sizes: dict):
@@ -70,13 +83,13 @@ def weight_nbytes(model) -> int:
 class Step:
     """One token of a model, captured."""
 
-    def __init__(self, model, mode: str) -> None:
+    def __init__(self, model, mode: str, batch: int = 1) -> None:
         from transformers import StaticCache
 
         begun = time.perf_counter()
         self.cache = StaticCache(config=model.config, max_cache_len=CACHE_LEN)
         position = torch.tensor([POSITION], device="cuda")
-        token = torch.ones(1, 1, dtype=torch.long, device="cuda")
+        token = torch.ones(batch, 1, dtype=torch.long, device="cuda")
 
         def step():
             return model(
@@ -169,7 +182,7 @@ def bench_step(name: str, sizes: dict, rounds: int, copy_gb_s: float, without: l
     }
 
 
-def bench_generate(batch: int, rounds: int, n_tokens: int = 256) -> dict:
+def bench_generate(batch: int, rounds: int, without: list[str], n_tokens: int = 256) -> dict:
     from gfxgraph.adapters import transformers as gfx
 
     name, sizes = next(iter(SHAPES.items()))
@@ -178,16 +191,21 @@ def bench_generate(batch: int, rounds: int, n_tokens: int = 256) -> dict:
         "input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": n_tokens,
         "min_new_tokens": n_tokens, "do_sample": False,
     }  # fmt: skip
-    models = {"transformers, static cache": model_of(sizes), "gfxgraph": model_of(sizes), "gfxgraph, fast": None}
-    models["gfxgraph, compile"] = gfx.accelerate(model_of(sizes), compile=True)
-    gfx.accelerate(models["gfxgraph"])
-    models["gfxgraph, fast"] = gfx.accelerate(model_of(sizes), fast=True)
-    extra = {"transformers, static cache": {"cache_implementation": "static"}}
-    tokens, times = {}, {way: [] for way in models}
+    makes = {
+        TRANSFORMERS: lambda model: model,
+        "gfxgraph": gfx.accelerate,
+        "gfxgraph, compile": lambda model: gfx.accelerate(model, compile=True),
+        "gfxgraph, fast": lambda model: gfx.accelerate(model, fast=True),
+    }
+    models = {way: make(model_of(sizes)) for way, make in makes.items() if way not in without}
+    extra = {TRANSFORMERS: {"cache_implementation": "static"}}
+    tokens, prepared, times = {}, {}, {way: [] for way in models}
     for way, model in models.items():
+        begun = time.perf_counter()
         for _ in range(3):
             tokens[way] = model.generate(**given, **extra.get(way, {}))
             gfx.wait(model)
+        prepared[way] = time.perf_counter() - begun
     for _ in range(rounds):
         for way, model in models.items():
             torch.cuda.synchronize()
@@ -207,6 +225,7 @@ def bench_generate(batch: int, rounds: int, n_tokens: int = 256) -> dict:
         "unit": "tokens/s",
         "ways": {way: summary(values) for way, values in times.items()},
         "tokens_like_gfxgraph": same,
+        "prepared_s": prepared,
         "kernels": report["kernels"],
     }
 
@@ -215,19 +234,77 @@ def sizes_of(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in text.split(","))
 
 
+# -- operations ----------------------------------------------------------------------------------------
+
+
+def mixed(asked) -> list[operations.Case]:
+    """All cases; those of each size together, the sizes in an order that is the same in every process."""
+    sizes = [(m, n) for m in asked.rows for n in asked.widths]
+    random.Random(0).shuffle(sizes)
+    ends = [case for m in asked.rows for case in operations.ends(m)]
+    return ends + [case for m, n in sizes for case in operations.sized(m, n)]
+
+
+def brief(row: dict) -> dict:
+    """A case without the time of each round."""
+    for way in row["ways"]:
+        us = [1e3 * ms for ms in way.pop("ms")]
+        del way["median_ms"]
+        if us:
+            way |= {"us": statistics.median(us), "min": min(us), "max": max(us), "repeats": len(us)}
+    return row
+
+
+def compile_ahead(asked, arguments: list[str]) -> None:
+    """Fill the caches of Inductor and Triton from several processes."""
+    environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, *arguments],
+            env={**environ, "BENCH_KERNELS_AHEAD": f"{index} {asked.processes}"},
+        )
+        for index in range(asked.processes)
+    ]
+    for process in started:
+        process.wait()
+
+
+def one_share(asked, index: int, n: int) -> None:
+    """What one of those processes does."""
+    with torch.no_grad():
+        for case in mixed(asked)[index::n]:
+            if time.monotonic() - BEGUN > asked.limit_s / 2:
+                return
+            torch._dynamo.reset()
+            for way, call in case.make(torch.float16, torch.device("cuda", 0), 1).items():
+                with contextlib.suppress(Exception):  # measuring it will say so
+                    if way != "max-autotune":  # it times, and these processes disturb each other
+                        call(0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--svg", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--part", action="append", choices=["operations", "step", "generate"])
-    parser.add_argument(
-        "--without", action="append", default=[], choices=[way for way in MODES if "eager" not in way]
-    )
+    ways = [way for way in (*MODES, *GENERATES) if "eager" not in way]
+    parser.add_argument("--without", action="append", default=[], choices=ways)
     parser.add_argument("--widths", type=sizes_of, default=operations.WIDTHS)
     parser.add_argument("--rows", type=sizes_of, default=operations.ROWS)
+    parser.add_argument("--batch", type=sizes_of, default=(1, 8, 32))
+    parser.add_argument("--shape", type=sizes_of, default=(0, 1))
+    parser.add_argument("--autotune", action="store_true")
+    parser.add_argument("--processes", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
+    parser.add_argument("--limit-s", type=float, default=1e9)
     asked = parser.parse_args()
+    ahead = os.environ.get("BENCH_KERNELS_AHEAD")
+    if ahead is not None:
+        one_share(asked, *(int(number) for number in ahead.split()))
+        return
     parts, device = asked.part or ["step", "generate", "operations"], torch.device("cuda", 0)
+    if "operations" in parts and asked.processes > 1:
+        compile_ahead(asked, sys.argv[1:])
+        print(f"compiled ahead: {time.monotonic() - BEGUN:.0f} s", flush=True)
     gfxgraph.enable(allow_cuda=True, validate=False)
     copy = operations.copy_gb_s(device)
     print(f"a copy moves {copy:.0f} GB/s")
@@ -239,26 +316,29 @@ def main() -> None:
             asked.out.write_text(json.dumps(made, indent=1) + "\n")
 
     if "step" in parts:
-        for name, sizes in SHAPES.items():
-            made["figures"].append(bench_step(name, sizes, asked.rounds, copy, asked.without))
+        for name in [list(SHAPES)[index] for index in asked.shape]:
+            made["figures"].append(bench_step(name, SHAPES[name], asked.rounds, copy, asked.without))
             print(json.dumps({k: v for k, v in made["figures"][-1].items() if k != "ways"}, indent=1))
             leave()
     if "generate" in parts:
-        for batch in (1, 8, 32):
-            made["figures"].append(bench_generate(batch, asked.rounds))
+        for batch in asked.batch:
+            made["figures"].append(bench_generate(batch, asked.rounds, asked.without))
             leave()
     for figure in made["figures"]:
         for way, values in figure["ways"].items():
             print(f"{figure['figure']}: {way}: {values['median']:.3f} {figure['unit']}")
     if "operations" in parts:
-        for case in operations.cases(asked.rows, asked.widths):
-            made["operations"].append(
-                operations.measure(case, asked.rounds, device, torch.float16, copy).as_dict()
-            )  # fmt: skip
+        cases, rows = mixed(asked), []
+        for case in cases:
+            if time.monotonic() - BEGUN > asked.limit_s:
+                print(f"{len(rows)} of {len(cases)} cases: the time is over")
+                break
+            found = operations.measure(case, asked.rounds, device, torch.float16, copy, autotune=asked.autotune)
+            rows.append(found.as_dict())
+        print(operations.table(rows))
+        made["operations"] = [brief(row) for row in rows]
         leave()
-        print(operations.table(made["operations"]))
-        if asked.svg:
-            asked.svg.write_text(operations.roofline(made["operations"], copy))
+    print(f"{time.monotonic() - BEGUN:.0f} s")
 
 
 if __name__ == "__main__":

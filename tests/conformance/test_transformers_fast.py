@@ -67,6 +67,31 @@ def test_generate_with_kernels(make):
     assert [type(module) for module in model.modules()] == classes
 
 
+def test_the_kernels_choose_the_tokens(monkeypatch):
+    """Greedy and sampled tokens come from `greedy` and `sample`, and are those that torch's own choice gives."""
+    from gfxgraph import kernels
+
+    calls = []
+    for name in ("greedy", "sample"):
+        real = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda scores, real=real, name=name: calls.append(name) or real(scores))
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    ids = torch.randint(3, 61, (2, 6), device="cuda")
+    given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "top_k": 0}
+    tokens = {}
+    for fast in (False, True):
+        gfx.accelerate(model, fast=fast)
+        for sampled in (False, True):
+            torch.manual_seed(1)
+            tokens[fast, sampled] = model.generate(ids, **given, do_sample=sampled)
+        assert bool(calls) == fast
+    assert set(calls) == {"greedy", "sample"}
+    for sampled in (False, True):
+        assert torch.equal(tokens[False, sampled], tokens[True, sampled])
+    assert not torch.equal(tokens[True, False], tokens[True, True])
+
+
 def test_fast_can_be_taken_back():
     """``fast=False`` takes the kernels out and leaves the graphs; leaving it out changes nothing."""
     torch.manual_seed(0)

@@ -224,6 +224,56 @@ def _rotary() -> Case:
     return Case(inputs, call, wanted, 1.5)
 
 
+def _rotary_attention(heads: int, shared: int, length: int, width: int, mask: str = "", softcap: float = 0.0) -> Case:
+    """The slot differs between replays, the first and the last among them."""
+
+    def inputs(d: Draw) -> Tensors:
+        made = {
+            "q": d(1, 1, heads, width), "k": d(1, 1, shared, width), "v": d(1, 1, shared, width),
+            "cos": d(1, 1, width), "sin": d(1, 1, width), "keys": d(1, shared, length, width),
+            "values": d(1, shared, length, width), "position": torch.tensor([(d.seed * (length - 1)) // 2 + 1]),
+        }  # fmt: skip
+        if mask == "bool":
+            made["mask"] = d(1, 1, 1, length) > -1
+            made["mask"][..., 0] = True
+        elif mask:
+            made["mask"] = d(1, 1, 1, length)
+        return made
+
+    def call(t: Tensors) -> Any:
+        given = {name: t[name] for name in ("q", "k", "v", "cos", "sin", "keys", "values", "position")}
+        made = kernels.rotary_attention(**given, behind=1, mask=t.get("mask"), softcap=softcap)
+        return made, t["keys"], t["values"]
+
+    def wanted(a: Arrays) -> Any:
+        keys, values, slot = a["keys"].copy(), a["values"].copy(), a["position"] - 1
+        keys[:, :, slot[0]] = rounded(turned(a["k"], a["cos"], a["sin"])[:, 0], a["dtype"])
+        values[:, :, slot[0]] = a["v"][:, 0]
+        query = rounded(turned(a["q"], a["cos"], a["sin"]), a["dtype"]).swapaxes(1, 2)
+        return attended(query, keys, values, a.get("mask"), slot, softcap), keys, values
+
+    return Case(inputs, call, wanted, 1.5)
+
+
+def _angles() -> Case:
+    def call(t: Tensors) -> Any:
+        return kernels.rotary_angles(t["positions"], t["frequencies"], 1.25, t["like"].dtype)
+
+    def wanted(a: Arrays) -> Any:
+        angles = a["positions"][..., None] * a["frequencies"]
+        angles = np.concatenate((angles, angles), -1)
+        return np.cos(angles) * 1.25, np.sin(angles) * 1.25
+
+    def inputs(d: Draw) -> Tensors:
+        return {
+            "positions": torch.tensor([[d.seed, 7 + d.seed], [100, 3]]),
+            "frequencies": torch.tensor([1.0, 0.5, 0.25, 0.015625, 2.0**-10]),
+            "like": d(1),
+        }
+
+    return Case(inputs, call, wanted)
+
+
 def _attention(
     heads: int, shared: int, length: int, width: int, mask: str = "", softcap: float = 0.0, batch: int = 1
 ) -> Case:
@@ -297,8 +347,7 @@ def _step() -> Case:
         norm = {"norm_eps": 1e-6}
         q, k, v = kernels.linear_three(t["x"], (t["q"], t["k"], t["v"]), norm_weight=t["g0"], **norm)
         split = [each.view(1, 1, -1, WIDTH) for each in (q, k, v)]
-        turned_q = kernels.rotary_to_cache(*split, t["cos"], t["sin"], t["keys"], t["values"], t["last"])
-        seen = kernels.decode_attention(turned_q, t["keys"], t["values"], last=t["last"])
+        seen = kernels.rotary_attention(*split, t["cos"], t["sin"], t["keys"], t["values"], t["last"])
         x = kernels.linear(seen.view(1, -1), t["o"], residual=t["x"])
         wide = kernels.linear(x, t["gate"], activation="silu", up=t["up"], norm_weight=t["g1"], **norm)
         x = kernels.linear(wide, t["down"], residual=x)
@@ -346,6 +395,13 @@ CASES = {
     "linear with everything, 9 x 75 to 21": _linear_with_everything(9, 75, 21),
     "tiled linear and residual, 16 x 128 to 64": _linear(16, 128, 64),
     "q, k and v behind a norm, 1 x 256": _linear_three(1, 256, (128, 32, 32)),
+    "q, k and v behind a norm, 9 x 96": _linear_three(9, 96, (64, 21, 21)),
+    "angles, 2 x 2 positions": _angles(),
+    "rotary and attention, 8 heads on 2, 96 x 64": _rotary_attention(8, 2, 96, 64),
+    "rotary and attention with mask and softcap, 4 heads on 4, 33 x 20": _rotary_attention(
+        4, 4, 33, 20, "bool", 30.0
+    ),
+    "rotary and attention in parts, 2 heads on 1, 512 x 32": _rotary_attention(2, 1, 512, 32, "added"),
     "attention, 8 heads on 2, 96 x 64": _attention(8, 2, 96, 64, "added"),
     "attention with softcap, 4 heads on 4, 33 x 20": _attention(4, 4, 33, 20, "bool", 30.0, batch=2),
     "attention in parts, 2 heads on 1, 512 x 32": _attention(2, 1, 512, 32),

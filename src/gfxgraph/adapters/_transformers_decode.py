@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from gfxgraph import kernels
 from gfxgraph.adapters._transformers_cache import FixedCache, Place
 from gfxgraph.adapters._transformers_choice import Choice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
@@ -103,12 +104,14 @@ class Decoder:
         place: where its graphs keep their memory.
         batch: rows.
         cache_len: tokens that the cache holds; one fewer than a result may have.
+        is_choosing: `gfxgraph.kernels` choose the tokens.
     """
 
-    def __init__(self, model: Any, place: Arena, batch: int, cache_len: int) -> None:
+    def __init__(self, model: Any, place: Arena, batch: int, cache_len: int, *, is_choosing: bool = False) -> None:
         self._model = weakref.ref(model)
         self.arena = place
         self.batch, self.capacity = batch, cache_len + 1
+        self.is_choosing = is_choosing
         device = model.device
         config = model.config.get_text_config(decoder=True)
 
@@ -169,7 +172,9 @@ class Decoder:
         self.position_ids.add_(1)
         if choice.keeps_scores:
             self.scores.copy_(scores)
-        if choice.do_sample:
+        if self.is_choosing:
+            tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
+        elif choice.do_sample:
             tokens = torch.multinomial(torch.nn.functional.softmax(scores, dim=-1), num_samples=1).squeeze(1)
         else:
             tokens = torch.argmax(scores, dim=-1)

@@ -147,7 +147,7 @@ class Accelerated:
         if why:
             self.why_not_compiled.append(why)
             return
-        arena, model = self.arena, self.model
+        arena, model, is_choosing = self.arena, self.model, self._is_choosing
 
         def done(made: Decoder, why: str) -> None:
             if why:
@@ -156,7 +156,9 @@ class Accelerated:
             else:
                 self.compiled[key] = (decoder, made)
 
-        self.compiling[key] = compiling.start(decoder, lambda: Decoder(model, arena, *key), self.compile, done)
+        self.compiling[key] = compiling.start(
+            decoder, lambda: Decoder(model, arena, *key, is_choosing=is_choosing), self.compile, done
+        )
 
     def use_kernels(self, is_wanted: bool) -> None:
         """Put our kernels into the model's modules, or take them out; its classes tell graphs that they are old."""
@@ -168,6 +170,10 @@ class Accelerated:
         elif not is_wanted and self.kernels is not None:
             self.kernels.undo()
             self.kernels = None
+
+    @property
+    def _is_choosing(self) -> bool:
+        return self.kernels is not None and self.kernels.is_choosing
 
     def wait(self) -> None:
         """Wait until nothing is being compiled."""
@@ -210,7 +216,7 @@ class Accelerated:
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
-            found = self.decoders[key] = Decoder(model, self.arena, batch, cache_len)
+            found = self.decoders[key] = Decoder(model, self.arena, batch, cache_len, is_choosing=self._is_choosing)
         self.decoders.move_to_end(key)
         return found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gfxgraph.kernels._norm_kernels import overlap
+from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
 
 
 @triton.jit
@@ -106,10 +106,17 @@ def attention_parts(
         new_k, new_v: with ``HAS_NEW`` the key and value of slot ``last - behind``: not in the cache yet, and neither
             they nor the queries turned.
     """
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     b = (tl.program_id(0) // shared).to(tl.int64)
     s = tl.program_id(0) % shared
     split = tl.program_id(1)
+    if OVERLAP and SPLITS == 1:
+        LINE: tl.constexpr = 32 * 8 // keys.dtype.element_ty.primitive_bitwidth
+        first = tl.minimum(tl.arange(0, BLOCK), length - 1)[:, None].to(tl.int64)
+        line = tl.arange(0, (WIDTH + LINE - 1) // LINE)[None, :] * LINE
+        to_cache(keys + b * keys_b + s * keys_h + first * keys_l + tl.minimum(line, width - 1))
+        to_cache(values + b * values_b + s * values_h + first * values_l + tl.minimum(line, width_v - 1))
+    wait_for_last(OVERLAP)
     group = heads // shared
     g = tl.arange(0, GROUP)
     d = tl.arange(0, WIDTH)

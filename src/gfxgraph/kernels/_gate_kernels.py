@@ -76,7 +76,7 @@ def _rotated(source, cos, sin, target, half, width, HALF: tl.constexpr, REST: tl
 
 @triton.jit
 def rotary_to_cache(
-    q, k, v, cos, sin, slots, out, keys, values, tokens, heads, half, width, width_v, length,
+    q, k, v, cos, sin, slots, out, keys, values, tokens, heads, shared, half, width, width_v, length,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, c_b, c_t, keys_b, keys_h, keys_l, values_b, values_h, values_l,
     HALF: tl.constexpr, REST: tl.constexpr, WIDTH_V: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -88,16 +88,15 @@ def rotary_to_cache(
     overlap(OVERLAP)
     b = (tl.program_id(0) // tokens).to(tl.int64)
     t = tl.program_id(0) % tokens
-    h = tl.program_id(1)
     cos += b * c_b + t * c_t
     sin += b * c_b + t * c_t
-    if h < heads:
-        target = out + ((b * heads + h) * tokens + t) * width
-        _rotated(q + b * q_b + t * q_t + h * q_h, cos, sin, target, half, width, HALF, REST)
-    else:
-        h -= heads
-        slot = tl.load(slots + t)
-        if (slot >= 0) & (slot < length):
+    slot = tl.load(slots + t)
+    for head in range(tl.program_id(1), heads + shared, tl.num_programs(1)):
+        if head < heads:
+            target = out + ((b * heads + head) * tokens + t) * width
+            _rotated(q + b * q_b + t * q_t + head * q_h, cos, sin, target, half, width, HALF, REST)
+        elif (slot >= 0) & (slot < length):
+            h = head - heads
             target = keys + b * keys_b + h * keys_h + slot * keys_l
             _rotated(k + b * k_b + t * k_t + h * k_h, cos, sin, target, half, width, HALF, REST)
             at = tl.arange(0, WIDTH_V)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from gfxgraph.kernels._gate_kernels import activate
-from gfxgraph.kernels._norm_kernels import overlap
+from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
 
 
 @triton.jit
@@ -56,6 +56,22 @@ def _weights(w, n, k, N, K, stride_w):
 
 
 @triton.jit
+def _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr):
+    """What a program will read of a weight, on its way to the L2 cache while the kernel before this one runs.
+
+    Args:
+        ahead: programs that do so; all weights at once would push each other out of the cache.
+    """
+    if OVERLAP:
+        LINE: tl.constexpr = 32 * 8 // w.dtype.element_ty.primitive_bitwidth
+        if tl.program_id(0) < ahead:
+            rows = tl.minimum(n, N - 1)[:, None].to(tl.int64) * stride_w
+            for start in range(first, K, step):
+                k = tl.minimum(start + tl.arange(0, (BLOCK_K + LINE - 1) // LINE) * LINE, K - 1)
+                to_cache(w + rows + k[None, :])
+
+
+@triton.jit
 def _stored(
     y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, is_first, stride_r, stride_y,
     column, eps, KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -79,20 +95,27 @@ def _stored(
             tl.store(part_squares + split * M + m, squares, mask=m < tl.where(is_first, M, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def linear_vector(
     x, w, w_up, bias, norm, residual, out, parts, part_squares, M, N, K,
-    stride_x, stride_w, stride_u, stride_r, eps, offset,
+    stride_x, stride_w, stride_u, stride_r, eps, offset, ahead,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Products are added lane by lane, and the lanes once, at the end."""
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    if HAS_NORM_WEIGHT:
+        if tl.program_id(0) == 0:
+            _ahead(norm, n * 0, 1, K, 0, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
     sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
@@ -120,23 +143,40 @@ def linear_vector(
 
 
 @triton.jit
-def linear_vector_three(
+def _dotted(
+    y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr
+):  # fmt: skip
+    """One more block of inputs, by ``tl.dot``: matrix instructions where there are some.
+
+    Args:
+        AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
+    """
+    k = start + tl.arange(0, BLOCK_K)
+    _, rows = _inputs(x, x, m, k, M, K, stride_x, 0.0, False, False)
+    weights = _weights(w, n, k, N, K, stride_w)
+    if AS_FLOAT32:
+        rows = rows.to(tl.float32)
+        weights = weights.to(tl.float32)
+    return tl.dot(rows, tl.trans(weights), y, input_precision="ieee")
+
+
+@triton.jit(do_not_specialize=["ahead"])
+def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
-    stride_x, stride_a, stride_b, stride_c, eps, offset,
+    stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    IS_VECTOR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
 
     Args:
         counter: [1] int64; one program adds 1 to it.
+        IS_VECTOR: as `linear_vector`, else as `linear_tiled`, without a norm.
     """
-    overlap(OVERLAP)
+    let_next_begin(OVERLAP)
     program = tl.program_id(0)
-    if HAS_COUNTER:
-        if (program == 0) & (tl.program_id(1) == 0):
-            tl.store(counter, tl.load(counter) + 1)
+    is_first = (program == 0) & (tl.program_id(1) == 0)
     blocks_a, blocks_b = tl.cdiv(N_A, BLOCK_N), tl.cdiv(N_B, BLOCK_N)
     if program < blocks_a:
         w, bias, N, stride_w, column = w_a, bias_a, N_A, stride_a, 0
@@ -148,56 +188,61 @@ def linear_vector_three(
         program -= blocks_a + blocks_b
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = program * BLOCK_N + tl.arange(0, BLOCK_N)
-    sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        weights = _weights(w, n, k, N, K, stride_w)
-        plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
-        sums += scaled.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :]
-        if HAS_NORM:
-            squared += plain * plain
-    y = tl.sum(sums, axis=2)
+    _ahead(w, n, N, K, stride_w, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    if HAS_NORM_WEIGHT:
+        if is_first:
+            _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
+    if HAS_COUNTER:
+        count = tl.load(counter, mask=is_first, other=0) + 1
+        tl.store(counter, count, mask=is_first)
+    if IS_VECTOR:
+        sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
+        squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
+        for start in range(0, K, BLOCK_K):
+            k = start + tl.arange(0, BLOCK_K)
+            weights = _weights(w, n, k, N, K, stride_w)
+            plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
+            sums += scaled.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :]
+            if HAS_NORM:
+                squared += plain * plain
+        y = tl.sum(sums, axis=2)
+        squares = tl.sum(squared, axis=1)
+    else:
+        y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        squares = tl.zeros([BLOCK_M], tl.float32)
+        for start in range(0, K, BLOCK_K):
+            y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
     _stored(
-        y, y, tl.sum(squared, axis=1), bias, x, out, out, out, m, n, M, N, K, 0, False, 0, N_A + N_B + N_C, column,
+        y, y, squares, bias, x, out, out, out, m, n, M, N, K, 0, False, 0, N_A + N_B + N_C, column,
         eps, "none", False, HAS_NORM, HAS_BIAS, False, 1,
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def linear_tiled(
     x, w, w_up, bias, norm, residual, out, parts, part_squares, M, N, K,
-    stride_x, stride_w, stride_u, stride_r, eps, offset,
+    stride_x, stride_w, stride_u, stride_r, eps, offset, ahead,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Products by ``tl.dot``: matrix instructions where there are some. Inputs come normed; this one does not.
-
-    Args:
-        AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
-    """
-    overlap(OVERLAP)
+    """Products by ``tl.dot``. Inputs come normed; this one does not."""
+    let_next_begin(OVERLAP)
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
     y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(split * BLOCK_K, K, SPLITS * BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        _, rows = _inputs(x, norm, m, k, M, K, stride_x, offset, False, False)
-        weights = _weights(w, n, k, N, K, stride_w)
+        y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
         if HAS_UP:
-            up_weights = _weights(w_up, n, k, N, K, stride_u)
-            if AS_FLOAT32:
-                up_weights = up_weights.to(tl.float32)
-        if AS_FLOAT32:
-            rows = rows.to(tl.float32)
-            weights = weights.to(tl.float32)
-        y = tl.dot(rows, tl.trans(weights), y, input_precision="ieee")
-        if HAS_UP:
-            up = tl.dot(rows, tl.trans(up_weights), up, input_precision="ieee")
+            up = _dotted(up, x, w_up, m, n, start, M, N, K, stride_x, stride_u, BLOCK_K, AS_FLOAT32)
     squares = tl.zeros([BLOCK_M], tl.float32)
     _stored(
         y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, False,

@@ -15,9 +15,30 @@ def overlap(OVERLAP: tl.constexpr):
 
     Of NVIDIA's GPUs from sm_90 on (programmatic dependent launch); elsewhere nothing.
     """
+    let_next_begin(OVERLAP)
+    wait_for_last(OVERLAP)
+
+
+@triton.jit
+def let_next_begin(OVERLAP: tl.constexpr):
+    """The first half of `overlap`."""
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_last(OVERLAP: tl.constexpr):
+    """The second half; before it nothing is read that another kernel may write."""
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def to_cache(pointers):
+    """Have the L2 cache fetch these lines: no value is read, so nothing written meanwhile is missed."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // dummy $0", "=r,l", [pointers.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit

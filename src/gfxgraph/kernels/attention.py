@@ -11,8 +11,11 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import DTYPES, launch, target, why_not
-from gfxgraph.kernels.shapes import attention as how_to
+from gfxgraph.kernels.measured_shapes import attention as how_to
 from gfxgraph.kernels.shapes import power_of_two
+
+MOST_HEADS = 16
+"""Of those that are turned, workgroups a unit; above it each turns several."""
 
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_angles", mutates_args=())
@@ -61,16 +64,20 @@ def rotary_angles(
 def _check_rotary(
     q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, slots: Tensor
 ) -> None:
+    if not q.dim() == k.dim() == v.dim() == 4 or not cos.dim() == sin.dim() == 3:
+        raise ValueError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} should be [batch, tokens, heads, width], "
+            f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} [batch or 1, tokens, rotated width]"
+        )
     batch, tokens, _, width = q.shape
     turned = cos.shape[-1]
     if k.shape[:2] != q.shape[:2] or v.shape[:3] != k.shape[:3] or k.shape[3] != width:
         raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not belong together")
-    if turned % 2 or turned > width or cos.shape != sin.shape or cos.shape[0] not in (1, batch):
+    if turned % 2 or turned > width or cos.shape != sin.shape or cos.shape[:2] not in ((1, tokens), (batch, tokens)):
         raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not turn heads of {width}")
-    if keys.shape[:2] != (batch, k.shape[2]) or values.shape[:3] != keys.shape[:3] or slots.shape != (tokens,):
-        raise ValueError(
-            f"a cache of {tuple(keys.shape)} with slots {tuple(slots.shape)} does not hold {tuple(k.shape)}"
-        )
+    if keys.shape[:2] != (batch, k.shape[2]) or values.shape[:3] != keys.shape[:3]:
+        raise ValueError(f"a cache of {tuple(keys.shape)} and {tuple(values.shape)} does not hold {tuple(k.shape)}")
+    _check_index("the slots", slots, tokens)
     if keys.stride(-1) != 1 or values.stride(-1) != 1:
         raise ValueError("the last dimension of the cache must be dense")
 
@@ -112,8 +119,11 @@ def rotary_to_cache(
     from gfxgraph.kernels._gate_kernels import rotary_to_cache as kernel
 
     q, k, v, cos, sin = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v, cos, sin))
-    launch(kernel, (batch * tokens, heads + k.shape[2]),
-        q, k, v, cos, sin, slots, out, keys, values, tokens, heads, turned // 2, width, v.shape[3], keys.shape[2],
+    shared = k.shape[2]
+    programs = max(1, min(heads + shared, MOST_HEADS * target(q.device).n_units // (batch * tokens)))
+    launch(kernel, (batch * tokens, programs),
+        q, k, v, cos, sin, slots, out, keys, values, tokens, heads, shared, turned // 2, width, v.shape[3],
+        keys.shape[2],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], cos.stride(0) if cos.shape[0] > 1 else 0, cos.stride(1),
         *keys.stride()[:3], *values.stride()[:3],
         HALF=power_of_two(turned // 2), REST=power_of_two(width - turned) if width > turned else 0,
@@ -122,8 +132,21 @@ def rotary_to_cache(
     return out
 
 
-def _check_attention(batch: int, heads: int, width: int, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
-    if keys.shape[0] != batch or keys.shape[3] != width or values.shape[:3] != keys.shape[:3]:
+def _check_index(what: str, index: Tensor, n: int) -> None:
+    if index.shape != (n,) or index.dtype is not torch.int64:
+        raise ValueError(f"{what} are {tuple(index.shape)} {index.dtype} and should be ({n},) torch.int64")
+
+
+def _check_attention(q: Tensor, heads: int, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
+    batch, width = q.shape[0], q.shape[3]
+    if not q.dtype is keys.dtype is values.dtype:
+        raise TypeError(f"q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: attention takes them alike")
+    if (
+        not keys.dim() == values.dim() == 4
+        or keys.shape[0] != batch
+        or keys.shape[3] != width
+        or values.shape[:3] != keys.shape[:3]
+    ):
         raise ValueError(
             f"{batch} x {heads} queries of {width} do not fit keys {tuple(keys.shape)}, values {tuple(values.shape)}"
         )
@@ -158,12 +181,14 @@ def decode_attention(
         [batch, heads, 1, width of values], q's dtype. A query that sees no key is NaN.
 
     Raises:
-        TypeError: a dtype that is not float32, float16 or bfloat16.
+        TypeError: a dtype that is not float32, float16 or bfloat16; several.
         ValueError: shapes that do not fit.
     """
-    if q.shape[2] != 1:
-        raise ValueError(f"q {tuple(q.shape)} has more than one query a head")
-    _check_attention(q.shape[0], q.shape[1], q.shape[3], keys, values, mask)
+    if q.dim() != 4 or q.shape[2] != 1:
+        raise ValueError(f"q is {tuple(q.shape)} and should be [batch, heads, 1, width]")
+    _check_attention(q, q.shape[1], keys, values, mask)
+    if last is not None:
+        _check_index("the last keys", last, 1)
     return attend(q, keys, values, mask, last, q.shape[3] ** -0.5 if scale is None else scale, softcap)
 
 
@@ -204,13 +229,13 @@ def rotary_attention(
         [batch, heads, 1, width of values], q's dtype.
 
     Raises:
-        TypeError: a dtype that is not float32, float16 or bfloat16.
+        TypeError: a dtype that is not float32, float16 or bfloat16; several.
         ValueError: shapes that do not fit.
     """
-    if q.shape[1] != 1:
-        raise ValueError(f"q {tuple(q.shape)} has more than one token")
+    if q.dim() != 4 or q.shape[1] != 1:
+        raise ValueError(f"q is {tuple(q.shape)} and should be [batch, 1, heads, width]")
     _check_rotary(q, k, v, cos, sin, keys, values, position)
-    _check_attention(q.shape[0], q.shape[2], q.shape[3], keys, values, mask)
+    _check_attention(q, q.shape[2], keys, values, mask)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     return rotate_and_attend(q, k, v, cos, sin, keys, values, position, behind, mask, scale, softcap)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
+from gfxgraph.kernels.measured_shapes import linear as how_to
 from gfxgraph.kernels.norms import norm
-from gfxgraph.kernels.shapes import MOST_VECTOR_ROWS, Linear
-from gfxgraph.kernels.shapes import linear as how_to
+from gfxgraph.kernels.shapes import Linear, Target
 
 FINISH_BLOCK = 256
 
@@ -61,6 +61,8 @@ def linear(
     ):  # fmt: skip
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{what} is {tuple(tensor.shape)} and should be {shape}")
+    if norm_weight is not None and norm_eps is None:
+        raise ValueError("norm_weight is given without norm_eps: give both for a norm, neither for none")
     if activation not in eager.ACTIVATIONS:
         raise ValueError(f"no activation {activation!r}; there are {', '.join(eager.ACTIVATIONS)}")
     has_norm = norm_eps is not None
@@ -79,7 +81,7 @@ def linear_three(
     norm_offset: float = 0.0,
     counter: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Three layers of the same rows, as query, key and value are: one launch up to 4 rows.
+    """Three layers of the same rows, as query, key and value are: one launch, and one for the norm from 5 rows on.
 
     Args:
         x: [..., k].
@@ -94,6 +96,13 @@ def linear_three(
     Raises:
         TypeError, ValueError: as `linear`.
     """
+    if len(weights) != 3 or len(biases) != 3:
+        raise ValueError(f"{len(weights)} weights and {len(biases)} biases, not three of each")
+    if norm_weight is not None and (norm_eps is None or norm_weight.shape != x.shape[-1:]):
+        raise ValueError(
+            f"norm_weight is {tuple(norm_weight.shape)}, norm_eps {norm_eps}: they should be "
+            f"{tuple(x.shape[-1:])} and a number"
+        )
     for weight, bias in zip(weights, biases):
         n, _ = _check_weight(x, weight)
         if bias is not None and tuple(bias.shape) != (n,):
@@ -138,9 +147,9 @@ def fused_linear(
     out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
     if not out.numel():
         return out
-    if has_norm and (m > MOST_VECTOR_ROWS or not k):
-        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     how = how_to(m, n, k, target(x.device), is_pair=up is not None, is_half=x.itemsize == 2)
+    if has_norm and not (how.is_vector and k):
+        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     _launch(how, x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm, out)
     return out
 
@@ -172,14 +181,16 @@ def _launch(
         "BLOCK_K": how.block_k,
         "num_warps": how.num_warps,
     }
+    if how.num_stages:
+        blocks["num_stages"] = how.num_stages
     if not how.is_vector:
-        at = target(x.device)
-        blocks["AS_FLOAT32"] = x.dtype is torch.bfloat16 and not at.has_bf16_dot
+        blocks["AS_FLOAT32"] = _as_float32(x, target(x.device))
     kernel = kernels.linear_vector if how.is_vector else kernels.linear_tiled
     launch(kernel, (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
         flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
         squares, m, n, k, flat.stride(0), weight.stride(0), _or(other, weight).stride(0),
-        _or(added, flat).stride(0), eps, offset, HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
+        _or(added, flat).stride(0), eps, offset, how.ahead,
+        HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
     )  # fmt: skip
     if how.splits > 1:
         launch(kernels.linear_finish, (-(-n // FINISH_BLOCK), m),
@@ -206,8 +217,7 @@ def fused_three(
     """The operation behind `linear_three`; the three side by side."""
     _check_dtypes(x, a, b, c)
     m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])
-    is_apart = m > MOST_VECTOR_ROWS or not m or not k
-    if is_apart or why_not("linear_three", x, a, b, c, bias_a, norm_weight):
+    if not m or not k or why_not("linear_three", x, a, b, c, bias_a, norm_weight):
         if has_norm:
             x = norm(x, norm_weight, None, norm_eps, norm_offset, True)
         if counter is not None:
@@ -217,22 +227,31 @@ def fused_three(
             for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))
         ]
         return torch.cat(each, -1)
+    at = target(x.device)
+    how = how_to(m, sum(sizes), k, at, is_half=x.itemsize == 2)
+    if has_norm and not how.is_vector:
+        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     # lazily: Triton need not be there
-    from gfxgraph.kernels._linear_kernels import linear_vector_three
+    from gfxgraph.kernels._linear_kernels import linear_three as kernel
 
     out = torch.empty((*x.shape[:-1], sum(sizes)), dtype=x.dtype, device=x.device)
     flat, weights = flat_rows(x), [flat_rows(weight) for weight in (a, b, c)]
     biases = [_or(bias, flat) for bias in dense((bias_a, bias_b, bias_c))]
     (norm_weight,) = dense((norm_weight,))
-    how = how_to(m, sum(sizes), k, target(x.device))
-    launch(linear_vector_three, (sum(-(-n // how.block_n) for n in sizes), -(-m // how.block_m)),
+    launch(kernel, (sum(-(-n // how.block_n) for n in sizes), -(-m // how.block_m)),
         flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
-        *(weight.stride(0) for weight in weights), norm_eps, norm_offset,
+        *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
-        HAS_COUNTER=counter is not None,
+        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, AS_FLOAT32=_as_float32(x, at),
         BLOCK_M=how.block_m, BLOCK_N=how.block_n, BLOCK_K=how.block_k, num_warps=how.num_warps,
+        **({"num_stages": how.num_stages} if how.num_stages else {}),
     )  # fmt: skip
     return out
+
+
+def _as_float32(x: Tensor, at: Target) -> bool:
+    """Whether a product is of numbers converted first."""
+    return x.dtype is torch.bfloat16 and not at.has_bf16_dot
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

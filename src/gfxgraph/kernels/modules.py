@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels import launching, norms, steps, structure, trial
+from gfxgraph.kernels import choice, launching, norms, steps, structure, trial
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
 from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, Rotary
@@ -37,6 +37,7 @@ class Applied:
         left: by a module's name, why it stayed as it is.
         verdicts: by kind and size, what was measured; empty with ``choose="all"``.
         skipped: by reason, calls that the module's own forward answered.
+        is_choosing: `greedy` and `sample` are to choose the tokens, too; who calls the model has to do it.
     """
 
     _model: weakref.ref[Any]
@@ -44,6 +45,7 @@ class Applied:
     left: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, trial.Verdict] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
+    is_choosing: bool = False
     _classes: list[tuple[weakref.ref[nn.Module], type, type]] = field(default_factory=list)
 
     @property
@@ -135,9 +137,12 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
         What was done; its ``undo`` takes it back.
 
     Raises:
+        TypeError: ``model`` is no module.
         ValueError: ``rows`` or ``choose`` is something else; the model has been applied to already.
     """
-    if choose not in CHOICES or not 1 <= rows <= 32:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"apply() takes a module, not {type(model).__name__}")
+    if choose not in CHOICES or not isinstance(rows, int) or not 1 <= rows <= 32:
         raise ValueError(f"rows is 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model has our kernels already: undo() what apply() returned first")
@@ -150,6 +155,8 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
         heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
         for name, module in list(model.named_modules()):
             work.look_at(name, module, is_head=any(module is head for head in heads))
+        n_scores = getattr(heads[0], "out_features", 0) if heads else 0
+        done.is_choosing = bool(done.swapped and n_scores) and work.chooses(n_scores)
     return done
 
 
@@ -223,17 +230,31 @@ class _Work:
             return refused
         if not structure.are_near(_joined(ours()), _joined(theirs())):
             return "it gives other numbers"
-        if not self.is_measured:
-            return ""
         held = list(module.parameters()) or [like.new_empty(0), *module.buffers()]
         sizes = [(tuple(p.shape), str(p.dtype)) for p in held]
+        return "" if self._is_faster(kind, facts, sizes, like, ours, theirs) else "it is not faster on this device"
+
+    def chooses(self, n_scores: int) -> bool:
+        """Whether `greedy` is the faster choice among so many scores."""
+        scores = structure.random(self.rows, n_scores, like=self.like, seed=5).float()
+        return self._is_faster(
+            "choice", None, [(tuple(scores.shape), str(scores.dtype))], scores,
+            lambda: choice.greedy(scores), lambda: torch.argmax(scores, -1),
+        )  # fmt: skip
+
+    def _is_faster(
+        self, kind: str, facts: Facts, sizes: list[tuple[tuple[int, ...], str]], like: Tensor,
+        ours: Callable[[], object], theirs: Callable[[], object],
+    ) -> bool:  # fmt: skip
+        if not self.is_measured:
+            return True
         about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes), "rows": self.rows}
         key = tuple(about.values())
         if key not in self.decided:
             self.decided[key] = trial.compare(about, ours, theirs, like.device, self.kept)
         verdict = self.decided[key]
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
-        return "" if verdict.is_ours else "it is not faster on this device"
+        return verdict.is_ours
 
     def _rows_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         parameter = getattr(module, "gate_proj", module).weight

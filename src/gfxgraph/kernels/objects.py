@@ -146,7 +146,7 @@ CASES = (
     Case("swiglu, 8192", _gate("silu")),
     Case("geglu, 8192", _gate("gelu_tanh")),
     Case("rotary and cache", _rotary),
-    *(Case(f"norm, q, k and v, {m} x 2048 to 2048 and 2 x 512", _three(m, 2048, 2048, 512)) for m in (1, 4)),
+    *(Case(f"norm, q, k and v, {m} x 2048 to 2048 and 2 x 512", _three(m, 2048, 2048, 512)) for m in (1, 4, 32)),
     *(Case(f"norm and gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True, norm=True)) for m in (1, 4)),
     *(Case(f"gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True)) for m in (8, 32)),
     *(Case(f"linear and residual, {m} x 8192 to 2048", _linear(m, 8192, 2048, residual=True)) for m in (1, 4, 8, 32)),

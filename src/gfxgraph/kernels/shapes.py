@@ -1,5 +1,7 @@
 """Sizes of workgroups and tiles, by the numbers of the architecture; docs/kernels.md argues for them.
 
+For AMD's GPUs and the interpreter, and where measured_shapes.py says nothing else.
+
 Enters: sizes, an architecture's name, what architectures.toml says of it.
 Stays out: torch, Triton, clocks. What was compiled with these is in benchmarks/results/kernels_code_objects.json.
 """
@@ -89,6 +91,8 @@ class Linear:
         is_vector: rows times weights by vector instructions, the sum over k taken once, at the end.
         block_m, block_n, block_k: rows, outputs and inputs of a tile.
         splits: workgroups that share the inputs of one tile; above 1 a second kernel adds up.
+        num_stages: loads underway of a tile; 0, as many as the compiler has for the target.
+        ahead: workgroups that have the cache fetch their weights before it is their turn.
     """
 
     is_vector: bool
@@ -97,6 +101,8 @@ class Linear:
     block_k: int
     splits: int
     num_warps: int
+    num_stages: int = 0
+    ahead: int = 0
 
 
 def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
@@ -114,8 +120,6 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
         block_k = min(power_of_two(k), 64 if m > MOST_VECTOR_ROWS else 128)
         splits = _splits(n, k, 64, block_k, 2)
         return Linear(m <= MOST_VECTOR_ROWS, power_of_two(min(max(m, 1), MOST_ROWS)), 64, block_k, splits, 4)
-    if m == 1 and not target.name.startswith("gfx") and k >= 512:
-        return _row_of_nvidia(n, k, is_pair)
     if m <= MOST_VECTOR_ROWS:
         warps = 4 if target.wavefront == 32 else 2
         block_m = power_of_two(m)
@@ -135,19 +139,6 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
     block_k = min(max(power_of_two(k), 16), 64 if has_matrix else 32 if is_half or not is_pair else 16)
     splits = _splits(n * -(-m // block_m), k, block_n, block_k * 4, wanted)
     return Linear(False, block_m, block_n, block_k, splits, 4)
-
-
-def _row_of_nvidia(n: int, k: int, is_pair: bool) -> Linear:
-    """Measured on an H200, cold, 639 ways for nine layers of two models: one warp, or 64 elements a lane of four.
-
-    Lanes of one warp are added without a barrier, and all workgroups are underway at once.
-    """
-    if n < 4096 and k > 2048:
-        deep = 4096 if k <= 4096 else 2048
-        return Linear(True, 1, 8192 // deep, deep, 1, 4)
-    if n <= 2048 and not is_pair:
-        return Linear(True, 1, 2, min(power_of_two(k), 1024), 1, 1)
-    return Linear(True, 1, 4 if n >= 4096 else 2, 256 if is_pair and n >= 4096 else 512, 1, 1)
 
 
 def _splits(n: int, k: int, block_n: int, block_k: int, wanted: int) -> int:
@@ -180,14 +171,11 @@ def attention(
     """
     group, width = power_of_two(heads // shared), power_of_two(width)
     # WMMA tiles of 16 queries, most of them empty, take more registers than RDNA has: it spilled on gfx1100.
-    is_amd = target.name.startswith("gfx")
-    is_dot = is_half and target.has_matrix and not target.is_rdna and width >= 16 and (group >= 4 or not is_amd)
+    is_dot = is_half and target.has_matrix and not target.is_rdna and width >= 16 and group >= 4
     is_interpreter = target.name == INTERPRETER
     wanted, least = (4, 64) if is_interpreter else (2 * target.n_units, LEAST_KEYS)
     # A mask of each element takes one scalar register of a wave32, two of a wave64: more elements a lane spill those.
-    held = 4096 if is_amd or is_interpreter else 8192
-    # On an H200 64 keys and four warps took 3.4 us for 16 heads of one query, 128 and eight 4.1, no dot 8.9.
-    block = (32 if is_amd else 64) if is_dot else max(4, min(128, held // (group * width)))
+    block = 32 if is_dot else max(4, min(128, 4096 // (group * width)))
     splits = 1
     while splits < MOST_SPLITS and batch * shared * splits < wanted and splits * 2 * least <= length:
         splits *= 2

@@ -117,8 +117,8 @@ def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.d
     return Verdict(mine, other)
 
 
-def timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
-    """A function that returns microseconds of one call."""
+def timer(way: Callable[[], Any], device: torch.device, n_calls: int = N_CALLS) -> Callable[[], float]:
+    """A function that returns microseconds of one call, of ``n_calls`` in a graph."""
     if device.type != "cuda":
 
         def by_clock() -> float:
@@ -136,7 +136,7 @@ def timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
             way()
     torch.cuda.current_stream(device).wait_stream(stream)
     with torch.cuda.graph(graph):
-        for _ in range(N_CALLS):
+        for _ in range(n_calls):
             way()
 
     def by_events() -> float:
@@ -146,7 +146,7 @@ def timer(way: Callable[[], Any], device: torch.device) -> Callable[[], float]:
         graph.replay()
         ended.record()
         ended.synchronize()
-        return begun.elapsed_time(ended) * 1e3 / N_CALLS
+        return begun.elapsed_time(ended) * 1e3 / n_calls
 
     return by_events
 

@@ -8,10 +8,10 @@ a copy moves on the same device in the same run.
 from __future__ import annotations
 
 import importlib.util
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from gfxgraph import kernels
 from gfxgraph.kernels import eager, trial
 from gfxgraph.reporting.bench import Way, compare
 
-PEERS = ("eager", "compiled", "liger")
+PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"
-ROWS, WIDTHS = (1, 4, 8, 32), (1024, 2048, 4096, 8192)
+ROWS, WIDTHS = (1, 2, 4, 8, 16, 32), (1024, 2048, 4096, 8192)
 CACHE_NBYTES = 256 << 20
 """More than any device's last cache: MI300X and RDNA2 have 256 and 128 MB of Infinity Cache, an H100 50."""
 MOST_COPIES = 64
@@ -86,13 +86,19 @@ def _sets(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.d
             for _ in range(n)]  # fmt: skip
 
 
-def _ways(sets: list[list[Tensor]], theirs: Callable[..., Any], ours: Callable[..., Any], liger: Any = None) -> Made:
+def _ways(
+    sets: list[list[Tensor]], theirs: Callable[..., object], ours: Callable[..., object], liger: Any = None, *,
+    has_weights: bool = False,
+) -> Made:  # fmt: skip
     compiled = torch.compile(theirs, dynamic=False)
     made: Made = {
         "eager": lambda i: theirs(*sets[i]),
         "compiled": lambda i: compiled(*sets[i]),
         OURS: lambda i: ours(*sets[i]),
     }
+    if has_weights:
+        tuned = torch.compile(theirs, dynamic=False, mode="max-autotune-no-cudagraphs")
+        made["max-autotune"] = lambda i: tuned(*sets[i])
     if liger is not None:
         made["liger"] = lambda i: liger(*sets[i])
     return made
@@ -170,7 +176,12 @@ def _linear(m: int, k: int, n: int) -> Case:
 
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         sets = _sets([(m, k), (n, k), (m, n)], dtype, device, copies)
-        return _ways(sets, lambda x, w, r: r + F.linear(x, w), lambda x, w, r: kernels.linear(x, w, residual=r))
+        return _ways(
+            sets,
+            lambda x, w, r: r + F.linear(x, w),
+            lambda x, w, r: kernels.linear(x, w, residual=r),
+            has_weights=True,
+        )
 
     return Case(f"linear and residual, {m} x {k} to {n}", (m * k + n * k + 2 * m * n) * 2, make)
 
@@ -184,7 +195,7 @@ def _norm_gate(m: int, k: int, n: int) -> Case:
         def ours(x: Tensor, g: Tensor, w: Tensor, u: Tensor) -> Tensor:
             return kernels.linear(x, w, activation="silu", up=u, norm_weight=g, norm_eps=1e-6)
 
-        return _ways(_sets([(m, k), (k,), (n, k), (n, k)], dtype, device, copies), theirs, ours)
+        return _ways(_sets([(m, k), (k,), (n, k), (n, k)], dtype, device, copies), theirs, ours, has_weights=True)
 
     return Case(f"norm and gate, {m} x {k} to {n}", (m * k + 2 * n * k + m * n) * 2, make)
 
@@ -199,7 +210,7 @@ def _three(m: int, k: int, n: int, shared: int) -> Case:
             return kernels.linear_three(x, (a, b, c), norm_weight=g, norm_eps=1e-6)
 
         shapes = [(m, k), (k,), (n, k), (shared, k), (shared, k)]
-        return _ways(_sets(shapes, dtype, device, copies), theirs, ours)
+        return _ways(_sets(shapes, dtype, device, copies), theirs, ours, has_weights=True)
 
     return Case(f"norm, q, k and v, {m} x {k}", (m * k + (n + 2 * shared) * (k + m)) * 2, make)
 
@@ -255,34 +266,51 @@ def _sample(m: int, n: int) -> Case:
     return Case(f"sample, {m} x {n}", m * n * 10, make)
 
 
+def sized(m: int, n: int) -> Iterator[Case]:
+    """The operations that depend on the width of a model, for ``m`` rows of ``n``."""
+    yield from (_rms(m, n), _add_rms(m, n), _layer(m, n), _gate(m, n, "swiglu"), _gate(m, n, "geglu"))
+    yield from (_softmax(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
+    yield from (_rotary(m, n // 64, n // 256, 64, 256), _attention(m, n // 64, n // 256, 64, 1024))
+
+
+def ends(m: int) -> Iterator[Case]:
+    """The end of a step of ``m`` sequences."""
+    yield from (_greedy(m, 128256), _sample(m, 128256))
+
+
 def cases(rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS) -> Iterator[Case]:
     """Every operation at decode sizes."""
     for m in rows:
         for n in widths:
-            yield from (_rms(m, n), _add_rms(m, n), _layer(m, n), _gate(m, n, "swiglu"), _gate(m, n, "geglu"))
-            yield from (_softmax(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
-            yield from (_rotary(m, n // 64, n // 256, 64, 256), _attention(m, n // 64, n // 256, 64, 1024))
-        yield from (_greedy(m, 128256), _sample(m, 128256))
+            yield from sized(m, n)
+        yield from ends(m)
 
 
 # -- measuring -------------------------------------------------------------------------------------------
 
 
 def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
-    """What a copy reads and writes in a second, in GB."""
-    source = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    """What a copy reads and writes in a second, in GB: by the driver or by a kernel, which can be much faster."""
+    source = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    took = min(trial.timer(lambda: target.copy_(source), device)() for _ in range(3))
+    ways: list[Callable[[], object]] = [lambda: target.copy_(source), lambda: torch.neg(source, out=target)]
+    took = min(timer() for timer in [trial.timer(way, device) for way in ways] for _ in range(3))
     return 2 * nbytes / took / 1e3
 
 
-def measure(case: Case, rounds: int, device: torch.device, dtype: torch.dtype, copy: float) -> Result:
+def measure(
+    case: Case, rounds: int, device: torch.device, dtype: torch.dtype, copy: float, *, autotune: bool = False
+) -> Result:
     """Run one case in every way, in turns. A way that fails is in the result with its reason."""
+    torch._dynamo.reset()  # the functions of all sizes share their code, of which only eight are compiled
     n_copies = max(1, min(MOST_COPIES, CACHE_NBYTES // max(case.nbytes, 1))) if device.type == "cuda" else 1
     result = Result(case, [], copy, n_copies)
     timers: list[tuple[Way, Callable[[], float]]] = []
     wanted: Any = None
+    n_calls = max(1, min(trial.N_CALLS, MOST_COPIES // n_copies))
     for name, call in case.make(dtype, device, n_copies).items():
+        if name == "max-autotune" and not autotune:
+            continue
         way = Way(name)
         result.ways.append(way)
         try:
@@ -292,7 +320,7 @@ def measure(case: Case, rounds: int, device: torch.device, dtype: torch.dtype, c
                 if made.dtype.is_floating_point:
                     distance = (made.double() - wanted.double()).abs().max() / wanted.double().abs().max()
                     result.error[name] = float(distance)
-                timers.append((way, trial.timer(lambda call=call: [call(i) for i in range(n_copies)], device)))  # type: ignore[misc]
+                timers.append((way, trial.timer(partial(_over, call, n_copies), device, n_calls)))
         except Exception as error:  # noqa: BLE001  (a compiler that does not know this GPU, a capture that cannot be)
             way.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     with torch.no_grad():
@@ -300,6 +328,12 @@ def measure(case: Case, rounds: int, device: torch.device, dtype: torch.dtype, c
             for way, timer in timers:
                 way.ms.append(timer() / n_copies / 1e3)
     return result
+
+
+def _over(call: Callable[[int], object], n: int) -> None:
+    """Call once for each copy of the data."""
+    for index in range(n):
+        call(index)
 
 
 def _first(made: Any) -> Tensor:
@@ -325,32 +359,3 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 def _us(ms: float | None) -> str:
     return "-" if ms is None else f"{1e3 * ms:.2f}"
-
-
-def roofline(results: Sequence[dict[str, Any]], copy: float) -> str:
-    """An SVG: each case's bytes moved in a second over its bytes, below the line of a copy."""
-    points = [(row["nbytes"], row["of_copy"], row["case"]) for row in results if row["of_copy"]]
-    if not points:
-        return ""
-    low, high = math.log10(min(p[0] for p in points)), math.log10(max(p[0] for p in points))
-    drawn = []
-    for nbytes, share, name in points:
-        x = 60 + 660 * (math.log10(nbytes) - low) / max(high - low, 1e-9)
-        y = 340 - 280 * min(share, 1.15) / 1.15
-        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{name}: {100 * share:.0f}%</title></circle>')
-    top, goal = 340 - 280 / 1.15, 340 - 280 * 0.85 / 1.15
-    return "\n".join(
-        [
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 380" font-family="sans-serif" font-size="12">',
-            f'<line x1="60" x2="720" y1="{top:.1f}" y2="{top:.1f}" stroke="#888"/>',
-            f'<text x="60" y="{top - 6:.1f}">a copy: {copy:.0f} GB/s</text>',
-            f'<line x1="60" x2="720" y1="{goal:.1f}" y2="{goal:.1f}" stroke="#888" stroke-dasharray="4"/>',
-            f'<text x="60" y="{goal + 14:.1f}">85%</text>',
-            '<g fill="#c00">',
-            *drawn,
-            "</g>",
-            f'<text x="60" y="365">{10**low / 1e3:.0f} kB</text>',
-            f'<text x="720" y="365" text-anchor="end">bytes moved by a call: {10**high / 1e6:.0f} MB</text>',
-            "</svg>",
-        ]
-    )

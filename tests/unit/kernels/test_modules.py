@@ -23,6 +23,7 @@ MODELS = {
     "Qwen3": {**LAYERS, "norm": 9},
     "Gemma": LAYERS,
     "Gemma2": {"rotary": 1, "attention": 2, "mlp": 2, "norm": 9, "head": 1},
+    "Gemma3": {"attention": 2, "mlp": 2, "norm": 13, "head": 1},
 }
 
 
@@ -31,7 +32,7 @@ def model_of(name, **sizes):
     if name == "Qwen2":
         sizes["hidden_size"], _ = 32, sizes.pop("head_dim")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**sizes)
+    config = getattr(transformers, f"{name}{'Text' * (name == 'Gemma3')}Config")(**sizes)
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
@@ -169,7 +170,9 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
     done = kernels.apply(model_of("Llama"))
     assert bool(done.swapped) == is_swapped
     assert set(done.left.values()) == (set() if is_swapped else {"it is not faster on this device"})
-    assert len(calls) == len(done.verdicts) == 6  # rotary, layer, attention, MLP, norm, head
+    assert done.is_choosing == is_swapped
+    # Rotary, layer, attention, MLP, norm, head; and the choice of a token where anything is ours.
+    assert len(calls) == len(done.verdicts) == 6 + is_swapped
 
 
 def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
@@ -178,14 +181,14 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.Verdict(1.0, 2.0))
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 6
+    assert len(calls) == 7
     kernels.apply(model_of("Llama"))
-    assert len(calls) == 6
+    assert len(calls) == 7
     kernels.apply(model_of("Llama"), rows=2)
-    assert len(calls) == 12
+    assert len(calls) == 14
     path = tmp_path / "state" / "kernels.json"
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 12 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
+    assert len(rows) == 14 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
     for content in (
         "[" * 100_000,
         "Infinity",

@@ -239,8 +239,13 @@ def test_tiles_as_gfx1030_has_them(triton_interpreter, monkeypatch):
 
 
 @DTYPES
-def test_rotary_with_the_cache(way, dtype):
-    """Part of a head is turned; keys and values are in their slots, and nothing else is written."""
+@pytest.mark.parametrize("most_heads", [16, 1])
+def test_rotary_with_the_cache(way, dtype, most_heads, monkeypatch):
+    """Part of a head is turned; keys and values are in their slots, and nothing else is written.
+
+    By a workgroup for each head, and by one for all of a token.
+    """
+    monkeypatch.setattr("gfxgraph.kernels.attention.MOST_HEADS", most_heads)
     q, k, v = drawn(2, 2, 3, 20, dtype=dtype), drawn(2, 2, 1, 20, dtype=dtype, seed=1), drawn(2, 2, 1, 6, dtype=dtype)
     cos, sin = drawn(1, 2, 12, dtype=dtype), drawn(1, 2, 12, dtype=dtype, seed=5)
     keys, values = torch.full((2, 1, 5, 20), 7.0, dtype=dtype), torch.full((2, 1, 5, 6), 8.0, dtype=dtype)

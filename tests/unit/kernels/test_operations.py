@@ -130,6 +130,40 @@ REFUSED = {
     "a counter of two": (
         ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, counter=torch.tensor([1, 2]))
     ),
+    "a residual of another dtype": (TypeError, lambda: kernels.rms_norm(made(2, 4), residual=made(2, 4).half())),
+    "a norm's weight without a norm": (
+        ValueError, lambda: kernels.linear(made(1, 4), made(3, 4), norm_weight=made(4))
+    ),
+    "a norm's weight of another length": (
+        ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, norm_weight=made(5), norm_eps=1e-6)
+    ),
+    "two layers": (ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 2)),
+    "keys of another dtype": (
+        TypeError,
+        lambda: kernels.decode_attention(made(1, 2, 1, 4).half(), made(1, 2, 5, 4), made(1, 2, 5, 4)),
+    ),
+    "keys of three dimensions": (
+        ValueError, lambda: kernels.decode_attention(made(1, 2, 1, 4), made(1, 5, 4), made(1, 5, 4))
+    ),
+    "two last keys": (
+        ValueError,
+        lambda: kernels.decode_attention(
+            made(1, 2, 1, 4), made(1, 2, 5, 4), made(1, 2, 5, 4), last=torch.tensor([1, 2])
+        ),
+    ),
+    "slots that are no integers": (
+        ValueError,
+        lambda: kernels.rotary_to_cache(
+            *(made(1, 1, 2, 4),) * 3, *(made(1, 1, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0.0])
+        ),
+    ),
+    "angles of fewer tokens": (
+        ValueError,
+        lambda: kernels.rotary_to_cache(
+            *(made(1, 2, 2, 4),) * 3, *(made(1, 1, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0, 1])
+        ),
+    ),
+    "a model that is none": (TypeError, lambda: kernels.apply(3)),
     "no scores": (ValueError, lambda: kernels.greedy(made(2, 0))),
     "no temperature": (ValueError, lambda: kernels.sample(made(2, 4), 0.0)),
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_readme_public.py [--rounds N] [--run-count N] [--output FILE]
 
-Writes every sample with its provenance; ``gfxgraph bench`` prints the same as a table. From a checkout it runs without
-an installation.
+Writes every sample with its provenance; ``gfxgraph bench`` prints the same as a table. It needs no
+installation beside a checkout.
 """
 
 from __future__ import annotations

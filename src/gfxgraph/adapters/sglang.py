@@ -65,9 +65,11 @@ class SglangAdapter(Adapter):
             Need("is_in_torch_compile_warmup"),
             Need("get_pcg_capture_stream"),
         ),
+    }
+    optional = {
+        _EAGER: (Need("EagerRunner.execute", takes="forward_batch"),),
         _GLUE: (Need("MetadataGlueGraph.run"),),
     }
-    counts_in = {_EAGER: (Need("EagerRunner.execute", takes="forward_batch"),)}
     tested = "0.5.23"
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:

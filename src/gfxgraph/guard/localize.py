@@ -44,7 +44,7 @@ def is_illegal_access(exc: object) -> bool:
     return any(word in text for word in _ILLEGAL)
 
 
-Tensors = Sequence[tuple[str, Any]] | Mapping[str, Any] | Sequence[Any]
+Tensors = Sequence[tuple[str, object]] | Mapping[str, object] | Sequence[object]
 
 
 def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
@@ -76,7 +76,7 @@ def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors
     return fault
 
 
-def _with_names(tensors: Tensors) -> list[tuple[str, Any]]:
+def _with_names(tensors: Tensors) -> list[tuple[str, object]]:
     if isinstance(tensors, Mapping):
         return list(tensors.items())
     return [

@@ -27,7 +27,10 @@ from tests.engines.listed import VERSIONS  # noqa: E402
 
 _CAPTURES = ("test_basic", "test_fallbacks", "test_lifetime", "test_surface", "test_compile")
 WHAT = {
-    "torch": (("2.9.1", "2.11.0", "2.13.0", "2.14.1"), [f"tests/conformance/{name}.py" for name in _CAPTURES]),
+    "torch": (
+        ("2.9.1", "2.11.0", "2.13.0", "2.14.1", "2.15.0"),
+        [f"tests/conformance/{name}.py" for name in _CAPTURES],
+    ),
     "transformers": (
         ("5.17.0", "5.18.0", "5.19.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0"),
         ["tests/conformance/test_transformers.py", "tests/conformance/test_transformers_attention.py"],

@@ -120,6 +120,8 @@ class GfxGraphFault(ReplayError):
     def tensors(self) -> list[Any]:
         """What it worked on, where whoever made the error knew."""
         found = self.fields.get("tensors")
+        if isinstance(found, dict):
+            return list(found.values())
         return list(found) if isinstance(found, (list, tuple)) else []
 
     @property

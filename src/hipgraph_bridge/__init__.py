@@ -23,6 +23,10 @@ def __getattr__(name: str) -> Any:
     return getattr(compat, name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def init() -> int:
     """Initialize the native library as C programs do, ``hgb_init``; -1 where there is none, which loses nothing."""
     # lazily: it is ctypes' room

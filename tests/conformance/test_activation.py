@@ -188,6 +188,35 @@ def test_unsuitable_torch(tmp_path, kind):
     assert done.stdout.split()[0] == code
 
 
+WITHOUT_THE_REST = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("click", "rich", "ahocorasick_rs"):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+import gfxgraph, torch
+
+gfxgraph.enable(simulate="hip")
+x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+x.fill_(4)
+graph.replay()
+double = gfxgraph.graphed(lambda x: x * 2)
+print(y.tolist(), [double(x) for _ in range(4)][-1].tolist(), gfxgraph.health_check()["ok"])
+print(gfxgraph.explain("HIP error: out of memory").code)
+"""
+
+
+def test_torch_and_python_are_enough():
+    """Graphs, graphed functions, checks and explanations need no other package; the commands do."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_THE_REST], capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == ["[8.0, 8.0, 8.0] [8.0, 8.0, 8.0] True", "out_of_memory"], done.stderr
+
+
 def test_stats_have_the_keys_of_the_page():
     """Before enable, while enabled, and after a replay."""
     assert PAGE_STATS <= set(gfxgraph.stats())

@@ -36,7 +36,7 @@ EXPORTS = {
     "make_safe": "t, name",
     "make_capture_safe": "obj",
     "GfxGraphFault": CLASS,
-    "is_illegal_access": "error",
+    "is_illegal_access": "exc",
     "localize_fault": "exc, *, op, tensors",
     "RedZone": "shape, dtype, device, pad_elems",
     "apply_deep_guard_env": "",
@@ -170,6 +170,10 @@ def test_a_fault_names_operation_and_tensors(platform):
         assert fault.tensors[0] is tensors[0][1]
         for word in ("decode", "illegal memory access", "kv: shape=(2, 8)", "logic bug"):
             assert word in str(fault)
+    for given in ({"kv": tensors[0][1]}, [tensors[0][1]]):  # a mapping; tensors without names
+        fault = compat.localize_fault(error, tensors=given)
+        assert fault.tensors[0] is tensors[0][1] and "shape=(2, 8)" in str(fault)
+    assert compat.GfxGraphFault("wrong", tensors={"kv": 1}).tensors == [1]
     made = compat.GfxGraphFault("decode went wrong", op="decode", original=error)
     assert "decode went wrong" in str(made) and made.original is error and made.tensors == []
     assert gfxgraph.GfxGraphFault("memory_fault").op is None
@@ -338,6 +342,8 @@ def test_what_is_installed_is_named(platform):
     assert list(compat.migraphx_available()) == ["available", "python", "driver", "note"]
     with pytest.raises(NotImplementedError, match="migraphx.program"):
         compat.MIGraphXBackend().compile()
+    with pytest.raises(NotImplementedError, match="migraphx.program"):
+        compat.MIGraphXBackend().compile(None)
     assert list(compat.hipgraph_interposer_status()) == ["built", "lib", "note"]
     assert set(compat.cross_engine_support()) >= {"llama.cpp", "candle", "any engine"}
 

@@ -1,11 +1,11 @@
-"""How vLLM, SGLang, TensorRT-LLM, TransformerEngine and transformers call the graph API, as small clients.
+"""How vLLM, SGLang, TGI, TensorRT-LLM, TransformerEngine and transformers call the graph API, as small clients.
 
 Each client does in its own few lines what the engine's graph code does to torch: which names it
 calls, in which order, and what it replaces. Results equal eager ones, on torch alone and under the
 bridge, and under the bridge nothing is split and nothing falls back.
 
 Source: the engines as read for the design (vLLM 0.33, SGLang 0.5.23, TensorRT-LLM's PyTorch
-backend, TransformerEngine d0067d0d, transformers 5.23).
+backend, TransformerEngine d0067d0d, transformers 5.23, text-generation-inference 00359fc).
 """
 
 from __future__ import annotations
@@ -502,6 +502,45 @@ def test_replay_on_another_stream_than_captured(surface):
     with torch.cuda.stream(other):
         check(runner, layers)
     torch.cuda.current_stream().wait_stream(other)
+
+
+# -- text-generation-inference --------------------------------------------------------------------------------
+
+
+def test_text_generation_inference(surface):
+    """Largest first into one pool of the module's, smaller sizes over slices of its inputs; spare rows go to slot 0."""
+    layers, graphs, pool = Layers(), {}, torch.cuda.graph_pool_handle()
+    x = torch.zeros(max(SIZES), HIDDEN, device="cuda")
+    slots = torch.arange(max(SIZES), device="cuda")
+    for size in sorted(SIZES, reverse=True):
+        graph = torch.cuda.CUDAGraph()
+        graphs[size] = {"x": x[:size], "slots": slots[:size], "graph": graph}
+        torch.cuda.synchronize()
+        layers.step(x[:size], slots[:size])
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=pool):
+            graphs[size]["logits"] = layers.step(x[:size], slots[:size])
+        torch.cuda.synchronize()
+
+    def run(given, where):
+        n = len(given)
+        known = graphs[padded(n)]
+        known["x"].zero_()
+        known["x"][:n] = given
+        known["slots"].fill_(0)
+        known["slots"][:n] = where
+        known["graph"].replay()
+        return known["logits"][:n]
+
+    layers.cache.zero_()
+    eager = Layers()
+    for n, seed in ((8, 1), (3, 2), (1, 3), (5, 4)):
+        given = torch.randn(n, HIDDEN, generator=torch.Generator().manual_seed(seed)).cuda()
+        where = torch.arange(1, n + 1).cuda()  # slot 0 is the server's own
+        got, want = run(given, where), eager.step(given, where)
+        torch.cuda.synchronize()
+        assert torch.allclose(got, want, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(layers.cache, eager.cache, rtol=1e-5, atol=1e-5)
 
 
 # -- TensorRT-LLM ---------------------------------------------------------------------------------------------

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.process import process
+from gfxgraph.reporting import bench
 
 
 def randn(*size):
@@ -204,3 +210,31 @@ def test_cuda_graph_wrapper(model):
             wanted.append(model(x))
     assert all(close(k, w) for k, w in zip(kept, wanted))
     assert close(wrapper.static_output, wanted[-1])
+
+
+def test_the_pages_benchmark_takes_the_pages_options(platform, monkeypatch, tmp_path):
+    """``--run-count 3 --output FILE``: each workload in each run, whether it fell back, and the commit."""
+    program = Path(__file__).parents[2] / "benchmarks/bench_readme_public.py"
+    written = tmp_path / "results/latest.json"
+    monkeypatch.setattr(gfxgraph, "enable", lambda **asked: None)  # it is on
+    monkeypatch.setattr(bench, "WAYS", {"eager": bench.WAYS["eager"], "graph": bench.WAYS["graph"]})
+    monkeypatch.setattr(
+        bench, "WORKLOADS", (bench.Workload("sine", "one", sine), bench.Workload("waits", "a", waits))
+    )
+    arguments = ["--rounds", "1", "--run-count", "3", "--output", str(written)]
+    monkeypatch.setattr(sys, "argv", [str(program), *arguments])
+    runpy.run_path(str(program), run_name="__main__")
+    table = json.loads(written.read_text())
+    found = [[(one["workload"], one["fallback"]) for one in run] for run in table["runs"]]
+    assert found == 3 * [[("sine", False), ("waits", True)]]
+    assert {"commit_sha", "runtime", "hip", "variables", "device"} <= table["provenance"].keys()
+    assert all(len(way["ms"]) == 1 and not way["error"] for one in table["results"] for way in one["ways"])
+
+
+def sine():
+    return torch.sin, [torch.ones(8, device="cuda")]
+
+
+def waits():
+    process.require().report("fallback", "a reason", "a graph")
+    return torch.sin, [torch.ones(8, device="cuda")]

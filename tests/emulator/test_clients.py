@@ -8,6 +8,7 @@ GFXGRAPH_CLIENT_TRITON      folder with triton 3.8.0
 GFXGRAPH_CLIENT_CUPY        with cupy-rocm-7-0 14.2.0: HIP 7, and ROCm's libraries that it is linked to
 GFXGRAPH_CLIENT_QUADRANTS   with quadrants 1.4.0, which needs Python 3.12, and ld.lld
 GFXGRAPH_CLIENT_ROCM        with rocm-bindings-hip and rocm-bindings-core 10.0
+GFXGRAPH_CLIENT_ONNXRUNTIME with onnxruntime-rocm 1.22.2.post3 and onnx: HIP 7, and the libraries that it is linked to
 GFXGRAPH_CLIENT_..._PYTHON  its interpreter, where it is not this one
 
 llama.cpp is in test_llama_cpp.py.
@@ -31,9 +32,9 @@ from test_hip_preload import preload  # noqa: F401
 
 TIMEOUT_S = 300
 REPLAYS = 3
-CLIENTS = ("triton", "cupy", "quadrants", "rocm")
+CLIENTS = ("triton", "cupy", "quadrants", "rocm", "onnxruntime")
 HIP_7 = "libamdhip64.so.7"
-NEEDS_HIP_7 = {"cupy"}
+NEEDS_HIP_7 = {"cupy", "onnxruntime"}
 # On HIP 7.2.4 a thread of the runtime dies soon after its start, without the library.
 DIES_ON_HIP_7 = {"quadrants"}
 SETTINGS: dict[str, dict[str, str]] = {

@@ -10,6 +10,8 @@ import torch
 
 import gfxgraph
 from gfxgraph import adapters
+from gfxgraph.errors import GuardMismatch
+from gfxgraph.types import OnUnsafe
 from tests.conformance.conftest import HAS_GPU
 from tests.engines import surroundings
 from tests.engines.conftest import HIDDEN, SIZES
@@ -272,13 +274,33 @@ class Attention:
 
 
 @pytest.mark.parametrize("with_adapter", [False, True], ids=["bridge", "adapter"])
-@pytest.mark.parametrize("reads_host", [False, True])
-def test_glue_graph(sglang, with_adapter, reads_host):
-    """SGLang's glue graph captures while serving; one that cannot be captured disables itself, every step right."""
-    from sglang.srt.model_executor.runner.metadata_glue_graph import MetadataGlueGraph
-
+def test_glue_graph(sglang, with_adapter):
+    """SGLang's glue graph captures while serving, every step right."""
     if with_adapter:
         adapters.install("sglang")
+    glue = steps_of_glue(reads_host=False)
+    assert not glue.disabled
+    assert glue.replays == 3
+
+
+def test_a_glue_graph_that_reads_values_disables_itself(sglang):
+    """One whose backend reads a value on the host fails in the capture, as SGLang expects."""
+    adapters.install("sglang")
+    glue = steps_of_glue(reads_host=True)
+    assert glue.disabled
+    assert glue.replays == 0
+    assert torch.cuda.CUDAGraph()._policy is OnUnsafe.SPLIT
+
+
+def test_a_glue_graph_without_the_adapter_names_what_changed(sglang):
+    """Without the adapter its value is pinned, and a replay with another one is refused by line and both values."""
+    with pytest.raises(GuardMismatch, match=r"test_sglang.py:\d+ was 3 when captured and is 4 now"):
+        steps_of_glue(reads_host=True)
+
+
+def steps_of_glue(reads_host):
+    from sglang.srt.model_executor.runner.metadata_glue_graph import MetadataGlueGraph
+
     lengths = torch.arange(HIDDEN, device="cuda")
     backend, glue = Attention(lengths), MetadataGlueGraph("cuda")
     backend.reads_host = reads_host
@@ -287,8 +309,7 @@ def test_glue_graph(sglang, with_adapter, reads_host):
         glue.run(backend, None, "bs1")
         want = (torch.arange(1, HIDDEN + 1, device="cuda") * (step + 1) + (step + 1 if reads_host else 0)) * 2
         assert torch.equal(backend.forward_metadata, want), step
-    assert glue.disabled == reads_host
-    assert glue.replays == (0 if reads_host else 3)
+    return glue
 
 
 def test_the_files_are_the_published_ones(sglang):

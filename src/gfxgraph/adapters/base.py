@@ -77,14 +77,14 @@ class Adapter(ABC):
         name: what users and the file are called.
         module: what is imported.
         needs: by each of the engine's modules that it replaces something in, what must be there.
-        counts_in: likewise, of modules where it only counts; where something is not there, nothing is counted.
+        optional: likewise, of modules that it can do without; one that lacks anything is left as it is.
         tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]
     module: ClassVar[str]
     needs: ClassVar[dict[str, tuple[Need, ...]]]
-    counts_in: ClassVar[dict[str, tuple[Need, ...]]] = {}
+    optional: ClassVar[dict[str, tuple[Need, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Adapter(ABC):
     @property
     def parts(self) -> tuple[str, ...]:
         """The engine's modules that it replaces something in."""
-        return (*self.needs, *self.counts_in)
+        return (*self.needs, *self.optional)
 
     def available(self) -> bool:
         """True where the engine is installed and, in so far as that is known yet, has what is needed."""
@@ -161,7 +161,7 @@ class Adapter(ABC):
                 lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]
                 if lacking:
                     raise AttributeError(", ".join(lacking))
-                for module in (*modules, *self._counted(left)):
+                for module in (*modules, *self._optional(left)):
                     self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
                 undo.all()
@@ -175,16 +175,16 @@ class Adapter(ABC):
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
 
-    def _counted(self, parts: Sequence[str]) -> Iterator[ModuleType]:
-        """Those of ``parts`` that only count, and are there with what that needs."""
+    def _optional(self, parts: Sequence[str]) -> Iterator[ModuleType]:
+        """Those of ``parts`` that it can do without, and that are there with what it needs."""
         for part in parts:
-            if part in self.counts_in:
+            if part in self.optional:
                 try:
                     module = import_module(part)
                 except ImportError as error:
-                    log.debug("%s: nothing is counted in %s: %s", self.name, part, error)
+                    log.debug("%s: %s is not there: %s", self.name, part, error)
                     continue
-                if not missing(module, self.counts_in[part]):
+                if not missing(module, self.optional[part]):
                     yield module
 
     def _install_or_warn(self, part: str) -> None:

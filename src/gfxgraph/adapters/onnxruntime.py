@@ -1,6 +1,6 @@
 """ONNX Runtime: sessions whose provider captures graphs itself, given what its graphs need.
 
-The CUDA and MIGraphX providers have graphs of their own, off by default, and they ask for three things that
+The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default, and they ask for three things that
 ``session.run`` does not give: one size for each graph, the same memory at every run, and an option whose
 name differs by provider and build. A ``GraphedSession`` has ``run`` as an ``InferenceSession`` has, and
 underneath: buckets over the batch dimension, filled up with the last row; IOBinding with buffers that stay;
@@ -12,7 +12,8 @@ else stays as it is. The CPU provider has no graphs and goes the same way otherw
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
-(ROCm/onnxruntime#234), Microsoft's do not. Run here: the CPU provider; the GPU providers as stand-ins only.
+(ROCm/onnxruntime#234), Microsoft's do not; ``enable_hip_graph`` in onnxruntime-rocm 1.22.2, the last with that
+provider. Run here: the CPU provider; the ROCm provider on AMD's emulator; the others as stand-ins only.
 """
 
 from __future__ import annotations
@@ -48,16 +49,19 @@ class Provider:
         option: the name of its provider option.
         device, vendor: what its buffers are allocated on.
         by_run: a run can be named, and a graph left out, by ``gpu_graph_id``.
+        from_arrays: it allocates only where it is given an array to copy.
     """
 
     option: str = ""
     device: str = "cpu"
     vendor: int = -1
     by_run: bool = False
+    from_arrays: bool = False
 
 
 PROVIDERS = {
     "MIGraphXExecutionProvider": Provider("migraphx_hip_graph_enable", "gpu", 0x1002),
+    "ROCMExecutionProvider": Provider("enable_hip_graph", "cuda", by_run=True, from_arrays=True),
     "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda", by_run=True),
     "CPUExecutionProvider": Provider(),
 }
@@ -329,10 +333,14 @@ class GraphedSession:
 
     def _value(self, array: Any) -> Any:
         provider = PROVIDERS.get(self.provider, Provider())
+        if provider.from_arrays:
+            return self._ort.OrtValue.ortvalue_from_numpy(array, provider.device, 0)
         place = {"vendor_id": provider.vendor} if provider.vendor != -1 else {}
-        return self._ort.OrtValue.ortvalue_from_shape_and_type(
-            list(array.shape), array.dtype.type, provider.device, 0, **place
-        )
+        make = self._ort.OrtValue.ortvalue_from_shape_and_type
+        try:
+            return make(list(array.shape), array.dtype.type, provider.device, 0, **place)
+        except TypeError as error:  # an older build, which takes no vendor
+            raise RuntimeError(f"no buffers on {provider.device}: {error}") from error
 
     def _options(self, graph_id: str) -> Any:
         options = self._ort.RunOptions()
@@ -359,7 +367,8 @@ class OnnxruntimeAdapter(Adapter):
             Need("InferenceSession.run", takes="output_names input_feed run_options"),
             Need("InferenceSession.run_with_iobinding", takes="run_options"),
             *(Need(f"InferenceSession.{name}") for name in ("io_binding", "get_provider_options", "get_providers")),
-            Need("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id vendor_id"),
+            Need("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id"),
+            Need("OrtValue.ortvalue_from_numpy", takes="device_type device_id"),
             *(Need(f"OrtValue.{name}") for name in ("numpy", "update_inplace")),
             *(Need(f"IOBinding.bind_ortvalue_{name}") for name in ("input", "output")),
             *(Need(f"IOBinding.synchronize_{name}") for name in ("inputs", "outputs")),

@@ -3,8 +3,10 @@
 SGLang's runners capture each shape through a backend and end the server where that raises. The backends
 (full, breakable) are taught to leave the shape out instead: their ``can_run`` then says no for it, and the
 runner goes the eager way that it has for unknown shapes. A piece of the torch.compile backend becomes
-eager by itself, into the same memory. Batches that SGLang itself runs without a graph come to its eager runner, where
-they are counted with the reason.
+eager by itself, into the same memory. Graphs of attention metadata, which SGLang captures while it serves, fail as
+torch's own do where a backend reads a value on the host: SGLang goes on eagerly then, and could not at a replay
+that refuses another value. Batches that SGLang itself runs without a graph come to its eager runner, where they are
+counted with the reason.
 
 How a process gets here: SGLang calls ``plugin`` in each of its processes (entry point
 ``sglang.srt.plugins``), or ``gfxgraph run`` sees it import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for
@@ -27,11 +29,13 @@ from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool,
 from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
+from gfxgraph.types import OnUnsafe
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
 _BREAKABLE = "sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend"
 _UTILS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
 _PIECEWISE = "sglang.srt.compilation.cuda_piecewise_backend"
+_GLUE = "sglang.srt.model_executor.runner.metadata_glue_graph"
 _EAGER = "sglang.srt.model_executor.runner.eager_runner"
 
 N_WARMUPS = 2
@@ -62,7 +66,10 @@ class SglangAdapter(Adapter):
             Need("get_pcg_capture_stream"),
         ),
     }
-    counts_in = {_EAGER: (Need("EagerRunner.execute", takes="forward_batch"),)}
+    optional = {
+        _EAGER: (Need("EagerRunner.execute", takes="forward_batch"),),
+        _GLUE: (Need("MetadataGlueGraph.run"),),
+    }
     tested = "0.5.23"
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:
@@ -72,6 +79,9 @@ class SglangAdapter(Adapter):
             return
         if part.__name__ == _EAGER:
             undo.replace(part.EagerRunner, "execute", _counting(part.EagerRunner.execute))
+            return
+        if part.__name__ == _GLUE:
+            undo.replace(part.MetadataGlueGraph, "run", _refusing(part.MetadataGlueGraph.run))
             return
         owner = part.FullCudaGraphBackend if part.__name__ == _FULL else part.BreakableCudaGraphBackend
         undo.replace(owner, "capture_one", _leaving_out(owner.capture_one))
@@ -155,6 +165,19 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
         return eager[shape](*args)
 
     return __call__
+
+
+def _refusing(original: Callable[..., None]) -> Callable[..., None]:
+    """``run`` of a glue graph: its capture raises at what no graph records, which SGLang catches."""
+    # lazily: adapters are listed and asked about where there is no torch
+    from gfxgraph.capture.graph import graphs_made
+
+    @functools.wraps(original)
+    def run(self: object, *args: object, **kwargs: object) -> None:
+        with graphs_made(OnUnsafe.RAISE):
+            original(self, *args, **kwargs)
+
+    return run
 
 
 def _counting(original: Callable[..., object]) -> Callable[..., object]:

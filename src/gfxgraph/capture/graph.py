@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,19 @@ from gfxgraph.types import GuardTier, OnUnsafe
 SAMPLE_INTERVAL = 256
 # What every replay counts down; in __dict__, where all else is, that takes 0.07 us longer.
 _IN_SLOTS = ("_left",)
+
+
+_asked: ContextVar[OnUnsafe | None] = ContextVar("on_unsafe", default=None)
+
+
+@contextmanager
+def graphs_made(on_unsafe: OnUnsafe) -> Iterator[None]:
+    """Give graphs that this thread makes inside the block another default policy than the process's."""
+    token = _asked.set(on_unsafe)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
 
 
 def _policy(asked: OnUnsafe | str) -> OnUnsafe:
@@ -89,7 +103,7 @@ class BridgedGraph(_TorchsGraph):
         super().__init__(True)
         state = process.require()
         self._keeps_graph = keep_graph
-        self._policy = _policy(state.settings.on_unsafe if on_unsafe is None else on_unsafe)
+        self._policy = _policy((_asked.get() or state.settings.on_unsafe) if on_unsafe is None else on_unsafe)
         self._program: Program | None = None
         self._session: Session | None = None
         self._older: Any = None

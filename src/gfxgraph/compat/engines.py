@@ -32,7 +32,7 @@ class MIGraphXBackend:
         Raises:
             NotImplementedError: without a program: models are read and compiled by MIGraphX itself.
         """
-        if not args:
+        if not args or args[0] is None:
             raise NotImplementedError(
                 "give compile() a compiled migraphx.program: reading and compiling a model is MIGraphX's own "
                 "(migraphx.parse_onnx(...).compile(...)); or use onnxruntime with MIGraphXExecutionProvider"

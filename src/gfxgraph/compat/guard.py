@@ -12,7 +12,7 @@ from gfxgraph import config
 from gfxgraph.core.strides import Oddity
 from gfxgraph.errors import ActivationError, GfxGraphFault
 from gfxgraph.guard import layout, redzones
-from gfxgraph.guard.localize import is_illegal_access, named_fault
+from gfxgraph.guard.localize import Tensors, is_illegal_access, named_fault
 from gfxgraph.process import process
 from gfxgraph.startup import sanitizer
 
@@ -69,9 +69,7 @@ def make_capture_safe(obj: Any) -> tuple[Any, int]:
     return torch.utils._pytree.tree_map_only(Tensor, safe, obj), n_copied
 
 
-def localize_fault(
-    exc: BaseException, *, op: str | None = None, tensors: Sequence[tuple[str, Any]] | None = None
-) -> GfxGraphFault:
+def localize_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
     """The error to raise for an illegal access: it names the operation and the layout of its tensors."""
     return named_fault(exc, op=op, tensors=tensors)
 

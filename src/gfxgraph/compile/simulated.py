@@ -2,7 +2,8 @@
 
 Inductor goes all its ways (partitions, static inputs, its caches, the backward), but every operation is left to
 torch's own kernels, which the simulator has. Its scheduler asks for a Triton before it looks whether there is
-anything to generate; here it gets one that generates nothing.
+anything to generate; here it gets one that generates nothing. A way between devices, which Inductor keeps out of
+graphs by its own kind of node, is one of torch's operations here, and is kept out by name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ def settings() -> dict[str, Any]:
     """Inductor's settings for it; empty elsewhere."""
     if not is_on():
         return {}
-    return {"fallback_by_default": True, "fx_graph_cache": False, "compile_threads": 1}
+    return {
+        "fallback_by_default": True,
+        "fx_graph_cache": False,
+        "compile_threads": 1,
+        "custom_should_partition_ops": ["prims::device_put"],
+    }
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,23 +38,26 @@ _ILLEGAL = (
 )  # fmt: skip
 
 
-def is_illegal_access(error: object) -> bool:
+def is_illegal_access(exc: object) -> bool:
     """True for an error, or its text, that tells of an access to memory that is not there, or not aligned."""
-    text = str(error).lower()
+    text = str(exc).lower()
     return any(word in text for word in _ILLEGAL)
 
 
-def named_fault(
-    error: BaseException, *, op: str | None = None, tensors: Sequence[tuple[str, Any]] | None = None
-) -> GfxGraphFault:
+Tensors = Sequence[tuple[str, object]] | Mapping[str, object] | Sequence[object]
+
+
+def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
     """The error to raise in place of ``error``: it names the operation, and the layout of its tensors.
 
     Args:
         error: what torch or the runtime raised.
         op: what was being done.
-        tensors: the tensors that it was given, with names; other values are left out of the text.
+        tensors: the tensors that it was given, as pairs or a mapping with names, or without; other values are left
+            out of the text.
     """
-    given = [(name, tensor) for name, tensor in tensors or () if isinstance(tensor, Tensor)]
+    pairs = _with_names(tensors if tensors is not None else ())
+    given = [(name, tensor) for name, tensor in pairs if isinstance(tensor, Tensor)]
     lines = [
         f"{name}: shape={tuple(t.shape)} stride={tuple(t.stride())} dtype={t.dtype} device={t.device}"
         if t.layout is torch.strided
@@ -66,11 +69,20 @@ def named_fault(
         quote=str(error).strip(),
         op=op,
         layout="\n".join(lines),
-        tensors=[value for _, value in tensors or ()],
+        tensors=[value for _, value in pairs],
         original=error,
     )
     fault.__cause__ = error
     return fault
+
+
+def _with_names(tensors: Tensors) -> list[tuple[str, object]]:
+    if isinstance(tensors, Mapping):
+        return list(tensors.items())
+    return [
+        each if isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) else (f"tensor {i}", each)
+        for i, each in enumerate(tensors)
+    ]
 
 
 def is_fault(error: BaseException) -> bool:

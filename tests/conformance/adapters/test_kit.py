@@ -59,7 +59,7 @@ def changed(before, after):
 def test_name_is_the_files(adapter):
     """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.tested and all((adapter.needs | adapter.counts_in)[part] for part in adapter.parts)
+    assert adapter.tested and all((adapter.needs | adapter.optional)[part] for part in adapter.parts)
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):
@@ -133,7 +133,7 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
 def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
     """An engine without the modules or names in which steps are counted is not refused."""
     monkeypatch.setattr(
-        adapter, "counts_in", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.counts_in}
+        adapter, "optional", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.optional}
     )
     adapter.install()
     assert adapter.is_installed and adapter.available()

@@ -262,9 +262,10 @@ def assemble(found: dict[str, str], folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(LINK.sub(moved, text), encoding="utf-8")
-    for image in (DOCS / "images").glob("*"):
-        (folder / "images").mkdir(exist_ok=True)
-        shutil.copyfile(image, folder / "images" / image.name)
+    for file in (*(DOCS / "images").glob("*"), DOCS / "site.css"):
+        copy = folder / file.relative_to(DOCS)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def main() -> None:

@@ -28,7 +28,11 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
 @click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only this built-in workload; repeatable.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=5), help="Samples of each way.")
 @click.option(
-    "--report", "page_file", metavar="FILE.html", help="Also write the figures, with plots, as an HTML page."
+    "--report",
+    "page_file",
+    type=_contract.OutFile(),
+    metavar="FILE.html",
+    help="Also write the figures, with plots, as an HTML page.",
 )
 @click.option(
     "--compile-only", is_flag=True, help="For kernels: show what they compile to for AMD GPUs; needs no GPU."
@@ -65,7 +69,6 @@ def command(
 
     Exit status: 0 if something was measured, 2 if not.
     """
-    _contract.can_be_written(page_file)
     _refuse_conflicts(target, bool(expressions), bool(wanted), compile_only, bool(archs))
     if compile_only:
         _compile_only(archs, as_json)

@@ -31,7 +31,12 @@ _YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 @click.command("check", cls=_contract.Command)
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
-@click.option("--sarif", metavar="FILE", help="Write FUNCTION's findings as SARIF 2.1.0, - for stdout.")
+@click.option(
+    "--sarif",
+    type=_contract.OutFile(or_stdout=True),
+    metavar="FILE",
+    help="Write FUNCTION's findings as SARIF 2.1.0; - for stdout.",
+)
 @_contract.allow_cuda
 @_contract.simulate
 @_contract.as_json
@@ -54,7 +59,6 @@ def command(
 
     Exit status: 0 nothing found, 1 findings, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
-    _contract.can_be_written(sarif if sarif != "-" else None)
     if target is not None:
         _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, sarif, as_json)
     if expressions or sarif:

@@ -99,9 +99,12 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 
         scanner = Scanner()
         for path in paths:
-            with path.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    scanner.feed(block)
+            try:
+                with path.open("rb") as file:
+                    while block := file.read(_BLOCK):
+                        scanner.feed(block)
+            except OSError as error:
+                _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
         return advice.conclude(scanner, lang=lang)
     return advice.explain(" ".join(subject), lang=lang)
 
@@ -121,7 +124,7 @@ def _refuse_missing(word: str) -> None:
 
     known = [*names().ranks, *names().aliases]
     known += [each for status in statuses.every() for each in (status.name, *status.aka)]
-    if word.isidentifier() and _contract.near(word, known) != "-":
+    if word.isidentifier() and _contract.near(word, known) != "none":
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 

@@ -82,7 +82,7 @@ def can_be_written(path: str | Path | None, *, program: str | Path | None = None
     where = Path(path)
     if not str(path) or where.is_dir() or str(path).endswith(os.sep):
         refuse("file_unusable", path=path, problem="it is a folder" if str(path) else "it has no name")
-    if not where.absolute().parent.is_dir():
+    if not Path(os.path.dirname(path) or ".").is_dir():
         refuse("file_unusable", path=path, problem="its folder does not exist")
     if program and where.exists() and Path(program).exists() and where.samefile(program):
         refuse("file_unusable", path=path, problem="it is the program to run")
@@ -122,6 +122,15 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_profiles(args))
+
+
+class Group(click.Group):
+    """A group whose list shows the whole first sentence of each command: click cuts it to a line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def with_profiles(args: Sequence[str]) -> list[str]:
@@ -270,10 +279,14 @@ class _Errors:
         if said is None:
             return False
         self.status.append(COULD_NOT)
+        text = str(said)
         if wants_json(self.arguments):
-            click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
-        else:
-            click.echo(str(said), err=True)
+            try:
+                click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
+                return True
+            except OSError:
+                pass  # stdout is what failed: it is said on stderr, in words
+        click.echo(text, err=True)
         return True
 
     def _said(self, error: Exception, where: TracebackType | None) -> GfxGraphError | None:
@@ -293,6 +306,8 @@ class _Errors:
             return error
         if isinstance(error, OSError) and error.filename is not None:
             return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd()
+            return CommandError("file_unusable", path=".", problem="the current folder no longer exists")
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
             return CommandError("file_unusable", path="stdout", problem=error.strerror or error)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:

@@ -14,7 +14,7 @@ from gfxgraph.cli._port_options import ARCH, JSON, PATH, archs_of, fail
 from gfxgraph.diagnostics.render import LINES, visible
 
 
-@click.group("verify")
+@click.group("verify", cls=_contract.Group)
 def verify_group() -> None:
     """Golden vectors recorded on one machine and compared on another; static and build checks."""
 
@@ -45,9 +45,9 @@ def _words(build: str) -> list[str]:
     type=click.Choice(["float32", "float16", "bfloat16"]),
     default="float32",
     show_default=True,
-    help="Of the model and its inputs.",
+    help="Data type of the model and its inputs.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @SHAPE
 @DEVICE
 @JSON

@@ -1,4 +1,4 @@
-"""gfxgraph bisect: find the operation that a graph cannot hold or gets wrong, and a script that shows it.
+"""gfxgraph bisect: find the operation that cannot be captured or replays wrongly; write a script that shows it.
 
 The script runs as ever, except that captures allow nothing unsafe and every replay is compared with
 eager execution, operation by operation. The first difference, refusal or fault ends it; after a fault the
@@ -50,7 +50,7 @@ def command(
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Find the operation that a graph cannot hold or gets wrong, and write a script that reproduces it.
+    """Find the operation that cannot be captured or replays wrongly, and write a script that reproduces it.
 
     \b
     gfxgraph bisect decode.py --batch 1

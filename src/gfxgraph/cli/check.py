@@ -1,4 +1,4 @@
-"""Try graphs here; or list what in a function would break or split a capture of it, without a GPU.
+"""Try a capture here; or list what would break or split the capture of a function, without a GPU.
 
 The work is done in a process of its own: a GPU that hangs or faults takes that process down, and this one
 says so.
@@ -48,7 +48,7 @@ def command(
     simulate: str,
     as_json: bool,
 ) -> None:
-    """Try one capture and replay here; or list what a graph cannot hold of MODULE:FUNCTION.
+    """Try one capture and replay here; or list what would break or split a capture of MODULE:FUNCTION.
 
     \b
     gfxgraph check

@@ -44,7 +44,7 @@ class Place:
 
 
 @click.command("demo", cls=_contract.Command)
-@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="What the text begins with.")
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="The beginning of the text.")
 @click.option(
     "--tokens",
     type=click.IntRange(1, MOST_TOKENS),

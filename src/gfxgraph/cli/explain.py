@@ -41,7 +41,16 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
 def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, live: bool, to_stdout: bool) -> None:
-    """Explain an error. Exit status: 0 explained, 1 nothing to explain, 2 no such file or name."""
+    """Explain an error.
+
+    \b
+    gfxgraph explain 700
+    gfxgraph explain hipErrorStreamCaptureUnsupported
+    gfxgraph explain run.log
+    program 2>&1 | gfxgraph explain
+
+    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name.
+    """
     if as_list:
         if subject:
             raise click.UsageError("--list shows everything; leave out what to explain")

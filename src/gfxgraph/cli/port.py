@@ -18,7 +18,7 @@ from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
 
 
-class _Group(click.Group):
+class _Group(_contract.Group):
     """The subcommands; none but help runs without the parsers."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -326,7 +326,7 @@ def _document(path: str) -> dict[str, object]:
     show_default=True,
     help="Where to write the patch.",
 )
-@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
+@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
 @JSON
 @click.pass_context

@@ -1,4 +1,4 @@
-"""Make an HTML page of what processes left: coverage, graphs, memory, what was reported."""
+"""Make an HTML page from the data of a run: coverage, graphs, memory, messages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
     """Make one offline HTML page from what processes wrote to FOLDER.
 
     \b
-    gfxgraph run --report out.html train.py     the page of one run, at once
-    GFXGRAPH_REPORT=seen vllm serve ...         written by each process, every few seconds and at its end
+    gfxgraph run --report out.html train.py   the page of one run, at once
+    GFXGRAPH_REPORT=seen vllm serve ...       each process writes as it runs
     gfxgraph report seen -o out.html
 
-    Exit status: 0 if the page was written, 2 if nothing was found.
+    Exit status: 0 if the page was written, 2 if there was no data.
     """
     # lazily: help does without
     from gfxgraph.reporting import left, page

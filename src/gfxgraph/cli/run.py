@@ -1,4 +1,4 @@
-"""Run a script, a module or a command with graphs made safe, in all of its processes.
+"""Run a script, a module or a command with safe graphs, in all of its processes.
 
 The program is started as if ``gfxgraph run`` had not been typed: the same interpreter runs it in place of
 this process, so that its arguments, exit status, signals and tracebacks are its own. Only the environment
@@ -130,7 +130,7 @@ def command(
     min_coverage: float | None,
     report_file: str | None,
 ) -> None:
-    """Run a program with graphs made safe, in all of its processes.
+    """Run a program with safe graphs, in all of its processes.
 
     \b
     gfxgraph run train.py --epochs 3

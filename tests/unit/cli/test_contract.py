@@ -629,12 +629,29 @@ def test_an_encoding_that_lacks_a_character_is_no_bug(folder, encoding, line):
         assert re.search("[\u4e00-\u9fff]", json.loads(done.stdout)["title"])
 
 
-def test_a_full_disk_is_no_bug():
-    """What could not be written to stdout is named, with status 2."""
-    program = "import sys; from gfxgraph.cli.main import main; main(['explain', '700', '--lang', 'en'])"
+@pytest.mark.parametrize("line", ["explain 700 --lang en", "doctor --json", "explain 700 --json"])
+def test_a_full_disk_is_no_bug(line):
+    """What could not be written to stdout is named on stderr, with status 2."""
+    program = f"import sys; from gfxgraph.cli.main import main; main({line.split()})"
+    env = {**os.environ, "GFXGRAPH_LANG": "en"}
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, env=env
+        )
     assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["bisect --simulate {d}/good.py", "run --simulate --stats=x {d}/good.py", "report {d}/left"]
+)
+def test_a_current_folder_that_is_gone_is_no_bug(call, folder, line, monkeypatch, tmp_path):
+    """What needs it says so."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    status, _, err = call(line)
+    assert status == 2 and "internal_error" not in err and "what: " in err
 
 
 def test_a_setting_that_nobody_reads_is_said(call):

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -367,6 +368,11 @@ def working(what: str, **times: float) -> Iterator[Progress]:
         ended.set()
         thread.join()
         progress.close()
+
+
+def in_group_of_its_own() -> dict[str, Any]:
+    """Arguments of ``subprocess.run`` for a process of ours: Ctrl-C reaches us alone, and ``run`` then ends it."""
+    return {"stdin": subprocess.DEVNULL, **({"process_group": 0} if os.name == "posix" else {})}
 
 
 def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:

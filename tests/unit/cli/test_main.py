@@ -129,3 +129,17 @@ def test_chinese_leaves_english_alone():
     before = command.get_help(click.Context(command))
     _chinese.translated(command, "explain")
     assert command.get_help(click.Context(command)) == before
+
+
+def test_ctrl_c_while_the_command_is_imported():
+    """130 and no traceback, as later; only Python's own start is not ours."""
+    program = (
+        "import sys, builtins\nreal = builtins.__import__\n"
+        "def stopped(name, *rest, **named):\n"
+        "    if name == 'click':\n        raise KeyboardInterrupt\n"
+        "    return real(name, *rest, **named)\n"
+        "builtins.__import__ = stopped\n"
+        "from gfxgraph.__main__ import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

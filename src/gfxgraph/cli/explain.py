@@ -109,7 +109,7 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
         scanner = Scanner()
         for path in paths:
             try:
-                with path.open("rb") as file:
+                with path.open("rb") as file, _contract.working(f"explain: reading {path}"):
                     while block := file.read(_BLOCK):
                         scanner.feed(block)
             except OSError as error:

@@ -96,7 +96,7 @@ docs: $(VENV)/.ready-docs
 	@$(BIN)/python tools/make_docs.py
 	@echo "docs: building the site"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "docs: open build/site/index.html"
+	@echo "docs: open build/site/index.html; for the search: python3 -m http.server -d build/site"
 
 release: $(VENV)/.ready-dev
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[release]'

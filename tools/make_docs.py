@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ import click
 
 import gfxgraph
 from gfxgraph import config
-from gfxgraph.cli.main import Commands, cli
+from gfxgraph.cli import _chinese
+from gfxgraph.cli.main import Commands
 from gfxgraph.diagnostics import pages
 from gfxgraph.diagnostics.entries import codes
 
@@ -33,7 +35,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 ALONE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "ARCHITECTURE.md", "changelog.d/README.md")
 """Pages outside docs/ whose links are checked, too."""
-COMPLETION = """## Completion
+COMPLETION = """## {title}
 
 ```sh
 eval "$(_GFXGRAPH_COMPLETE=bash_source gfxgraph)"     # in ~/.bashrc
@@ -41,43 +43,81 @@ eval "$(_GFXGRAPH_COMPLETE=zsh_source gfxgraph)"      # in ~/.zshrc
 _GFXGRAPH_COMPLETE=fish_source gfxgraph | source      # in ~/.config/fish/config.fish
 ```
 """
-CONTRACT = """Every command keeps one contract:
+CONTRACT = """All commands behave alike:
 
 | Exit status | Meaning |
 | --- | --- |
-| 0 | all is well |
-| 1 | something was found: a failed check, a finding, a fault, nothing to explain |
-| 2 | the command could not do what was asked; the message says why and what to do |
+| 0 | no problem |
+| 1 | something was found: a failed check, a finding, a fault; or there was nothing to explain |
+| 2 | the command failed; the message says why, and what to do |
 | 130 | stopped by Ctrl-C |
 
-`gfxgraph run` ends as its program does. `--json` prints JSON, an error included:
+`gfxgraph run` ends with its program's status. With `--json` errors are JSON, too:
 `{"error": {"code": ..., "text": ...}}`. `--simulate[=PROFILE]` means the same everywhere. `GFXGRAPH_LANG=zh` gives
 Chinese messages, `HGB_LOG_LEVEL=debug` tracebacks.
 """
 
 
-def commands_page() -> str:
+COMMANDS_ZH = (
+    "命令",
+    """所有命令遵守同一约定：
+
+| 退出状态 | 含义 |
+| --- | --- |
+| 0 | 正常 |
+| 1 | 有发现：检查未通过、有问题、有错误，或没有可解释的内容 |
+| 2 | 命令无法完成；消息说明原因和处理方法 |
+| 130 | 被 Ctrl-C 中止 |
+
+`gfxgraph run` 以程序自己的状态结束。`--json` 输出 JSON，出错时也是：`{"error": {"code": ..., "text": ...}}`。
+`--simulate[=PROFILE]` 在各处含义相同。`GFXGRAPH_LANG=zh` 使用中文，`HGB_LOG_LEVEL=debug` 显示 traceback。
+""",
+    "命令补全",
+)
+SETTINGS = (
+    "# Settings\n\nEnvironment variables, read when gfxgraph starts. `gfxgraph doctor` reports a value that is not "
+    "valid and a\nmisspelled name.",
+    "# 设置\n\n环境变量，在 gfxgraph 启动时读取。`gfxgraph doctor` 会报告无效的值和拼错的名称。",
+)
+
+
+def commands_page(lang: str) -> str:
     """Every command's help."""
-    parts = ["# Commands\n", CONTRACT, COMPLETION]
-    for path, command, context in _commands(Commands("gfxgraph"), click.Context(cli, info_name="gfxgraph")):
-        parts.append(f"## {path}\n\n```text\n{command.get_help(context)}\n```\n")
+    title, contract, completion = COMMANDS_ZH if lang == "zh" else ("Commands", CONTRACT, "Completion")
+    parts = [f"# {title}\n", contract, COMPLETION.replace("{title}", completion)]
+    for path, command in _commands(Commands("gfxgraph")):
+        told = _chinese.translated(command, path) if lang == "zh" else command
+        context = told.context_class(told, info_name=f"gfxgraph {path}")
+        parts.append(f"## gfxgraph {path}\n\n```text\n{told.get_help(context)}\n```\n")
     return "\n".join(parts)
 
 
-def _commands(group: click.Group, parent: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
-    for name in group.list_commands(parent):
-        command = group.get_command(parent, name)
+def _commands(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        context = click.Context(command, info_name=name, parent=parent)
-        yield context.command_path, command, context
+        yield above + name, command
         if isinstance(command, click.Group):
-            yield from _commands(command, context)
+            yield from _commands(command, f"{above}{name} ")
 
 
-def settings_page() -> str:
-    """Every environment variable with the values it takes."""
-    rows = [f"| `{name}` | {values.replace('|', chr(92) + '|')} |" for name, values in config.VARIABLES.items()]
-    return "\n".join(["# Settings\n", "| Variable | Values |", "| --- | --- |", *rows, ""])
+def settings_page(lang: str) -> str:
+    """Every environment variable: its values, its default and what it does."""
+    told = tomllib.loads((DOCS / "settings.toml").read_text(encoding="utf-8"))
+    groups, words = told.pop("groups"), told.pop("zh")
+    is_chinese = lang == "zh"
+    parts = [SETTINGS[is_chinese]]
+    heads = "| 变量 | 取值 | 默认 | 作用 |" if is_chinese else "| Variable | Values | Default | What it does |"
+    for group, titles in groups.items():
+        parts.append(f"\n## {titles[is_chinese]}\n\n{heads}\n| --- | --- | --- | --- |")
+        for name, row in told.items():
+            if row["group"] == group:
+                typed = [config.VARIABLES.get(name) or row["values"], row["default"]]
+                values, default = [words.get(each, each) for each in typed] if is_chinese else typed
+                cells = (f"`{name}`", values.replace("|", "\\|"), default, row[lang].replace("](zh/", "]("))
+                parts.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*parts, ""])
 
 
 def api_pages() -> dict[str, str]:
@@ -168,8 +208,10 @@ def decisions_page() -> str:
 def made_pages() -> dict[str, str]:
     """Every page that is made from the code, by its path."""
     return {
-        "commands.md": commands_page(),
-        "settings.md": settings_page(),
+        "commands.md": commands_page("en"),
+        "zh/commands.md": commands_page("zh"),
+        "settings.md": settings_page("en"),
+        "zh/settings.md": settings_page("zh"),
         "decisions/index.md": decisions_page(),
         **api_pages(),
         **error_pages(),
@@ -262,9 +304,10 @@ def assemble(found: dict[str, str], folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(LINK.sub(moved, text), encoding="utf-8")
-    for image in (DOCS / "images").glob("*"):
-        (folder / "images").mkdir(exist_ok=True)
-        shutil.copyfile(image, folder / "images" / image.name)
+    for file in (*(DOCS / "images").glob("*"), DOCS / "site.css"):
+        copy = folder / file.relative_to(DOCS)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def main() -> None:

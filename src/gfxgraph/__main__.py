@@ -1,6 +1,18 @@
-"""``python -m gfxgraph``: the same as ``gfxgraph``."""
+"""The ``gfxgraph`` command, and ``python -m gfxgraph``."""
 
-from gfxgraph.cli.main import main
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line; Ctrl-C while it is still being imported ends it as it does later."""
+    try:
+        # lazily: an interrupt here must find the handler
+        from gfxgraph.cli.main import main as command_line
+    except KeyboardInterrupt:
+        sys.exit(130)
+    command_line()
+
 
 if __name__ == "__main__":
     main()

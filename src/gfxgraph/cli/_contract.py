@@ -6,10 +6,14 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import json
 import math
 import os
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,16 +31,25 @@ if TYPE_CHECKING:  # --help needs neither, and importing them takes half its tim
 
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
+_PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/faults.py, which needs torch
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_FILLED = frozenset({"kind", "problem"})
 _TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})
 
 
-_CHINESE_KINDS = {
+_CHINESE = {
     "architecture": "架构", "command": "命令", "rule": "规则", "simulator profile": "模拟器配置",
     "status or code": "状态码或错误码", "target": "目标架构", "workload": "测试负载",
+    "it is a folder": "这是一个文件夹", "it has no name": "没有文件名",
+    "its folder does not exist": "所在文件夹不存在",
+    "it is the program to run": "这是要运行的程序本身", "no such file": "没有这个文件",
+    "no such file or folder": "没有这个文件或文件夹",
+    "neither a folder nor a regular file": "既不是文件夹，也不是普通文件",
+    "not found": "找不到", "it is not executable": "不可执行",
 }  # fmt: skip
+"""Words that fill in a message, where they are not the user's own."""
 
 
 class Refused(click.ClickException):
@@ -55,39 +68,54 @@ class Refused(click.ClickException):
 def refuse(code: str, **fields: Any) -> NoReturn:
     """End the command with the catalogue's error ``code``."""
     # lazily: --help needs it not
+    from gfxgraph import config
     from gfxgraph.errors import CommandError
 
+    if config.language_of() == "zh":
+        fields = {name: _CHINESE.get(value, value) if name in _FILLED else value for name, value in fields.items()}
     raise Refused(CommandError(code, **fields))
 
 
-def can_be_written(path: str | Path | None) -> None:
-    """Refuse a file that cannot be written before the work whose result goes there."""
+def can_be_written(path: str | Path | None, *, program: str | Path | None = None) -> None:
+    """Refuse a file that cannot be written before the work whose result goes there, or that is the program itself."""
     if path is None:
         return
     where = Path(path)
     if not str(path) or where.is_dir() or str(path).endswith(os.sep):
         refuse("file_unusable", path=path, problem="it is a folder" if str(path) else "it has no name")
-    if not where.absolute().parent.is_dir():
+    if not Path(os.path.dirname(path) or ".").is_dir():
         refuse("file_unusable", path=path, problem="its folder does not exist")
+    if program and where.exists() and Path(program).exists() and where.samefile(program):
+        refuse("file_unusable", path=path, problem="it is the program to run")
+
+
+class OutFile(click.ParamType):
+    """A file to be written; what cannot be is refused before anything else is done."""
+
+    name = "file"
+
+    def __init__(self, *, or_stdout: bool = False) -> None:
+        self.or_stdout = or_stdout
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not (self.or_stdout and value == "-"):
+            can_be_written(value)
+        return str(value)
 
 
 def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
     """End the command because there is no ``kind`` called ``name``; near names are suggested."""
-    # lazily: --help needs it not
-    from gfxgraph import config
-
-    kind = _CHINESE_KINDS.get(kind, kind) if config.language_of() == "zh" else kind
     refuse("no_such_name", kind=kind, name=name, near=near(name, known), listed=listed)
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The names of ``known`` that ``name`` may have meant, or "none is similar"."""
+    """The names of ``known`` that ``name`` may have meant, or "none"."""
     # lazily: a name is rarely wrong
     from difflib import get_close_matches
 
     by_lower = {each.lower(): each for each in known}
     found = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
-    return ", ".join(found) or "-"
+    return ", ".join(found) or "none"
 
 
 class Command(click.Command):
@@ -95,6 +123,15 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_profiles(args))
+
+
+class Group(click.Group):
+    """A group whose list shows the whole first sentence of each command: click cuts it to a line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def with_profiles(args: Sequence[str]) -> list[str]:
@@ -132,10 +169,25 @@ class Number(click.FloatRange):
         return found
 
 
-def _check_profile(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
-    if value is not None and value.split("+")[0] not in profiles():  # "+": faults to be simulated
+def _check_profile(ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    if value is None:
+        return ""
+    name, *plants = value.split("+")  # "+": faults to be simulated
+    if name not in profiles() or not all(_PLANT.fullmatch(plant) for plant in plants):
         refuse_name("simulator profile", value, profiles(), f"--simulate={DEFAULT_PROFILE}; {', '.join(profiles())}")
-    return value or ""
+    _one_device(ctx, "allow_cuda")
+    return value
+
+
+def _check_cuda(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    if value:
+        _one_device(ctx, "simulate")
+    return value
+
+
+def _one_device(ctx: click.Context, other: str) -> None:
+    if ctx.params.get(other):
+        raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
 
 
 def _language(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
@@ -151,7 +203,12 @@ simulate = click.option(
     callback=_check_profile,
     help=f"Use the simulator, without a GPU. PROFILE is a runtime version; default {DEFAULT_PROFILE}.",
 )
-allow_cuda = click.option("--allow-cuda", is_flag=True, help="Also allow a CUDA build of torch, with an NVIDIA GPU.")
+allow_cuda = click.option(
+    "--allow-cuda",
+    is_flag=True,
+    callback=_check_cuda,
+    help="Also allow a CUDA build of torch, with an NVIDIA GPU.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 lang = click.option(
     "--lang",
@@ -164,6 +221,7 @@ lang = click.option(
 def run(group: click.Group, arguments: list[str]) -> int:
     """Run the command line and return its exit status; nothing that a user can type ends in a traceback."""
     _open_closed_streams()
+    _let_streams_take_anything()
     status: list[int] = []
     with _Errors(arguments, status):
         result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False)
@@ -176,6 +234,20 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open as long as the process)
+
+
+def _let_streams_take_anything() -> None:
+    r"""What the terminal's encoding lacks is written as \u4e2d: LANG=C, latin-1, names of files that are no text."""
+    codecs.register_error("gfxgraph", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="gfxgraph")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """As in JSON, so that JSON stays what it is."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(json.dumps(each)[1:-1] for each in error.object[error.start : error.end]), error.end
 
 
 class _Errors:
@@ -208,10 +280,14 @@ class _Errors:
         if said is None:
             return False
         self.status.append(COULD_NOT)
+        text = str(said)
         if wants_json(self.arguments):
-            click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
-        else:
-            click.echo(str(said), err=True)
+            try:
+                click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
+                return True
+            except OSError:
+                pass  # stdout is what failed: it is said on stderr, in words
+        click.echo(text, err=True)
         return True
 
     def _said(self, error: Exception, where: TracebackType | None) -> GfxGraphError | None:
@@ -231,6 +307,8 @@ class _Errors:
             return error
         if isinstance(error, OSError) and error.filename is not None:
             return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd()
+            return CommandError("file_unusable", path=".", problem="the current folder no longer exists")
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
             return CommandError("file_unusable", path="stdout", problem=error.strerror or error)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
@@ -290,6 +368,11 @@ def working(what: str, **times: float) -> Iterator[Progress]:
         ended.set()
         thread.join()
         progress.close()
+
+
+def in_group_of_its_own() -> dict[str, Any]:
+    """Arguments of ``subprocess.run`` for a process of ours: Ctrl-C reaches us alone, and ``run`` then ends it."""
+    return {"stdin": subprocess.DEVNULL, **({"process_group": 0} if os.name == "posix" else {})}
 
 
 def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 
 import click
@@ -13,13 +14,13 @@ from gfxgraph.cli._port_options import ARCH, JSON, PATH, archs_of, fail
 from gfxgraph.diagnostics.render import LINES, visible
 
 
-@click.group("verify")
+@click.group("verify", cls=_contract.Group)
 def verify_group() -> None:
     """Golden vectors recorded on one machine and compared on another; static and build checks."""
 
 
 SHAPE = click.option("--shape", "shapes", multiple=True, metavar="BxSxH", help="Input shape; repeatable.")
-DEVICE = click.option("--device", default="cuda", show_default=True)
+DEVICE = click.option("--device", default="cuda", show_default=True, help="Where the model runs.")
 
 
 def _shape(word: str) -> tuple[int, ...]:
@@ -29,11 +30,24 @@ def _shape(word: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def _words(build: str) -> list[str]:
+    try:
+        return shlex.split(build)
+    except ValueError as error:
+        raise click.UsageError(f"--build: {error}") from error
+
+
 @verify_group.command("record")
 @click.argument("target", metavar="FILE.py:FUNCTION")
-@click.option("--out", default="golden.pt", show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--out", type=_contract.OutFile(), default="golden.pt", show_default=True, help="Where to write.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Data type of the model and its inputs.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @SHAPE
 @DEVICE
 @JSON
@@ -44,7 +58,6 @@ def record_command(
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.rocm import golden
 
-    _contract.can_be_written(out)
     try:
         chosen = [_shape(s) for s in shapes] or golden.SHAPES
         with _contract.working("port verify record"):
@@ -69,9 +82,17 @@ def record_command(
 )
 @click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
 @click.option(
-    "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", help="Print JSON, or write it to FILE."
+    "--json",
+    "json_path",
+    type=_contract.OutFile(or_stdout=True),
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Print JSON, or write it to FILE.",
 )
-@click.option("--html", "html_path", metavar="FILE", help="Write a page for people.")
+@click.option(
+    "--html", "html_path", type=_contract.OutFile(), metavar="FILE", help="Write the result as an HTML page."
+)
 @DEVICE
 def verify_command(
     path: str,
@@ -93,6 +114,8 @@ def verify_command(
     numerics = None
     if (golden_path is None) != (target is None):
         raise click.UsageError("--golden and --target go together: the vectors, and what they were recorded from")
+    if build is not None and not _words(build):
+        raise click.UsageError("--build names no command")
     for name, given in (("--golden", golden_path), ("--target", target and target.partition(":")[0])):
         if given is not None and not os.path.isfile(given):
             _contract.refuse("file_unusable", path=given, problem=f"{name}: no such file")

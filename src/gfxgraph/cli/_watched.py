@@ -85,16 +85,11 @@ def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], a
 
 
 def _say(folder: Path, asked: Wanted, status: int) -> int:
-    try:
-        # lazily: they need torch, and the program may have none
-        from gfxgraph.reporting import leave, page
+    # lazily: a run that is not watched does without
+    from gfxgraph.reporting import left, page
+    from gfxgraph.reporting.coverage import Coverage
 
-        # lazily: likewise
-        from gfxgraph.reporting.coverage import Coverage
-    except ImportError:
-        click.echo("gfxgraph: no coverage: this Python has no torch", err=True)
-        return status or 2
-    found = leave.read(folder)
+    found = left.read(folder)
     if not found:
         click.echo("gfxgraph coverage: no process used torch with gfxgraph on; nothing was seen", err=True)
         if asked.page is not None:

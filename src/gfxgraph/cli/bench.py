@@ -1,4 +1,4 @@
-"""Measure eager, graph and compiled side by side, on built-in workloads or a function of yours."""
+"""Compare the speed of eager, graph and compiled execution, of built-in workloads or your function."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ WAYS = ("eager", "graph", "graphed", "compiled", "reduce-overhead")
     "ways",
     type=click.Choice(WAYS),
     multiple=True,
-    help="Only this way, and eager; repeatable. [default: all]",
+    help="Measure only this and eager; repeatable. [default: all]",
 )
 @click.option("--workload", "wanted", multiple=True, metavar="NAME", help="Only this built-in workload; repeatable.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=5), help="Samples of each way.")
 @click.option(
-    "--report", "page_file", metavar="FILE.html", help="Also write the figures, with plots, as an HTML page."
+    "--report",
+    "page_file",
+    type=_contract.OutFile(),
+    metavar="FILE.html",
+    help="Also write the figures, with plots, as an HTML page.",
 )
 @click.option(
     "--compile-only", is_flag=True, help="For kernels: show what they compile to for AMD GPUs; needs no GPU."
@@ -50,22 +54,21 @@ def command(
     allow_cuda: bool,
     simulate: str,
 ) -> None:
-    """Measure eager, graph and compiled side by side.
+    """Compare the speed of eager, graph and compiled execution.
 
     \b
     gfxgraph bench
-    gfxgraph bench model:step --arg "torch.randn(1, 512, device='cuda')" --way graph
+    gfxgraph bench model:step --arg "torch.randn(1, 512, device='cuda')"
     gfxgraph bench kernels
     gfxgraph bench kernels --compile-only --arch gfx1030
 
     "kernels" measures each operation of gfxgraph.kernels at the sizes of a decode step, beside eager, torch.compile
     and, where it is installed, Liger-Kernel.
 
-    A speed-up that the spread of the samples hides is not printed as one.
+    A difference within the spread of the samples is not shown as a number.
 
     Exit status: 0 if something was measured, 2 if not.
     """
-    _contract.can_be_written(page_file)
     _refuse_conflicts(target, bool(expressions), bool(wanted), compile_only, bool(archs))
     if compile_only:
         _compile_only(archs, as_json)

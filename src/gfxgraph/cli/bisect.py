@@ -1,4 +1,4 @@
-"""gfxgraph bisect: find the operation that a graph cannot hold or gets wrong, and a script that shows it.
+"""gfxgraph bisect: find the operation that cannot be captured or replays wrongly; write a script that shows it.
 
 The script runs as ever, except that captures allow nothing unsafe and every replay is compared with
 eager execution, operation by operation. The first difference, refusal or fault ends it; after a fault the
@@ -20,8 +20,8 @@ import click
 from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import LINES, visible
-from gfxgraph.errors import ActivationError
 from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.torch_build import refuse_unsuitable
 
 STATUS_FOUND = 1
 
@@ -37,7 +37,7 @@ STATUS_FOUND = 1
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_contract.OutFile(),
     help="Where to write the script that reproduces it.",
 )
 @click.argument("script")
@@ -46,11 +46,11 @@ def command(
     allow_cuda: bool,
     simulate: str,
     as_json: bool,
-    output: Path | None,
+    output: str | None,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Find the operation that a graph cannot hold or gets wrong, and write a script that reproduces it.
+    """Find the operation that cannot be captured or replays wrongly, and write a script that reproduces it.
 
     \b
     gfxgraph bisect decode.py --batch 1
@@ -59,15 +59,17 @@ def command(
     Exit status: 0 captures and replays are right, 1 something was found, 2 the script did not run to its end.
     """
     if not Path(script).is_file():
-        raise ActivationError("script_not_found", script=script)
-    target = (output or Path(f"{Path(script).stem}-reproducer.py")).absolute()
-    _contract.can_be_written(target)
+        problem = "it is a folder" if Path(script).is_dir() else "not found"
+        _contract.refuse("script_not_found", script=script, problem=problem)
+    target = Path(output or f"{Path(script).stem}-reproducer.py").absolute()
+    _contract.can_be_written(target, program=script)
     asked = {}
     if allow_cuda:
         asked["GFXGRAPH_ALLOW_CUDA"] = "1"
     if simulate:
         asked["GFXGRAPH_SIMULATE"] = simulate
-    environment, _ = program_environment(asked)
+    environment, settings = program_environment(asked)
+    refuse_unsuitable(settings, sys.executable)
     # The process that runs the script enables the bridge itself, in its own way.
     environment.pop("GFXGRAPH")
     with tempfile.TemporaryDirectory() as folder:

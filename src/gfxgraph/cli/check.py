@@ -1,4 +1,4 @@
-"""Try graphs here; or list what in a function would break or split a capture of it, without a GPU.
+"""Try a capture here; or list what would break or split the capture of a function, without a GPU.
 
 The work is done in a process of its own: a GPU that hangs or faults takes that process down, and this one
 says so.
@@ -31,7 +31,12 @@ _YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 @click.command("check", cls=_contract.Command)
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
-@click.option("--sarif", metavar="FILE", help="Write FUNCTION's findings as SARIF 2.1.0, - for stdout.")
+@click.option(
+    "--sarif",
+    type=_contract.OutFile(or_stdout=True),
+    metavar="FILE",
+    help="Write FUNCTION's findings as SARIF 2.1.0; - for stdout.",
+)
 @_contract.allow_cuda
 @_contract.simulate
 @_contract.as_json
@@ -43,7 +48,7 @@ def command(
     simulate: str,
     as_json: bool,
 ) -> None:
-    """Try one capture and replay here; or list what a graph cannot hold of MODULE:FUNCTION.
+    """Try one capture and replay here; or list what would break or split a capture of MODULE:FUNCTION.
 
     \b
     gfxgraph check
@@ -54,7 +59,6 @@ def command(
 
     Exit status: 0 nothing found, 1 findings, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
-    _contract.can_be_written(sarif if sarif != "-" else None)
     if target is not None:
         _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, sarif, as_json)
     if expressions or sarif:
@@ -108,7 +112,8 @@ def examine(environment: dict[str, str]) -> dict[str, object]:
     """Return ``gfxgraph.health_check()`` of a fresh process, or why it gave none."""
     line = [sys.executable, "-c", PROGRAM]
     try:
-        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, timeout=TIME_LIMIT_S)
+        own = _contract.in_group_of_its_own()
+        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, timeout=TIME_LIMIT_S, **own)
     except subprocess.TimeoutExpired:
         return {"ok": False, "details": f"capture and replay did not end within {TIME_LIMIT_S} s"}
     if done.returncode == 2:  # refused there: the reason is on stderr already

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_PROMPT = "Alice opened the little door and"
 N_VALIDATED_REPLAYS = 3
 N_TOKENS, N_TOKENS_SIMULATED = 400, 80
+MOST_TOKENS = 4000  # the example's text holds 4,096 characters, the prompt among them
 ASK_FOR_GPU = "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())"
 
 
@@ -43,10 +44,10 @@ class Place:
 
 
 @click.command("demo", cls=_contract.Command)
-@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="What the text begins with.")
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True, help="The beginning of the text.")
 @click.option(
     "--tokens",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_TOKENS),
     help=f"How many characters to write; {N_TOKENS}, or {N_TOKENS_SIMULATED} in the simulator, if not given.",
 )
 @_contract.simulate
@@ -107,7 +108,7 @@ def examples_folder() -> Path:
         if (folder / "decode.py").is_file():
             return folder
     tried = " or ".join(str(folder / "decode.py") for folder in places)
-    raise ActivationError("script_not_found", script=tried)
+    raise ActivationError("script_not_found", script=tried, problem="not found")
 
 
 def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,7 +122,8 @@ def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dic
         }
         environment, _ = program_environment(asked)
         line = [sys.executable, str(script), "--json", *arguments]
-        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True)
+        own = _contract.in_group_of_its_own()
+        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, **own)
         if done.returncode != 0:
             click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
             sys.exit(_contract.COULD_NOT)
@@ -140,7 +142,7 @@ def show(console: Console, place: Place, result: dict[str, Any], stats: dict[str
     console.print(table_of(place, result, stats))
     if place.is_simulated:
         console.print(
-            "[yellow]The simulator checks that graphs are captured and replayed rightly. It says nothing"
+            "[yellow]The simulator checks that graphs are captured and replayed correctly. It says nothing"
             " about speed: these rates are those of a CPU imitating a GPU.[/yellow]"
         )
 

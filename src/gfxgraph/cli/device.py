@@ -1,4 +1,4 @@
-"""Show the GPU that gfxgraph decides for."""
+"""Show the GPU that gfxgraph bases its decisions on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LABELS_ZH = {
     "--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which GPU, discrete ones first."
 )
 def command(as_json: bool, index: int) -> None:
-    """Show the GPU that gfxgraph makes its decisions for. Exit status 1 if there is none."""
+    """Show the GPU that gfxgraph bases its decisions on. Exit status 1 if there is none."""
     found = device_info(index)
     if as_json:
         click.echo(json.dumps({"device": found.as_dict(), "torch": torch_rocm_status()}, indent=2))

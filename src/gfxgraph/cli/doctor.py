@@ -54,9 +54,9 @@ def command(
 ) -> None:
     """Check this machine, and show how to fix what is wrong.
 
-    Exit status: 0 nothing is red (with --selftest: every case passed, or was skipped with a reason), 1 something is,
-    2 gfxgraph cannot be used here. --allow-cuda, --simulate and --out belong to --selftest, FILES to --matrix, whose
-    status is 0 where every report in the table passed, 1 where one did not.
+    Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
+    cannot be used here. --allow-cuda, --simulate and --out go with --selftest, FILES with --matrix, whose status is
+    0 if every report in the table passed, and 1 if not.
     """
     if matrix != bool(files) or (matrix and (selftest or why)):
         raise click.UsageError("reports go with --matrix, and --matrix with reports alone", ctx)

@@ -1,4 +1,4 @@
-"""Print what is here: another name of ``gfxgraph status``."""
+"""Another name for gfxgraph status."""
 
 from gfxgraph.cli.status import command
 

@@ -41,7 +41,16 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
 def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, live: bool, to_stdout: bool) -> None:
-    """Explain an error. Exit status: 0 explained, 1 nothing to explain, 2 no such file or name."""
+    """Explain an error.
+
+    \b
+    gfxgraph explain 700
+    gfxgraph explain hipErrorStreamCaptureUnsupported
+    gfxgraph explain run.log
+    program 2>&1 | gfxgraph explain
+
+    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name.
+    """
     if as_list:
         if subject:
             raise click.UsageError("--list shows everything; leave out what to explain")
@@ -99,9 +108,12 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 
         scanner = Scanner()
         for path in paths:
-            with path.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    scanner.feed(block)
+            try:
+                with path.open("rb") as file, _contract.working(f"explain: reading {path}"):
+                    while block := file.read(_BLOCK):
+                        scanner.feed(block)
+            except OSError as error:
+                _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
         return advice.conclude(scanner, lang=lang)
     return advice.explain(" ".join(subject), lang=lang)
 
@@ -121,7 +133,7 @@ def _refuse_missing(word: str) -> None:
 
     known = [*names().ranks, *names().aliases]
     known += [each for status in statuses.every() for each in (status.name, *status.aka)]
-    if word.isidentifier() and _contract.near(word, known) != "-":
+    if word.isidentifier() and _contract.near(word, known) != "none":
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 

@@ -10,11 +10,12 @@ import ast
 import importlib
 import sys
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 import click
 
-from gfxgraph.cli import _chinese, _contract
+from gfxgraph.cli import _contract
 
 FOLDER = Path(__file__).parent
 
@@ -31,12 +32,12 @@ class Commands(click.Group):
             _contract.refuse_name("command", cmd_name, self.list_commands(ctx), "gfxgraph --help")
         module = importlib.import_module(f"gfxgraph.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
-        return command
+        return _chinese().translated(command, cmd_name) if in_chinese() else command
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if in_chinese():
-            self.help = _chinese.GROUP
-        super().format_help_text(ctx, formatter)
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        if in_chinese() and self.context_class is click.Context:
+            return _chinese().translated(self, "gfxgraph").make_context(*args, **kwargs)
+        return super().make_context(*args, **kwargs)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, summary(name)) for name in self.list_commands(ctx)]
@@ -46,8 +47,8 @@ class Commands(click.Group):
 
 def summary(name: str) -> str:
     """Return what the command does in a line: in English the first of its file's docstring."""
-    if in_chinese() and name in _chinese.SUMMARIES:
-        return _chinese.SUMMARIES[name]
+    if in_chinese():
+        return _chinese().texts()[name]["summary"]
     source = (FOLDER / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)
@@ -62,6 +63,13 @@ def in_chinese() -> bool:
     from gfxgraph import config
 
     return config.language_of() == "zh"
+
+
+def _chinese() -> ModuleType:
+    # lazily: English is spared the texts
+    from gfxgraph.cli import _chinese
+
+    return _chinese
 
 
 def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -91,8 +99,12 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 def cli() -> None:
     """Safe GPU graphs for PyTorch on AMD GPUs.
 
-    Exit status: 0 fine, 1 something was found, 2 the command could not do it, 130 stopped by Ctrl-C; 'run' ends like
-    its program. GFXGRAPH_LANG=zh shows messages in Chinese. For shell completion see docs/commands.md.
+    Exit status: 0 fine, 1 something was found, 2 the command failed, 130 stopped by Ctrl-C; 'run' ends with its
+    program's status. GFXGRAPH_LANG=zh shows help and messages in Chinese.
+
+    \b
+    Completion, for bash:
+      eval "$(_GFXGRAPH_COMPLETE=bash_source gfxgraph)"
     """
 
 

@@ -18,7 +18,7 @@ from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
 
 
-class _Group(click.Group):
+class _Group(_contract.Group):
     """The subcommands; none but help runs without the parsers."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -44,10 +44,18 @@ command.add_command(verify_group)
 @ARCH
 @LANG
 @JSON
-@click.option("--sarif", "sarif_path", metavar="FILE", help="Write SARIF 2.1.0; - for stdout.")
+@click.option(
+    "--sarif",
+    "sarif_path",
+    type=_contract.OutFile(or_stdout=True),
+    metavar="FILE",
+    help="Write SARIF 2.1.0; - for stdout.",
+)
 @click.option("--diff", metavar="REV", help="Only findings on lines changed since a git revision.")
 @click.option("--baseline", metavar="FILE", help="Leave out findings listed in FILE.")
-@click.option("--write-baseline", metavar="FILE", help="Write today's findings as the baseline.")
+@click.option(
+    "--write-baseline", type=_contract.OutFile(), metavar="FILE", help="Write today's findings as the baseline."
+)
 @click.option("--rule", "rules", multiple=True, metavar="CODE", help="Only this rule or prefix; repeatable.")
 @click.option(
     "--severity",
@@ -113,6 +121,8 @@ def audit_command(
             auditing.write_baseline(report, write_baseline)
     except (auditing.AuditError, OSError) as error:
         fail(error)
+    if diff is None:
+        _refuse_nothing(path, report)
     if sarif_path:
         # lazily: the parsers are an extra, and help must be there without them
         from gfxgraph.port.sarif import as_sarif
@@ -130,6 +140,15 @@ def audit_command(
     elif sarif_path != "-":
         render.show(report, Console(highlight=False), lang=lang, guarded=show_guarded, limit=limit)
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
+
+
+def _refuse_nothing(path: str, report: Any) -> None:
+    """Refuse a path of which nothing could be read: it would look like a clean tree."""
+    if report.n_lines or (report.n_files and not report.skipped):
+        return
+    reasons = ", ".join(f"{each.path} ({each.reason})" for each in report.skipped[:3])
+    more = ", ..." if len(report.skipped) > 3 else ""
+    fail(f"{path}: nothing to audit: " + (f"passed over {reasons}{more}" if reasons else "no source files"))
 
 
 def _check_rules(wanted: tuple[str, ...]) -> None:
@@ -244,6 +263,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
             facts.gather(project)
     except (auditing.AuditError, OSError) as error:
         fail(error)
+    _refuse_nothing(path, report)
     made = plan.make_plan(report, project)
     if as_json:
         click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
@@ -298,8 +318,15 @@ def _document(path: str) -> dict[str, object]:
 @click.option("--unsafe", is_flag=True, help="Also make the edits that are only suggested.")
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
-@click.option("--output", default="gfxgraph-port.patch", show_default=True, help="Patch file.")
-@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits where it fails.")
+@click.option(
+    "--output",
+    type=_contract.OutFile(),
+    metavar="FILE",
+    default="gfxgraph-port.patch",
+    show_default=True,
+    help="Where to write the patch.",
+)
+@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
 @JSON
 @click.pass_context
@@ -323,7 +350,6 @@ def fix_command(
     Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
     """
     _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to)
-    _contract.can_be_written(output)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run

@@ -1,4 +1,4 @@
-"""Make an HTML page of what processes left: coverage, graphs, memory, what was reported."""
+"""Make an HTML page from the data of a run: coverage, graphs, memory, messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from gfxgraph.cli import _contract
 @click.command("report")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--out", "-o", default="gfxgraph-report.html", show_default=True, metavar="FILE.html", help="Where to write."
+    "--out",
+    "-o",
+    type=_contract.OutFile(),
+    default="gfxgraph-report.html",
+    show_default=True,
+    metavar="FILE.html",
+    help="Where to write.",
 )
 @click.option(
     "--bench",
@@ -27,17 +33,16 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
     """Make one offline HTML page from what processes wrote to FOLDER.
 
     \b
-    gfxgraph run --report out.html train.py     the page of one run, at once
-    GFXGRAPH_REPORT=seen vllm serve ...         written by each process, every few seconds and at its end
+    gfxgraph run --report out.html train.py   the page of one run, at once
+    GFXGRAPH_REPORT=seen vllm serve ...       each process writes as it runs
     gfxgraph report seen -o out.html
 
-    Exit status: 0 if the page was written, 2 if nothing was found.
+    Exit status: 0 if the page was written, 2 if there was no data.
     """
-    _contract.can_be_written(out)
     # lazily: help does without
-    from gfxgraph.reporting import leave, page
+    from gfxgraph.reporting import left, page
 
-    found = leave.read(folder)
+    found = left.read(folder)
     if not found:
         _contract.refuse("no_report_data", folder=folder)
     if as_json:
@@ -46,6 +51,6 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
 
         click.echo(json.dumps(found))
         return
-    benches = [] if bench_file is None else [leave.read_bench(bench_file)]
+    benches = [] if bench_file is None else [left.read_bench(bench_file)]
     files.write(Path(out), page.html(found, benches))
     click.echo(out)

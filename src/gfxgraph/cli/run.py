@@ -1,4 +1,4 @@
-"""Run a script, a module or a command with graphs made safe, in all of its processes.
+"""Run a script, a module or a command with safe graphs, in all of its processes.
 
 The program is started as if ``gfxgraph run`` had not been typed: the same interpreter runs it in place of
 this process, so that its arguments, exit status, signals and tracebacks are its own. Only the environment
@@ -22,7 +22,6 @@ import click
 from gfxgraph.cli import _contract, _guarded, _handshake, _watched
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.faults import HANG_LIMIT_S
-from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
@@ -131,7 +130,7 @@ def command(
     min_coverage: float | None,
     report_file: str | None,
 ) -> None:
-    """Run a program with graphs made safe, in all of its processes.
+    """Run a program with safe graphs, in all of its processes.
 
     \b
     gfxgraph run train.py --epochs 3
@@ -145,9 +144,8 @@ def command(
     program: Program | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
-    if allow_cuda and simulate:
-        raise click.UsageError("--allow-cuda uses a GPU, --simulate does without: give one of them", ctx)
-    _contract.can_be_written(report_file)
+    for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
+        _contract.can_be_written(written, program=program.argv[0])
     asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
     if watch is not None:
         asked["GFXGRAPH_WATCH"] = f"{watch:g}"
@@ -195,7 +193,6 @@ def wanted(
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
     if stats is not None:
         is_file = stats != stats_file.TO_STDERR
-        _contract.can_be_written(stats if is_file else None)
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
     return result
 
@@ -205,16 +202,24 @@ def command_line(program: Program) -> list[str]:
     if program.is_command:
         found = shutil.which(program.argv[0])
         if found is None:
-            raise ActivationError("script_not_found", script=program.argv[0])
+            _contract.refuse("script_not_found", script=program.argv[0], problem=_why_not_run(program.argv[0]))
         return [found, *program.argv[1:]]
     if program.argv[0] == "-m":
         if not has_module(program.argv[1]):
-            raise ActivationError("script_not_found", script=f"module {program.argv[1] or repr('')}")
+            _contract.refuse("script_not_found", script=f"module {program.argv[1] or repr('')}", problem="not found")
     elif not program.argv[0]:
-        raise ActivationError("script_not_found", script="")
+        _contract.refuse("script_not_found", script="", problem="not found")
     elif not (path := Path(program.argv[0])).exists() or (path.is_dir() and not (path / "__main__.py").exists()):
-        raise ActivationError("script_not_found", script=path)
+        problem = "it is a folder" if path.is_dir() else "not found"
+        _contract.refuse("script_not_found", script=path, problem=problem)
     return [sys.executable, *program.argv]
+
+
+def _why_not_run(command: str) -> str:
+    """Why ``command`` is none: a name is looked for on the PATH, a path is what it is."""
+    if os.sep not in command or not Path(command).exists():
+        return "not found"
+    return "it is a folder" if Path(command).is_dir() else "it is not executable"
 
 
 def has_module(name: str) -> bool:

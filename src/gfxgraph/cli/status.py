@@ -1,4 +1,4 @@
-"""Print what is here, to paste into a report: settings, PyTorch, GPU, engines."""
+"""Print settings, PyTorch, GPU and engines, to paste into a bug report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gfxgraph.compat.diagnosis import environment_report
 from gfxgraph.diagnostics.render import visible
 
 
-@click.command(cls=_contract.Command, short_help="Print what is here.")
+@click.command(cls=_contract.Command, short_help="Print what is installed.")
 @_contract.as_json
 def command(as_json: bool) -> None:
     """Print what is installed, without judging it (gfxgraph doctor does that). Exit status: 0."""

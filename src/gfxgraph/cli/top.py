@@ -1,4 +1,4 @@
-"""Watch a running process: how much of its work graphs do, and which lines run eagerly."""
+"""Watch a running process: how much of its work runs in graphs, and which lines run eagerly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ CLEAR = "\x1b[2J\x1b[H"
 @click.command("top")
 @click.argument("pid", type=int)
 @click.option(
-    "--every", default=5.0, show_default=True, type=_contract.Number(min=0.5), metavar="SECONDS", help="Pause."
+    "--every",
+    default=5.0,
+    show_default=True,
+    type=_contract.Number(min=0.5),
+    metavar="SECONDS",
+    help="Time between updates.",
 )
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON, once.")

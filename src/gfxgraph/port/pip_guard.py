@@ -67,7 +67,10 @@ def judge(arguments: Sequence[str], *, python: str = sys.executable, search: lis
         command = [python, "-m", "pip", *arguments, "--dry-run", "--quiet", "--report", report]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise PipGuardError(f"pip could not resolve it: {done.stderr.strip()[-600:]}")
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            # Of a wrong option pip prints its usage first.
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            raise PipGuardError(f"pip could not resolve it: {said[-600:]}")
         try:
             data = json.loads(Path(report).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

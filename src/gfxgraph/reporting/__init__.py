@@ -14,6 +14,7 @@ Stays out: capturing and replaying, the command line.
     times.py       device time of nodes by the node walk; traces
     check.py       what in a function a capture would not hold, found in the simulator
     leave.py       what a process leaves for ``gfxgraph run --coverage`` and ``--report``
+    left.py        the same read again, without torch
     page.py        all of it as one HTML page (page.html)
     rewrites.py    what to write in place of an operation that no graph records
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from gfxgraph import files
 from gfxgraph.config import Config
-from gfxgraph.errors import CommandError, GfxGraphError
+from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting import history, watch
@@ -108,38 +108,6 @@ def write(folder: str, with_nodes: bool = True) -> None:
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
     files.new_folder(target.parent)
     files.write(target, json.dumps(process_report(with_nodes), default=str))
-
-
-def read(folder: str | Path) -> list[dict[str, Any]]:
-    """What every process left in ``folder``, in the order in which they ended."""
-    found = []
-    for path in Path(folder).glob("gfxgraph-*.json"):
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # a process that died while it wrote
-        if isinstance(table, dict) and _KINDS.items() <= {key: type(value) for key, value in table.items()}.items():
-            found.append(table)
-    return sorted(found, key=lambda table: table["at"])
-
-
-_KINDS = {"pid": int, "argv": list, "at": float, "stats": dict}
-"""By these a process's file is told from others of that name."""
-
-
-def read_bench(path: Path) -> dict[str, Any]:
-    """What ``gfxgraph bench --json`` printed.
-
-    Raises:
-        CommandError: `file_unusable`.
-    """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CommandError("file_unusable", path=path, problem=f"it is no JSON: {error}") from error
-    if not (isinstance(table, dict) and {"provenance", "results"} <= table.keys()):
-        raise CommandError("file_unusable", path=path, problem="gfxgraph bench --json prints something else")
-    return table
 
 
 def _keep_writing(settings: Config, owner: int) -> None:

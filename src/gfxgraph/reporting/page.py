@@ -15,13 +15,12 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph import files as writer
-from gfxgraph.reporting import leave
 from gfxgraph.reporting.folding import folded
 from gfxgraph.reporting.rewrites import in_chinese
 
 
 def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] = ()) -> str:
-    """The page of what ``leave.read`` found, the process that replayed most first, and of what ``bench`` measured."""
+    """The page of what ``left.read`` found, the process that replayed most first, and of what ``bench`` measured."""
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
@@ -34,6 +33,9 @@ def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] 
 
 def write_report(path: str | Path) -> None:
     """Write what this process has captured so far, and counted where it is watched, as one HTML page."""
+    # lazily: a page of what others left does without torch
+    from gfxgraph.reporting import leave
+
     made = json.loads(json.dumps(leave.process_report(), default=str))
     writer.write(Path(path), html([made]))
 

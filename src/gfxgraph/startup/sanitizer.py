@@ -55,7 +55,7 @@ def _compute_sanitizer() -> str:
     places = [os.path.join(home, "bin", "compute-sanitizer") for home in homes.values()] + list(_NVIDIA_PLACES)
     found = shutil.which("compute-sanitizer") or next((place for place in places if os.access(place, os.X_OK)), None)
     if found is None:
-        raise ActivationError("sanitizer_not_found", tool="compute-sanitizer", tried=["PATH", *places])
+        raise ActivationError("sanitizer_not_found", tool="compute-sanitizer", tried=", ".join(["PATH", *places]))
     return found
 
 
@@ -64,7 +64,7 @@ def _debug_agent() -> str:
     places = [os.path.join(home, "lib", _AGENT) for home in (*homes.values(), "/opt/rocm")]
     found = next((place for place in places if os.path.exists(place)), None)
     if found is None:
-        raise ActivationError("sanitizer_not_found", tool=_AGENT, tried=places)
+        raise ActivationError("sanitizer_not_found", tool=_AGENT, tried=", ".join(places))
     return found
 
 

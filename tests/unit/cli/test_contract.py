@@ -53,6 +53,9 @@ explain hipErorUnknown
 explain HSA_STATUS_ERROR_NOPE
 explain hsa_status_error_nope
 doctor --selftest --simulate=hip-9.9
+doctor --selftest --simulate=hip-7.2+nope
+check --simulate=hip+
+run --simulate=hip+fault= {d}/good.py
 check --allow-cuda --simulate=hip-5
 fly
 explian
@@ -118,7 +121,6 @@ run --guard-limit soon good.py
 run --allow-cuda --simulate good.py
 run --nope good.py
 bisect
-bisect --simulate -o {d} {d}/good.py
 check --nope
 check a b
 check --arg 1
@@ -157,6 +159,12 @@ doctor --out {d}/x.json
 doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
+check --simulate --allow-cuda
+bench --allow-cuda --simulate
+bisect --simulate --allow-cuda {d}/good.py
+port verify run {d} --build=
+port verify run {d} --build "
+demo --tokens 99999999999999999999
 doctor --matrix
 doctor --matrix --selftest {d}/good.py
 explain --lang fr 700
@@ -214,6 +222,9 @@ run --simulate -m no.such.module
 bisect --fly x.py
 run nope.py
 run {d}/folder
+run -- {d}/good.py
+run -- {d}
+bisect {d}/folder
 run {d}/nope/nope.py
 run -m no_such_module_here
 run -m 1x
@@ -228,6 +239,16 @@ run --simulate {d}/loop
 run --simulate {d}/empty.py/x.py
 """,
     "file_unusable": """
+bisect --simulate -o {d} {d}/good.py
+bisect --simulate -o {d}/good.py {d}/good.py
+bisect --simulate -o {n} {d}/good.py
+run --simulate --report {d}/good.py {d}/good.py
+run --simulate --stats={d}/folder/../good.py {d}/good.py
+explain /proc/self/mem
+port audit {d}/cuda --write-baseline=
+port audit {d}/cuda --sarif=
+port verify run {d}/cuda --html=
+report {d}/left --out=
 port verify run {d} --html {d}/nope/x.html
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
 port audit {d} --write-baseline {d}/nope/base.json
@@ -333,6 +354,10 @@ top 1 --once
 """,
     "port_refused": """
 port audit {d} --diff nope
+port audit {d}/binary.pt
+port audit {d}/left
+port audit {d}/cuda --max-bytes 1
+port plan {d}/bad.json
 port audit {d} --diff=--output=x
 port audit {d} --baseline {d}/nope.json
 port audit {d} --baseline {d}/bad.json
@@ -591,12 +616,42 @@ def test_a_closed_stream_is_no_bug(fd, name, words, status):
     assert done.returncode == status and "internal_error" not in done.stderr, done.stderr
 
 
-def test_a_full_disk_is_no_bug():
-    """What could not be written to stdout is named, with status 2."""
-    program = "import sys; from gfxgraph.cli.main import main; main(['explain', '700', '--lang', 'en'])"
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("line", ["explain 700", "port rule GFX101 --json", "port audit cuda", "fly\udcff", "--help"])
+def test_an_encoding_that_lacks_a_character_is_no_bug(folder, encoding, line):
+    """It is shown as \\u4e2d, in JSON, too; for ASCII click writes UTF-8."""
+    program = f"import sys; from gfxgraph.cli.main import main; main({line.split()!a})"
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "GFXGRAPH_LANG": "zh"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=env, cwd=folder)
+    said = (done.stdout + done.stderr).decode("latin-1")
+    assert "internal_error" not in said and "Traceback" not in said
+    if "--json" in line:
+        assert re.search("[\u4e00-\u9fff]", json.loads(done.stdout)["title"])
+
+
+@pytest.mark.parametrize("line", ["explain 700 --lang en", "doctor --json", "explain 700 --json"])
+def test_a_full_disk_is_no_bug(line):
+    """What could not be written to stdout is named on stderr, with status 2."""
+    program = f"import sys; from gfxgraph.cli.main import main; main({line.split()})"
+    env = {**os.environ, "GFXGRAPH_LANG": "en"}
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, env=env
+        )
     assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["bisect --simulate {d}/good.py", "run --simulate --stats=x {d}/good.py", "report {d}/left"]
+)
+def test_a_current_folder_that_is_gone_is_no_bug(call, folder, line, monkeypatch, tmp_path):
+    """What needs it says so."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    status, _, err = call(line)
+    assert status == 2 and "internal_error" not in err and "what: " in err
 
 
 def test_a_setting_that_nobody_reads_is_said(call):

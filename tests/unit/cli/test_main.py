@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
+import click
+
 from gfxgraph.cli import _chinese
-from gfxgraph.cli.main import Commands, summary
+from gfxgraph.cli.main import Commands, cli, summary
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "HGB_"))}
 
@@ -89,5 +92,54 @@ def test_help_in_chinese_names_every_command():
     """``GFXGRAPH_LANG=zh gfxgraph --help``: what each command does, in Chinese; none is left out."""
     done = gfxgraph("--help", GFXGRAPH_LANG="zh")
     assert done.returncode == 0 and "退出状态" in done.stdout
-    assert set(_chinese.SUMMARIES) == set(Commands("gfxgraph").list_commands(None))  # type: ignore[arg-type]
-    assert all(text in done.stdout for text in _chinese.SUMMARIES.values())
+    summaries = [_chinese.texts()[name]["summary"] for name in Commands("gfxgraph").list_commands(None)]  # type: ignore[arg-type]
+    assert all(text in done.stdout.replace("\n" + " " * 11, "") for text in summaries)
+
+
+def every_command(group, above=""):
+    """The commands by their paths, those of groups included."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        yield above + name, command
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{above}{name} ")
+
+
+def test_every_option_is_explained_in_chinese():
+    """No command, no option without its text; no text without its option; no line wider than the terminal."""
+    known = {"gfxgraph": cli, **dict(every_command(Commands("gfxgraph")))}
+    texts = _chinese.texts()
+    used = set()
+    for path, command in known.items():
+        options = {each.name for each in command.params if isinstance(each, click.Option)}
+        used |= options
+        assert set(texts[path]) - {"help", "summary"} <= options, path
+        told = _chinese.translated(command, path)
+        shown = told.get_help(told.context_class(told, info_name=path, terminal_width=80, max_content_width=80))
+        assert "显示此帮助并退出" in shown or path == "gfxgraph"
+        for line in shown.splitlines():
+            assert _chinese.width(line) <= 80, line
+            assert not re.match(r"\s*-[^\u4e00-\u9fff]*  +[A-Z][a-z]+ [a-z]+ [a-z]", line), line
+    assert set(texts) - {"*"} == set(known) and set(texts["*"]) <= used
+
+
+def test_chinese_leaves_english_alone():
+    """The commands that explain themselves in Chinese are copies."""
+    command = Commands("gfxgraph").get_command(click.Context(cli), "explain")
+    before = command.get_help(click.Context(command))
+    _chinese.translated(command, "explain")
+    assert command.get_help(click.Context(command)) == before
+
+
+def test_ctrl_c_while_the_command_is_imported():
+    """130 and no traceback, as later; only Python's own start is not ours."""
+    program = (
+        "import sys, builtins\nreal = builtins.__import__\n"
+        "def stopped(name, *rest, **named):\n"
+        "    if name == 'click':\n        raise KeyboardInterrupt\n"
+        "    return real(name, *rest, **named)\n"
+        "builtins.__import__ = stopped\n"
+        "from gfxgraph.__main__ import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

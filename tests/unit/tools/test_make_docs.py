@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
+from gfxgraph import config
 from gfxgraph.diagnostics.entries import codes
 from gfxgraph.port.registry import load
 
@@ -32,7 +34,10 @@ def test_every_error_rule_command_and_setting_has_its_page(found):
         assert {f"{folder}errors/{code}.md" for code in codes()} <= set(found)
         assert {f"{folder}rules/{each.rule.id}-{each.rule.code}.md" for each in load()} <= set(found)
     assert "## gfxgraph port audit" in found["commands.md"] and "## gfxgraph run" in found["commands.md"]
-    assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| strict \\| raise" in found["settings.md"]
+    for page in ("settings.md", "zh/settings.md"):
+        assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| strict \\| raise | split | " in found[page]
+        assert set(config.VARIABLES) <= set(re.findall(r"^\| `(\w+)` \|", found[page], re.MULTILINE))
+    assert "## gfxgraph port verify run" in found["zh/commands.md"] and "显示此帮助并退出" in found["zh/commands.md"]
     assert "::: gfxgraph.callables.api.graphed" in found["api/callables.md"]
 
 

@@ -103,6 +103,12 @@ class Graphed:
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function made for such calls (`_fast`).
        A value that steered the capture and has changed: another capture of the signature, or this call eagerly.
     5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen begins anew.
+
+    Args:
+        fn: the function, method or module.
+        options: what ``gfxgraph.graphed`` was asked for.
+        owner: whose arena: 0 the process's, else a thread's own.
+        make_piece: makes a callable of each graph that Dynamo finds; where None, the function is not traced.
     """
 
     def __init__(
@@ -652,11 +658,15 @@ class Graphed:
     # -- what users ask ---------------------------------------------------------------------------
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Capture every bucket now, largest first, with arguments of any size as an example.
+        """Capture every bucket now, largest first.
 
         The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
         What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
         would go over the limit are left to be captured when they are called for.
+
+        Args:
+            args: an example of the function's arguments, of any size.
+            kwargs: likewise.
 
         Returns:
             ``n_captured``, ``n_left``, ``predicted_bytes``.
@@ -700,7 +710,14 @@ class Graphed:
         return self._planned.by_bucket(self._name)
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
+        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it.
+
+        Args:
+            path: the file, JSON; one that is there is replaced.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:

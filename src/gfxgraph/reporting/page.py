@@ -33,7 +33,14 @@ def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] 
 
 
 def write_report(path: str | Path) -> None:
-    """Write what this process has captured so far, and counted where it is watched, as one HTML page."""
+    """Write what this process has captured so far, and counted where it is watched, as one HTML page.
+
+    Args:
+        path: the file; one that is there is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     made = json.loads(json.dumps(leave.process_report(), default=str))
     writer.write(Path(path), html([made]))
 

@@ -97,12 +97,12 @@ class Graphed:
     What a signature goes through, one call after another; a call that cannot go on runs eagerly, with the reason:
 
     1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`_traced`); not with ``assume_pure``.
-    2. Warm-up: the call, eagerly, on the stream that captures, so often as was asked for (`Capturer.warm_up`). A call
+    2. Warm-up: the call, eagerly, on the stream that captures, ``warmup`` times (`Capturer.warm_up`). A call
        that its bucket is to serve is compared with a padded run meanwhile (`_judge`).
     3. Record: the function is captured over static inputs (`Capturer.capture`).
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function made for such calls (`_fast`).
-       A value that steered the capture and has changed: another capture of the signature, or this call eagerly.
-    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen begins anew.
+       A value that the capture read has changed: another capture of the signature, or this call eagerly.
+    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen starts again at 1.
 
     Args:
         fn: the function, method or module.

@@ -8,8 +8,8 @@ A captured op is not computed: a dry run on stand-in values of the same shapes f
 put them, and filled with poison. What a program reads before the first replay is thereby never right by
 accident.
 
-The dispatcher is told of 1,300 operations, which takes longer than most tests: once in a process. What it calls
-asks for the kernel of the simulator that is installed, and refuses where there is none.
+1,300 operations are registered with the dispatcher once in a process: it takes longer than most tests. The registered
+functions call the kernels of the simulator that is installed, and raise where there is none.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class WhileLoop:
 
     @property
     def why_eager(self) -> str:
-        """Why the loop is no graph now; "" where it may be."""
+        """Why the loop runs eagerly; "" where it may be a graph."""
         return self._test.why_eager or self._turn.why_eager
 
     @property
@@ -292,7 +292,7 @@ class Unrolled:
 
     @property
     def why_eager(self) -> str:
-        """Why the steps are no graph now; "" where they may be."""
+        """Why the steps run eagerly; "" where they may be graphs."""
         return self._traced.why_eager
 
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, CapturedFunction]]:

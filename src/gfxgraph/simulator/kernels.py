@@ -121,8 +121,10 @@ def _on_the_cpu() -> frozenset[str]:
     return frozenset(names)
 
 
+Kernel = Callable[..., Any]
+
 _installed: Kernels | None = None
-_library: Any = None
+_library: torch.library.Library | None = None
 """The registrations at torch's CUDA key; they stay until the process ends."""
 _dry_runs: dict[Any, list[Any]] = {}
 """What calls return, whichever simulator they are for."""
@@ -139,14 +141,14 @@ def _register(names: frozenset[str]) -> None:
                 _impl(_library, name, _entry(name), "CUDA")
 
 
-def _impl(library: Any, name: str, function: Callable[..., Any], key: str) -> None:
+def _impl(library: torch.library.Library, name: str, function: Kernel, key: str) -> None:
     try:
         library.impl(name, function, key, allow_override=True)
     except TypeError:
         library.impl(name, function, key)
 
 
-def _entry(name: str) -> Callable[..., Any]:
+def _entry(name: str) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         kernels = _installed
         if kernels is None:
@@ -163,10 +165,10 @@ class Kernels:
         self.sim = sim
         self.arena = sim.arena
         self.device = sim.device
-        self._built: dict[str, Callable[..., Any]] = {}
+        self._built: dict[str, Kernel] = {}
         self._host = torch.library.Library("aten", "IMPL")
 
-    def install(self, special: dict[str, Callable[..., Any]], host: dict[str, Callable[..., Any]]) -> None:
+    def install(self, special: dict[str, Kernel], host: dict[str, Kernel]) -> None:
         """Serve the CUDA key, ``special`` kernels before those by schema, and put ``host`` in CPU kernels' place."""
         global _installed
         self._built.update(special)
@@ -182,32 +184,32 @@ class Kernels:
         _installed = None
         self._host._destroy()
 
-    def kernel(self, name: str) -> Callable[..., Any]:
+    def kernel(self, name: str) -> Kernel:
         """The kernel of ``name``, made at its first call."""
         function = self._built.get(name)
         if function is None:
             function = self._built[name] = self.build(name)
         return function
 
-    def build(self, name: str) -> Callable[..., Any]:
+    def build(self, name: str) -> Kernel:
         """The kernel of ``name``, from its schema."""
         plan = make_plan(name)
         if plan.is_view and not any(where is not None and where in plan.outs for where in plan.returned):
             return self._view_kernel(plan.op)
         return self._compute_kernel(plan)
 
-    def build_from(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
         return self._compute_kernel(replace(make_plan(name), op=body))
 
-    def _view_kernel(self, op: Any) -> Callable[..., Any]:
+    def _view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
         def kernel(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
 
         return kernel
 
-    def _compute_kernel(self, plan: Plan) -> Callable[..., Any]:
+    def _compute_kernel(self, plan: Plan) -> Kernel:
         device = self.device
         syncs = self._sync_test(plan.name)
         how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")

@@ -447,7 +447,7 @@ class BridgedGraph(_TorchsGraph):
             return  # destroying a graph now would break the capture underway
         if program is not None and remedies.keeps((self, program)):
             return
-        is_current = state is not None and state is process.current() and state.pid == os.getpid()
+        is_current = state is not None and state.pid == os.getpid() and state is process.current()
         is_ours = is_current and program is not None
         if is_ours and not sys.is_finalizing():
             # Here and not in C++'s destructor, before which another thread could begin to capture.

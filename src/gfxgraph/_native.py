@@ -56,6 +56,11 @@ class SymbolReport:
     symbols: tuple[Symbol, ...] = field(default=())
 
     def count(self, how: str) -> int:
+        """How many functions are answered in one way.
+
+        Args:
+            how: ``mapped``, ``bridged`` or ``refused``.
+        """
         return sum(symbol.how == how for symbol in self.symbols)
 
     def lines(self) -> Iterator[str]:
@@ -161,7 +166,15 @@ def symbol_report() -> SymbolReport:
 
 
 def read_symbol_report(text: str) -> SymbolReport:
-    """Read the report, also as a program wrote it to GFXGRAPH_COMPAT_REPORT."""
+    """Read what ``symbol_report`` gives, also as a program wrote it to GFXGRAPH_COMPAT_REPORT.
+
+    Args:
+        text: the report, as JSON.
+
+    Raises:
+        ValueError: the text is no JSON.
+        KeyError: it is JSON of something else.
+    """
     told = json.loads(text)
     symbols = tuple(Symbol(name=name, **facts) for name, facts in told["symbols"].items())
     return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)

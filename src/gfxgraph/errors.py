@@ -103,6 +103,11 @@ class GfxGraphFault(ReplayError):
     """The GPU touched memory it may not; names op, source line and memory.
 
     As in 1.x it can be made of a message of one's own: ``GfxGraphFault("...", op=, tensors=, original=)``.
+
+    Args:
+        code: of the catalogue's entry, or the message.
+        quote: what the runtime said.
+        fields: what the entry's text names; with a message ``op``, ``tensors`` and ``original``.
     """
 
     def __init__(self, code: str, /, *, quote: str = "", **fields: object) -> None:
@@ -142,6 +147,9 @@ class SimulatorError(GfxGraphError):
 def check_settings(settings: _config.Config) -> None:
     """Raise for the first setting that was refused.
 
+    Args:
+        settings: as read from the environment or given to ``enable``.
+
     Raises:
         ConfigError: `bad_setting`.
     """
@@ -150,7 +158,13 @@ def check_settings(settings: _config.Config) -> None:
 
 
 def member(kind: type[E], function: str, argument: str, value: object) -> E:
-    """The member of ``kind`` that an argument names.
+    """The member of an enumeration that an argument names.
+
+    Args:
+        kind: the enumeration.
+        function: whose argument it is; for the message.
+        argument: its name; likewise.
+        value: what was given.
 
     Raises:
         ArgumentError: `bad_argument`, there is none.
@@ -163,5 +177,9 @@ def member(kind: type[E], function: str, argument: str, value: object) -> E:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its class where it says nothing."""
+    """What an error says, in one line.
+
+    Args:
+        error: whose text it is; one without a text is named by its class.
+    """
     return str(error).splitlines()[0] if str(error) else type(error).__name__

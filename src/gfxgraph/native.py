@@ -42,7 +42,14 @@ NODE_LIMIT = "GFXGRAPH_PRELOAD_NODE_LIMIT"
 
 
 def library_path(name: str = PRELOAD) -> Path | None:
-    """Return ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None where there is neither."""
+    """Find one of the companion's libraries.
+
+    Args:
+        name: without ``lib`` and ``.so``; the preload library by default.
+
+    Returns:
+        ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None where there is neither.
+    """
     beside = config.load().lib
     if beside:
         path = Path(beside).parent / f"lib{name}.so"
@@ -55,9 +62,13 @@ def library_path(name: str = PRELOAD) -> Path | None:
 
 
 def preload_environment(environ: Mapping[str, str], report: Path, library: Path | None = None) -> dict[str, str]:
-    """Return ``environ`` with the preload library set up, writing to ``report``.
+    """Return ``environ`` with the preload library set up.
 
-    A ``%p`` in the report's name becomes the process id, so that every process has a file of its own.
+    Args:
+        environ: of the process to be started; left as it is.
+        report: the file that each process writes at its end. A ``%p`` in its name becomes the process id, so that
+            every process has a file of its own.
+        library: the preload library; the one that ``library_path`` finds where None.
 
     Raises:
         GfxGraphError: `native_library_unusable`, where the companion package is not installed.
@@ -151,7 +162,11 @@ class Report:
             yield f"failed: {failure['api']} with {what}, {_times(failure['times'])}"
 
     def n_calls(self, name: str) -> int:
-        """Calls of every form of ``name``, which is spelled without ``hip`` or ``cu``."""
+        """Calls of every form of a function.
+
+        Args:
+            name: without ``hip`` or ``cu``, as in ``GraphLaunch``; a prefix counts every function that begins so.
+        """
         return sum(call["calls"] for call in self._forms(name))
 
     def _forms(self, name: str) -> list[Mapping[str, int]]:

@@ -13,6 +13,7 @@ import torch
 
 import gfxgraph
 from tests.conformance.bench import Bench, attributes, patched, same
+from tests.warm_python import warm_python
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="switches the simulated card on and off")
 PAGE_STATS = {
@@ -289,9 +290,7 @@ def test_log_level(level, shown):
         "g.validate()\n"
     )
     environment = os.environ | {"HGB_LOG_LEVEL": level, "GFXGRAPH_LANG": "en"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([warm_python(), "-c", script], env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     lines = {
         "debug": "fallback because of: ",
@@ -344,7 +343,7 @@ with torch.cuda.graph(graph, pool=pool.id):
 def test_exit_after_an_uncaught_failure(profile, failure):
     """A program that lets the error fly ends with its traceback and status 1, never with a crash."""
     done = subprocess.run(
-        [sys.executable, "-c", FAILED_CAPTURE, profile, failure], capture_output=True, text=True, timeout=100
+        [warm_python(), "-c", FAILED_CAPTURE, profile, failure], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.rstrip().count("Traceback") >= 1 and "Exception ignored" not in done.stderr
@@ -367,7 +366,5 @@ del graph, x, y
 
 @pytest.mark.parametrize("bridge", ["on", "off"])
 def test_a_graph_that_outlives_everything_ends_quietly(bridge):
-    done = subprocess.run(
-        [sys.executable, "-c", HELD_TO_THE_END, bridge], capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([warm_python(), "-c", HELD_TO_THE_END, bridge], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,6 +14,7 @@ import torch
 
 import gfxgraph
 from tests.conformance.bench import Bench, ProcessState, same
+from tests.warm_python import warm_python
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the texts are those of the simulated card")
 
@@ -385,7 +385,7 @@ print("parent fine")
 
 def test_forked_child():
     """Every use of the parent's graphs in a forked child is refused with both process ids; the parent goes on."""
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([warm_python(), "-c", FORKED], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     refused, parent = done.stdout.splitlines()
     assert refused.split() == ["graph_in_forked_child"] * 6

@@ -18,6 +18,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph.callables.reads import Promised
 from tests.conformance.conftest import HAS_GPU
+from tests.warm_python import warm_python
 
 FACTOR = 2.0
 MODEL = None
@@ -279,7 +280,7 @@ for precision in ("tf32", "tf32", "tf32", "ieee", "ieee"):
     replays.append(g.stats()["replays"])
 print(replays, g.stats()["captures"])
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([warm_python(), "-c", program], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip() == "[0, 1, 2, 2, 3] 2", run.stdout + run.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import gfxgraph
 from gfxgraph.core.reproducer import FaultKind
 from gfxgraph.guard import bisect
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of
+from tests.warm_python import warm_python
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="the simulator stands in for the only card there is"
@@ -24,7 +24,7 @@ SOURCE = str(Path(gfxgraph.__file__).parents[1])
 
 def run(*command, folder):
     environment = dict(os.environ, PYTHONPATH=SOURCE, GFXGRAPH_LANG="en", XDG_STATE_HOME=str(folder / "state"))
-    command = [sys.executable, *map(str, command)]
+    command = [warm_python(), *map(str, command)]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

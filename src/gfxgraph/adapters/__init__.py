@@ -35,6 +35,9 @@ def names() -> list[str]:
 def get(name: str) -> Adapter:
     """The adapter of an engine.
 
+    Args:
+        name: one of ``names()``; the engine need not be installed.
+
     Raises:
         ActivationError: `engine_unknown`.
     """
@@ -47,6 +50,9 @@ def get(name: str) -> Adapter:
 def install(name: str) -> None:
     """Put gfxgraph under an engine in this process; once more does nothing.
 
+    Args:
+        name: one of ``names()``.
+
     Raises:
         ActivationError: `engine_unknown`, `engine_missing`, `engine_layout`; nothing is changed then.
     """
@@ -54,7 +60,14 @@ def install(name: str) -> None:
 
 
 def uninstall(name: str) -> None:
-    """Put back every object that ``install`` replaced."""
+    """Put back every object that ``install`` replaced.
+
+    Args:
+        name: one of ``names()``.
+
+    Raises:
+        ActivationError: `engine_unknown`.
+    """
     get(name).uninstall()
 
 

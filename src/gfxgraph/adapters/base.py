@@ -111,7 +111,11 @@ class Adapter(ABC):
         return bool(self.version()) and self.name not in _refused.values()
 
     def wanted(self, settings: Config) -> bool:
-        """True where a process that was switched on with these settings is to install it by itself."""
+        """Whether a process that was switched on is to install this adapter by itself.
+
+        Args:
+            settings: what the process was switched on with.
+        """
         return True
 
     def install(self) -> None:
@@ -145,7 +149,12 @@ class Adapter(ABC):
 
     @abstractmethod
     def put_in_place(self, undo: Replaced, part: Any) -> None:
-        """Replace, through ``undo``, what is to be replaced in one of ``parts``, the module itself."""
+        """Replace what is to be replaced in one of the engine's modules.
+
+        Args:
+            undo: replaces, and remembers what was there.
+            part: the module, one of ``parts``.
+        """
 
     def _install(self, parts: Sequence[str]) -> None:
         with self._lock:
@@ -194,7 +203,11 @@ class Adapter(ABC):
             self.refuse(error)
 
     def refuse(self, error: ActivationError) -> None:
-        """Leave a part of the engine as it is: said in full once, and counted as a fallback of this process."""
+        """Leave a part of the engine as it is: said in full once, and counted as a fallback of this process.
+
+        Args:
+            error: why its adapter does not fit; ``engine_layout`` or ``engine_missing``.
+        """
         why = f"{self.name} {self.version()} runs without its adapter: {error.fields.get('missing', error.code)}"
         if why in _refused:
             return

@@ -1,4 +1,4 @@
-"""One call's arguments, understood: their tree, their tensors, and everything that makes it the call it is."""
+"""One call's arguments: their tree, their tensors, and the call's cache key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunEagerly(Exception):
 
 
 class GuardMiss(RunEagerly):
-    """A value read inside is not what the capture was steered by."""
+    """A value read inside the function is another one than during the capture."""
 
 
 class InPieces(Exception):

@@ -121,7 +121,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         writes: what is to be put back; by default all that somebody may look at, the graph's results included.
 
     Raises:
-        GuardMiss: a value that steered the capture has changed; with others the graph may be replayed again.
+        GuardMiss: a value that the capture read has changed; with the old one the graph may be replayed again.
         RunEagerly: the launch failed.
     """
     program = getattr(graph, "_program", None)
@@ -135,7 +135,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
             before.put_back()
         if isinstance(error, GuardMismatch):
             question = error.fields.get("question", "")
-            raise GuardMiss(f"a value that steered the capture changed: {question}") from error
+            raise GuardMiss(f"a value that the capture read has changed: {question}") from error
         raise RunEagerly(f"the replay failed: {error.code}") from error
 
 
@@ -146,7 +146,7 @@ class CapturedFunction:
     2. Record: `capture`; where that fails it is 4 until it is captured again.
     3. Replay: `run` launches the graph. A replay that fails is undone, and 4 does the run.
     4. Eager: the function itself on the same inputs, into the same outputs. `fall_back` reports why: for this run
-       where a value that steered the capture has changed, for good where the graph failed.
+       where a value that the capture read has changed, for good where the graph failed.
 
     Args:
         place: the arena whose stream captures; its lock is held by whoever calls.
@@ -211,7 +211,7 @@ class CapturedFunction:
         try:
             replay(self.graph)
         except GuardMiss as miss:
-            self.fall_back("a value that steered its capture has changed", miss.__cause__)
+            self.fall_back("a value that the capture read has changed", miss.__cause__)
             self.run_eagerly()
         except RunEagerly as failed:
             self.fall_back("its replay failed", failed.__cause__, for_good=True)

@@ -240,7 +240,7 @@ class Capturer:
         return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
 
     def variant(self, arena: Arena, entry: Captures) -> Instance:
-        """A replay of another capture of the same signature, which the values at hand have steered.
+        """A replay of another capture of the same signature, made with the values at hand.
 
         Raises:
             RunEagerly: there is none, and no room for more.
@@ -255,10 +255,10 @@ class Capturer:
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 why = "no further capture for another value; such calls run eagerly"
                 arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
-                raise RunEagerly("a value that steered the capture changed") from error
+                raise RunEagerly("a value that the capture read has changed") from error
             finally:
                 current.wait_stream(arena.stream)
             found = entry.replay_variant()
         if found is None:
-            raise RunEagerly("a value that steered the capture changed")
+            raise RunEagerly("a value that the capture read has changed")
         return found

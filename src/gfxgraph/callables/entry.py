@@ -108,7 +108,7 @@ class Captures:
         self.all_held = False
         """A caller held the results of all that the ring may have: then they are copied out."""
         self.variants: list[Instance] = []
-        """Captures that other values have steered; the one that fitted last is ``first``."""
+        """Captures made with other values; the one that fitted last is ``first``."""
         self.result_nbytes = 0
         self.why_eager = ""
         self.why_copied = ""
@@ -314,7 +314,7 @@ class Captures:
             forget_fast()
 
     def owner(self) -> Any:
-        """The callable whose captures these are; None where nobody is told of an eviction."""
+        """The callable whose captures these are; None where no eviction is reported."""
         return getattr(self.on_evict(), "__self__", None)
 
     def let_go_of_inputs(self) -> None:
@@ -394,7 +394,7 @@ class Captures:
             instance.draws = drawn != [g.get_offset() for g in generators]
 
     def replay_variant(self) -> Instance | None:
-        """Launch the captures that other values have steered until one fits; that one is ``first`` then."""
+        """Launch the captures made with other values until one fits; that one is ``first`` then."""
         for k, variant in enumerate(self.variants):
             try:
                 self.replay(variant)
@@ -406,7 +406,7 @@ class Captures:
         return None
 
     def add_variant(self) -> None:
-        """Capture the function once more, steered by what the inputs hold now; raises as ``capture``."""
+        """Capture the function once more, with the values that the inputs hold now; raises as ``capture``."""
         known = self.mutates
         variant = self.capture(recorded=True)
         self.mutates = tuple(sorted({*known, *self.mutates}))

@@ -99,12 +99,18 @@ class Graphed:
     What a signature goes through, one call after another; a call that cannot go on runs eagerly, with the reason:
 
     1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`_traced`); not with ``assume_pure``.
-    2. Warm-up: the call, eagerly, on the stream that captures, so often as was asked for (`Capturer.warm_up`). A call
+    2. Warm-up: the call, eagerly, on the stream that captures, ``warmup`` times (`Capturer.warm_up`). A call
        that its bucket is to serve is compared with a padded run meanwhile (`_judge`).
     3. Record: the function is captured over static inputs (`Capturer.capture`).
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function made for such calls (`_fast`).
-       A value that steered the capture and has changed: another capture of the signature, or this call eagerly.
-    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen begins anew.
+       A value that the capture read has changed: another capture of the signature, or this call eagerly.
+    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen starts again at 1.
+
+    Args:
+        fn: the function, method or module.
+        options: what ``gfxgraph.graphed`` was asked for.
+        owner: whose arena: 0 the process's, else a thread's own.
+        make_piece: makes a callable of each graph that Dynamo finds; where None, the function is not traced.
     """
 
     def __init__(
@@ -661,11 +667,15 @@ class Graphed:
     # -- what users ask ---------------------------------------------------------------------------
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Capture every bucket now, largest first, with arguments of any size as an example.
+        """Capture every bucket now, largest first.
 
         The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
         What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
         would go over the limit are left to be captured when they are called for.
+
+        Args:
+            args: an example of the function's arguments, of any size.
+            kwargs: likewise.
 
         Returns:
             ``n_captured``, ``n_left``, ``predicted_bytes``.
@@ -709,7 +719,14 @@ class Graphed:
         return self._planned.by_bucket(self._name)
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it."""
+        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it.
+
+        Args:
+            path: the file, JSON; one that is there is replaced.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:

@@ -40,6 +40,9 @@ class ShapeBucketPool:
         model_fn: the function.
         buckets: sizes; inputs are padded up to one, larger ones run eagerly.
         warmup: capture every bucket at the first call, largest first, rather than each when it is needed.
+
+    Raises:
+        CaptureError: `older_capture`, without a function.
     """
 
     def __init__(
@@ -81,7 +84,11 @@ class ShapeBucketPool:
             return self._graphed(given)
 
     def warmup(self, example: Tensor) -> None:
-        """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done."""
+        """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done.
+
+        Args:
+            example: [rows, ...], on the device.
+        """
         with torch.no_grad(), rehearsal():
             self._graphed.capture_all(example)
 
@@ -90,7 +97,14 @@ class ShapeBucketPool:
         return next((bucket for bucket in self.buckets if bucket >= size), self.buckets[-1])
 
     def route_bucket(self, input_size: int) -> tuple[int, int]:
-        """The bucket for a size, and its state: 0 captured, 1 to be captured, 2 runs eagerly."""
+        """The bucket for a size, and its state.
+
+        Args:
+            input_size: rows of an input.
+
+        Returns:
+            The bucket, and 0 where it is captured, 1 where it is to be captured, 2 where it runs eagerly.
+        """
         bucket = self.select_bucket(input_size)
         if bucket in self.failed_buckets or input_size > bucket:
             return bucket, FAILED
@@ -131,13 +145,22 @@ class ConditionalGraph:
         self._last: Tensor | None = None
 
     def add_branch(self, name: str, fn: Callable[..., Any]) -> None:
-        """Register a branch; before ``capture``."""
+        """Register a branch; before ``capture``.
+
+        Args:
+            name: of the branch; another function of that name is replaced.
+            fn: takes the input tensor.
+        """
         self._branches[name] = fn
 
     def capture(self, example_input: Tensor) -> None:
-        """Capture all branches for inputs like this one. A branch that cannot be captured runs eagerly.
+        """Capture all branches. A branch that cannot be captured runs eagerly.
+
+        Args:
+            example_input: of the shape, dtype and device that ``run`` will be given.
 
         Raises:
+            TypeError: it is no tensor.
             CaptureError: `older_capture`, where no branch was added.
         """
         if not isinstance(example_input, Tensor):
@@ -150,7 +173,14 @@ class ConditionalGraph:
             self._chosen.capture(example_input)
 
     def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
-        """Run a branch by name or index on a tensor, or on the last one that was given.
+        """Run one branch.
+
+        Args:
+            branch: its name or index.
+            input_tensor: what it works on; the last tensor that was given where None.
+
+        Returns:
+            What the branch returns.
 
         Raises:
             ReplayError: `replay_before_capture`; `no_such_branch`.
@@ -188,7 +218,11 @@ class CUDAGraphWrapper:
         self._piece: CapturedFunction | None = None
 
     def warmup(self, *args: Any) -> None:
-        """Run the model once, on the stream that will capture."""
+        """Run the model once, on the stream that will capture.
+
+        Args:
+            args: the model's.
+        """
         where = arena()
         with torch.no_grad():
             if where is None:
@@ -197,7 +231,11 @@ class CUDAGraphWrapper:
                 beside(where, self.model, args, {})
 
     def capture(self, *static_inputs: Any) -> None:
-        """Capture the model on these inputs, which stay the graph's own: ``replay`` copies into them."""
+        """Capture the model.
+
+        Args:
+            static_inputs: the model's arguments. The graph keeps reading them: ``replay`` copies into them.
+        """
         self.static_inputs = static_inputs
         self.warmup(*static_inputs)
         where = arena()
@@ -207,7 +245,14 @@ class CUDAGraphWrapper:
                 self._piece.capture()
 
     def replay(self, *new_inputs: Any) -> Any:
-        """Run on new inputs; the result is the caller's own.
+        """Run the model on new inputs.
+
+        Args:
+            new_inputs: for the first of the static inputs, in order; the others keep their values. Where a shape or
+                dtype is another one, the model runs eagerly.
+
+        Returns:
+            The model's result, whose tensors are the caller's own.
 
         Raises:
             ReplayError: `replay_before_capture`.

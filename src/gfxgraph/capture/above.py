@@ -57,4 +57,4 @@ class Rooms:
 
 rooms = Rooms()
 leaving: list[Callable[[Any], None]] = []
-"""Who is told of a captured graph before it is taken down: what it did can be read for the last time."""
+"""Called before a captured graph is destroyed, while it can still be read."""

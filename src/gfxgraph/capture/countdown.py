@@ -56,7 +56,7 @@ _DOC = '''"""Replay the captured work on the current stream.
 
     Raises:
         ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`, `no_fallback_left`.
-        GuardMismatch: a value that steered the capture has changed.
+        GuardMismatch: a value that the capture read has changed.
     """'''
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that another thread takes while a capture has the default generator: it waits.
+"""Another thread's random draws wait while a capture uses the default generator.
 
 Problem: torch registers the default generator with every capture, and until that ends a draw in any other thread is
 an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other

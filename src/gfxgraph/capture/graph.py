@@ -1,7 +1,7 @@
 """BridgedCUDAGraph: the ``torch.cuda.CUDAGraph`` that users hold while the bridge is on.
 
 It is a subclass that always drives the base class's ``capture_begin``, ``capture_end`` and
-``replay``: the allocator's routing, random generators and newer hooks hang on them. Around them it
+``replay``: the allocator's routing, random generators and newer hooks depend on them. Around them it
 runs a session (at capture) and a program (at replay). A plain graph with nothing to check goes
 straight to torch's replay.
 

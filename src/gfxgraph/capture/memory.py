@@ -82,7 +82,7 @@ def storage_address(tensor: Tensor) -> int:
 
 
 instantiated: list[Callable[[], None]] = []
-"""Who is told, in the capturing thread, that a graph exec was made."""
+"""Called in the capturing thread when a graph exec was made."""
 
 
 _storage_of = Tensor.untyped_storage  # as it is outside captures

@@ -1,4 +1,4 @@
-"""Standing on torch's stack of dispatch modes, and leaving it from the middle.
+"""Entering torch's stack of dispatch modes, and leaving it from the middle.
 
 Problem: torch keeps a stack of modes for each thread, and beside it process-wide flags that say "some
 mode is active". A mode sets the flags when it comes and puts back what it found when it goes, which

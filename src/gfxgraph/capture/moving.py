@@ -7,7 +7,7 @@ that move in turn. Results without dimensions, and tensors from elsewhere that i
 go on from there.
 
 Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
-What Python is told of a moving tensor (its shape, its length) is a question that each replay asks again.
+What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
 
 Invariant: whatever uses a moving tensor in another way (a backward, an operation that no call was seen for, a
 pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.

@@ -1,6 +1,6 @@
 """The other ranks of a job, asked through the store that torch.distributed was started with: no collective, no GPU.
 
-Every rank's watch answers for its rank, so a rank that hangs in a collective is still heard.
+Every rank's watch answers for its rank, so a rank that hangs in a collective still reports.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A plain capture computes nothing, and programs count on it. A split must launch 
 so that real values exist; what such launches change outside the graph is saved before and put
 back at the end, random generators too.
 
-Invariant: a session is open from before torch or the driver has heard of the capture. Whatever is raised from
+Invariant: a session is open before torch or the driver begins the capture. Whatever is raised from
 then on, at whatever line, ``abort`` ends what is there and gives back what is held (holdings.py); it may be called
 any number of times, and goes on where an interrupt stopped it.
 """

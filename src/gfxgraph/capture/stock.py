@@ -1,4 +1,4 @@
-"""What stood where stand-ins stand while a capture runs, and whose capture it is."""
+"""The functions of torch that are replaced while a capture runs, and whose capture that is."""
 
 from __future__ import annotations
 

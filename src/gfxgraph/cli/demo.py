@@ -1,6 +1,6 @@
 """Run an unmodified CUDA-graph program under gfxgraph and show what happened.
 
-The program is examples/decode.py, which has never heard of gfxgraph. It runs as ``gfxgraph run`` would run
+The program is examples/decode.py, which does not mention gfxgraph. It runs as ``gfxgraph run`` would run
 it: on an AMD GPU, on an NVIDIA GPU, or without a GPU in the simulator.
 """
 

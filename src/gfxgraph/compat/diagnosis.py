@@ -53,13 +53,24 @@ class Diagnosis:
     """What it was made of, in both languages."""
 
     def localized(self, lang_: str) -> dict[str, str]:
-        """``summary``, ``cause``, ``rocm_context`` and ``fix`` in "en" or "zh"."""
+        """The text in one language.
+
+        Args:
+            lang_: "en" or "zh".
+
+        Returns:
+            ``summary``, ``cause``, ``rocm_context`` and ``fix``.
+        """
         if self.found is not None:
             return _words(self.found, lang_)
         return {name: str(getattr(self, name)) for name in ("summary", "cause", "rocm_context", "fix")}
 
     def format(self, lang_: str | None = None) -> str:
-        """The text for people, in the language that is set where none is given."""
+        """The text for people.
+
+        Args:
+            lang_: "en" or "zh"; the language that is set where None.
+        """
         language = lang_ or diag_lang()
         words = self.localized(language)
         diagnosis, cause, here, fix, silence = _LABELS[language]
@@ -91,7 +102,14 @@ def words_of(code: str, language: str) -> dict[str, str]:
 
 
 def explain(error: object) -> Diagnosis | None:
-    """Explain an exception, a text or a status; None where nothing is known."""
+    """Explain an error.
+
+    Args:
+        error: an exception, a text or a status.
+
+    Returns:
+        The diagnosis; None where nothing is known.
+    """
     if error is None:
         return None
     found = advice.explain(error)
@@ -116,7 +134,16 @@ def diag_enabled() -> bool:
 
 
 def report(error: object, *, context: str | None = None, logger: logging.Logger | None = None) -> Diagnosis | None:
-    """Explain an error and log it, at its severity; GFXGRAPH_DIAG=0 logs nothing. None where nothing is known."""
+    """Explain an error and log it, at its severity; GFXGRAPH_DIAG=0 logs nothing.
+
+    Args:
+        error: an exception, a text or a status.
+        context: what was being done; the message begins with it.
+        logger: where to log; "gfxgraph" where None.
+
+    Returns:
+        The diagnosis; None where nothing is known.
+    """
     found = explain(error)
     if found is not None and diag_enabled():
         level = {"error": logging.ERROR, "warning": logging.WARNING}.get(found.severity, logging.INFO)

@@ -27,7 +27,14 @@ class MIGraphXBackend:
         self.status = migraphx_available()
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a compiled ``migraphx.program`` through graphs; arguments as ``adapters.migraphx.GraphedProgram``'s.
+        """Run a compiled ``migraphx.program`` through graphs.
+
+        Args:
+            args: the program, then what ``adapters.migraphx.GraphedProgram`` takes.
+            kwargs: likewise.
+
+        Returns:
+            A ``GraphedProgram``.
 
         Raises:
             NotImplementedError: without a program: models are read and compiled by MIGraphX itself.

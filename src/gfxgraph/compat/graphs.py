@@ -45,7 +45,16 @@ def health_check() -> dict[str, Any]:
 
 
 class ShapeBucketPool(older.ShapeBucketPool):
-    """``gfxgraph.ShapeBucketPool``; sizes above the largest bucket have none (-1), and run eagerly."""
+    """``gfxgraph.ShapeBucketPool``; sizes above the largest bucket have none (-1), and run eagerly.
+
+    Args:
+        model_fn: takes a tensor whose first dimension is the batch.
+        buckets: batch sizes to capture.
+        warmup: capture all of them at the first call.
+
+    Raises:
+        TypeError: ``model_fn`` cannot be called.
+    """
 
     def __init__(
         self,
@@ -62,7 +71,15 @@ class ShapeBucketPool(older.ShapeBucketPool):
         return self.route_bucket(size)[0]
 
     def route_bucket(self, input_size: int) -> tuple[int, int]:
-        """The bucket (-1: none is large enough) and its state: 0 captured, 1 to be captured, 2 runs eagerly."""
+        """The bucket for a size, and its state.
+
+        Args:
+            input_size: rows of an input.
+
+        Returns:
+            The bucket (-1: none is large enough), and 0 where it is captured, 1 where it is to be captured, 2 where
+            it runs eagerly.
+        """
         if input_size > self.buckets[-1]:
             return -1, older.FAILED
         bucket = next(each for each in self.buckets if each >= input_size)
@@ -77,6 +94,10 @@ class ConditionalGraph(older.ConditionalGraph):
     def add_branch(self, name: str, fn: Callable[..., Any]) -> None:
         """Register a branch; before ``capture``.
 
+        Args:
+            name: of the branch.
+            fn: takes the input tensor.
+
         Raises:
             RuntimeError: ``capture`` has been called.
             TypeError: ``fn`` cannot be called.
@@ -88,7 +109,14 @@ class ConditionalGraph(older.ConditionalGraph):
         super().add_branch(name, fn)
 
     def run(self, branch: str, input_tensor: Tensor | None = None) -> Any:
-        """Run a branch on a tensor, or on the last one that was given.
+        """Run one branch.
+
+        Args:
+            branch: its name.
+            input_tensor: what it works on; the last tensor that was given where None.
+
+        Returns:
+            What the branch returns.
 
         Raises:
             KeyError: there is no such branch.

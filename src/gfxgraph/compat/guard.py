@@ -39,9 +39,16 @@ def guard_level() -> int:
 
 
 def validate_layout(t: Any, name: str = "tensor") -> list[str]:
-    """What is unsafe about a tensor's strides, a line each; empty where nothing is, and for what is no tensor.
+    """What is unsafe about a tensor's strides.
 
     A contiguous part of a larger storage is safe here, as in 1.1.0; ``gfxgraph.validate_layout`` names it, too.
+
+    Args:
+        t: a tensor; anything else is safe.
+        name: what it is called in the lines.
+
+    Returns:
+        A line for each thing that is unsafe; empty where nothing is.
     """
     if not isinstance(t, Tensor):
         return []
@@ -50,7 +57,15 @@ def validate_layout(t: Any, name: str = "tensor") -> list[str]:
 
 
 def make_safe(t: Any, name: str = "tensor") -> tuple[Any, bool]:
-    """A tensor with safe strides, and whether it had to be copied; other values as they are."""
+    """A tensor with safe strides.
+
+    Args:
+        t: a tensor; other values are handed back.
+        name: has no effect; 1.1.0 took it.
+
+    Returns:
+        The tensor, and whether it had to be copied.
+    """
     if not validate_layout(t, name):
         return t, False
     return layout.make_safe(t), True
@@ -69,8 +84,16 @@ def make_capture_safe(obj: Any) -> tuple[Any, int]:
     return torch.utils._pytree.tree_map_only(Tensor, safe, obj), n_copied
 
 
-def localize_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
-    """The error to raise for an illegal access: it names the operation and the layout of its tensors."""
+def localize_fault(
+    exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None
+) -> GfxGraphFault:
+    """The error to raise for an illegal access: it names the operation and the layout of its tensors.
+
+    Args:
+        exc: what torch or the runtime raised.
+        op: what was being done.
+        tensors: pairs of a name and what the operation was given.
+    """
     return named_fault(exc, op=op, tensors=tensors)
 
 
@@ -88,7 +111,14 @@ def apply_deep_guard_env() -> list[str]:
 
 
 def compute_sanitizer_cmd(argv: Sequence[str]) -> list[str] | None:
-    """``argv`` under the platform's memory checker; None where there is none."""
+    """A command line under the platform's memory checker.
+
+    Args:
+        argv: the command line.
+
+    Returns:
+        The longer one; None where there is no checker.
+    """
     try:
         return sanitizer.compute_sanitizer_cmd(argv)
     except ActivationError:
@@ -97,6 +127,12 @@ def compute_sanitizer_cmd(argv: Sequence[str]) -> list[str] | None:
 
 class RedZone:
     """A tensor with zones around it that nobody may write.
+
+    Args:
+        shape: of the tensor.
+        dtype: of its elements.
+        device: where it lies.
+        pad_elems: elements of each zone, at least.
 
     Attributes:
         tensor: to work on.

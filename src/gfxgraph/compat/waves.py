@@ -27,7 +27,14 @@ def wave_mode() -> int:
 
 
 def detect_wave64(text: str) -> Diagnosis | None:
-    """The diagnosis `wave64_ignored` where flags, source or a log ask for 64 or 128 lanes, else None."""
+    """The diagnosis `wave64_ignored` where somebody asks for 64 or 128 lanes.
+
+    Args:
+        text: flags, source or a log.
+
+    Returns:
+        The diagnosis; None where nothing asks for them.
+    """
     return explain("mwavefrontsize64") if text and _WANTS_WIDE.search(text) else None
 
 

@@ -23,13 +23,18 @@ from gfxgraph.process import process
 
 
 def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = False) -> LayoutReport:
-    """Say what is unusual about a tensor's memory; the report is true where nothing is.
+    """Say what is unusual about a tensor's memory.
 
     Args:
+        tensor: on any device; its values are not read.
         name: what the tensor is called in the report.
         strict: raise where it is unusual.
 
+    Returns:
+        A report that is true where nothing is unusual.
+
     Raises:
+        TypeError: no tensor.
         CaptureError: `unsafe_layout`, where ``strict``.
     """
     if not isinstance(tensor, Tensor):
@@ -65,10 +70,14 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def make_safe(value: Any) -> Any:
-    """``value``, a tensor or any nesting of them, with every tensor plain memory of its own.
+    """Make every tensor plain memory of its own.
 
-    Tensors that are so already are handed back as they are; others are copied, and counted in
-    ``stats()["guard_repairs"]``.
+    Args:
+        value: a tensor, or any nesting of containers with tensors.
+
+    Returns:
+        The same structure. Tensors that are plain already are handed back as they are; others are copied, and
+        counted in ``stats()["guard_repairs"]``.
     """
     return tree_map_only(Tensor, _plain, value)
 
@@ -76,8 +85,13 @@ def make_safe(value: Any) -> Any:
 def make_capture_safe(*values: Any, **named: Any) -> Any:
     """Arguments for a capture, each made safe.
 
-    One value gives one value, several give a tuple, named ones a dictionary beside it. A callable
-    gives a callable whose arguments are made safe at each call.
+    Args:
+        values: tensors, nestings of them, or one callable.
+        named: the same by name.
+
+    Returns:
+        For one value a value, for several a tuple; with named ones a pair, the tuple and a dictionary. For a callable
+        a callable whose arguments are made safe at each call.
     """
     if len(values) == 1 and not named and callable(values[0]) and not isinstance(values[0], Tensor):
         return _with_safe_arguments(values[0])

@@ -39,7 +39,11 @@ _ILLEGAL = (
 
 
 def is_illegal_access(exc: object) -> bool:
-    """True for an error, or its text, that tells of an access to memory that is not there, or not aligned."""
+    """Whether an error tells of an access to memory that is not there, or not aligned.
+
+    Args:
+        exc: an exception, or its text.
+    """
     text = str(exc).lower()
     return any(word in text for word in _ILLEGAL)
 
@@ -164,12 +168,18 @@ def _tensors(items: Any) -> list[Tensor]:
 
 
 def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwargs: Any) -> Any:
-    """Run ``call`` so that an illegal access is named, and return what it returns.
+    """Run a function so that an illegal access is named.
 
-    A captured graph is replayed node by node; anything else runs eagerly with the device waited for
-    after each operation. Kernels that torch's dispatcher does not see (Triton, extensions) count to
-    the operation after them. As in 1.x, an exception with ``op=`` and ``tensors=`` gives the GfxGraphFault to raise
-    in its place; nothing is run.
+    A captured graph is replayed node by node; anything else runs eagerly, and each operation is waited for. Kernels
+    that torch's dispatcher does not see (Triton, extensions) are attributed to the operation after them.
+
+    Args:
+        call: what to run: a function, or a captured graph or its ``replay``. As in 1.x, an exception: nothing is run.
+        args: of the function.
+        kwargs: likewise; for an exception ``op=``, its name, and ``tensors=``, pairs of name and tensor.
+
+    Returns:
+        What the function returns; for an exception the GfxGraphFault to raise in its place.
 
     Raises:
         GfxGraphFault: `memory_fault` for a node of a graph, `eager_fault` for an operation.

@@ -199,8 +199,13 @@ class RedZone:
     Args:
         size: of the tensor.
         dtype: of its elements.
+        device: where it lies.
         zone_nbytes: how many bytes on each side, rounded up to whole elements.
         name: what messages call it.
+
+    Raises:
+        TypeError: another dtype than torch's.
+        ValueError: a negative size, or zones of no byte.
 
     Example:
         zone = RedZone((4, 8), torch.float16)

@@ -101,7 +101,11 @@ def _this_system() -> set[str]:
 
 
 def install_diagnostics() -> Callable[[], None]:
-    """Explain uncaught ROCm errors from now on, in threads and asyncio too; returns the way back."""
+    """Explain uncaught ROCm errors from now on, in threads and asyncio too.
+
+    Returns:
+        What puts the hooks of before back.
+    """
     # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 
@@ -109,7 +113,15 @@ def install_diagnostics() -> Callable[[], None]:
 
 
 def report(error: BaseException, file: TextIO | None = None) -> Explanation:
-    """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it."""
+    """Write the explanation of an error, where there is one.
+
+    Args:
+        error: what was raised.
+        file: where to write; stderr where None.
+
+    Returns:
+        The explanation; its ``code`` is None where nothing is known.
+    """
     # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 
@@ -117,7 +129,11 @@ def report(error: BaseException, file: TextIO | None = None) -> Explanation:
 
 
 def diagnose(label: str = "") -> AbstractContextManager[None]:
-    """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note."""
+    """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note.
+
+    Args:
+        label: what the block does; the note begins with it.
+    """
     # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks
 

@@ -57,6 +57,12 @@ def device_info(index: int = 0, machine: Machine | None = None) -> DeviceInfo:
     Args:
         index: which GPU, in KFD order. A discrete GPU goes before an integrated one.
         machine: where to read; this machine where None.
+
+    Returns:
+        What is known of it; ``arch`` is empty where no GPU was found.
+
+    Raises:
+        ValueError: the index is no whole number from 0 on.
     """
     if not isinstance(index, int) or index < 0:
         raise ValueError(f"device_info() takes a whole number, 0 or more, not {index!r}")

@@ -158,7 +158,12 @@ def _named_version(machine: Machine, folders: Sequence[str]) -> str:
 
 
 def migraphx_available(machine: Machine | None = None, rocm: Sequence[Rocm] | None = None) -> bool:
-    """Whether AMD's MIGraphX is installed: its Python module, or its library in a ROCm tree. Imports nothing."""
+    """Whether AMD's MIGraphX is installed: its Python module, or its library in a ROCm tree. Imports nothing.
+
+    Args:
+        machine: where to look; this machine where None.
+        rocm: the ROCm trees to look in; those of the machine where None.
+    """
     if distribution_versions(["migraphx", "torch-migraphx"]):
         return True
     # ROCm's packages put the module beside the library, without package metadata.

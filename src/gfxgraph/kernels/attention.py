@@ -221,9 +221,18 @@ def rotary_attention(
     """`rotary_to_cache` and `decode_attention` of one token, in one launch where the keys are not divided.
 
     Args:
-        q: [batch, 1, heads, width]; k, v, cos, sin, keys, values: as `rotary_to_cache` takes them.
+        q: [batch, 1, heads, width], float32, float16 or bfloat16.
+        k: [batch, 1, shared heads, width]; written to the cache, rotated.
+        v: [batch, 1, shared heads, width of values]; written to the cache.
+        cos: of the token's position, as `rotary_to_cache` takes it.
+        sin: likewise.
+        keys: [batch, shared heads, length, width]; changed in place.
+        values: [batch, shared heads, length, width of values]; changed in place.
         position: [1] int64; the token's slot is ``position - behind``, and keys after it are not read.
-        mask, scale, softcap: as `decode_attention` takes them.
+        behind: slots by which the cache begins after position 0.
+        mask: as `decode_attention` takes it.
+        scale: of the products of query and key; ``width ** -0.5`` where None.
+        softcap: scores are bent to stay below it; 0 leaves them.
 
     Returns:
         [batch, heads, 1, width of values], q's dtype.

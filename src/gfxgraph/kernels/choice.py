@@ -31,12 +31,22 @@ def greedy(scores: Tensor) -> Tensor:
 
 
 def sample(scores: Tensor, temperature: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-    """A place drawn by softmax(scores / temperature), from one number of the generator for each score.
+    """Draw a place from softmax(scores / temperature), with one number of the generator for each score.
 
     The draw is that of ``torch.multinomial(..., 1)``: the same generator draws the same place wherever rounding does
     not decide between two. Minus infinity is never drawn; infinities and NaN are not looked for.
 
-    Args, returns, raises: as `greedy`; and ValueError for a temperature that is not above 0.
+    Args:
+        scores: [..., vocabulary], float32, float16 or bfloat16.
+        temperature: above 0; below 1 the likelier places become likelier still.
+        generator: on the scores' device; torch's default one where None.
+
+    Returns:
+        [...] int64.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: the temperature is not above 0, or there are no scores to choose from.
     """
     if not temperature > 0:
         raise ValueError(f"the temperature is {temperature} and must be above 0; greedy() takes the highest")

@@ -20,7 +20,8 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up.
 
     Args:
-        gate, up: [..., n] of one shape, float32, float16 or bfloat16, any strides: halves of one tensor are fine.
+        gate: [..., n], float32, float16 or bfloat16, any strides: halves of one tensor are fine.
+        up: of gate's shape and dtype.
 
     Returns:
         The same shape, gate's dtype, contiguous.
@@ -33,12 +34,37 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def geglu(gate: Tensor, up: Tensor, *, is_tanh: bool = True) -> Tensor:
-    """gelu(gate) * up, by tanh (Gemma's) or by erf. Arguments, result and errors as `swiglu`."""
+    """gelu(gate) * up.
+
+    Args:
+        gate: [..., n], float32, float16 or bfloat16, any strides.
+        up: of gate's shape and dtype.
+        is_tanh: GELU's approximation by tanh (Gemma's); else the exact one, by erf.
+
+    Returns:
+        The same shape, gate's dtype, contiguous.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: the shapes differ.
+    """
     return gated(gate, up, "gelu_tanh" if is_tanh else "gelu")
 
 
 def activation(x: Tensor, kind: str) -> Tensor:
-    """``silu``, ``gelu`` or ``gelu_tanh`` of x. Result and errors as `swiglu`."""
+    """An activation of every element.
+
+    Args:
+        x: [..., n], float32, float16 or bfloat16, any strides.
+        kind: ``silu``, ``gelu`` or ``gelu_tanh``.
+
+    Returns:
+        The same shape and dtype, contiguous.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: there is no such activation.
+    """
     return gated(x, None, kind)
 
 

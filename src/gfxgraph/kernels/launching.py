@@ -137,7 +137,11 @@ def _reason(given: list[Tensor]) -> str:
 
 
 def fallbacks() -> dict[tuple[str, str], int]:
-    """How often each operation was composed of torch's own, by (operation, reason), in this process."""
+    """How often each operation was composed of torch's own in this process.
+
+    Returns:
+        Calls by (operation, reason).
+    """
     with _lock:
         return dict(_counted)
 

@@ -84,17 +84,20 @@ def linear_three(
     """Three layers of the same rows, as query, key and value are: one launch, and one for the norm from 5 rows on.
 
     Args:
-        x: [..., k].
-        weights: each [n, k], every n its own.
+        x: [..., k], float32, float16 or bfloat16.
+        weights: each [n, k], every n its own, x's dtype.
         biases: each [n]; all or none.
-        norm_weight, norm_eps, norm_offset: as in `linear`.
+        norm_weight: [k], of an RMS norm before.
+        norm_eps: of that norm; None where there is none.
+        norm_offset: added to the norm's weight.
         counter: [1] int64, increased by 1: the position of a static cache, whose own step would be a launch.
 
     Returns:
         Three views, [..., n], of one tensor.
 
     Raises:
-        TypeError, ValueError: as `linear`.
+        TypeError: another dtype, or several.
+        ValueError: shapes that do not fit.
     """
     if len(weights) != 3 or len(biases) != 3:
         raise ValueError(f"{len(weights)} weights and {len(biases)} biases, not three of each")

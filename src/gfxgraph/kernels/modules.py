@@ -80,10 +80,11 @@ class Applied:
         }
 
     def compare(self, input_ids: Tensor, max_new_tokens: int = 32) -> dict[str, Any]:
-        """Greedy tokens with the kernels and without: how many are alike before the first other one.
+        """Greedy tokens with the kernels and without: how many agree before the first difference.
 
         Args:
-            input_ids: [batch, tokens], on the model's device.
+            input_ids: [batch, tokens] int64, on the model's device.
+            max_new_tokens: tokens to make for each row, both times.
 
         Returns:
             ``tokens``, new ones a row; ``same``, for each row how many of them before the first difference;

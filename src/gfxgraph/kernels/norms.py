@@ -28,6 +28,7 @@ def rms_norm(
     Args:
         x: [..., n], float32, float16 or bfloat16, any strides.
         weight: [n], multiplies.
+        eps: added to the mean square.
         residual: [..., n]; added to x before.
         offset: added to the weight (Gemma's 1).
 
@@ -52,7 +53,22 @@ def layer_norm(
     *,
     residual: Tensor | None = None,
 ) -> Any:
-    """Subtract the mean of each row and divide by its deviation. Arguments, result and errors as `rms_norm`."""
+    """Subtract the mean of each row and divide by its standard deviation.
+
+    Args:
+        x: [..., n], float32, float16 or bfloat16, any strides.
+        weight: [n], multiplies.
+        bias: [n], added last.
+        eps: added to the variance.
+        residual: [..., n]; added to x before.
+
+    Returns:
+        [..., n] of x's dtype, contiguous; with a residual the pair of it and the sum.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: shapes that do not fit.
+    """
     _check(x, residual, weight, bias)
     if residual is None:
         return norm(x, weight, bias, eps, 0.0, False)
@@ -60,7 +76,17 @@ def layer_norm(
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Softmax over the last dimension of x, [..., n]; a row with NaN or plus infinity is NaN, as torch has it."""
+    """Softmax over the last dimension.
+
+    Args:
+        x: [..., n], float32, float16 or bfloat16.
+
+    Returns:
+        The same shape and dtype, contiguous. As in torch, a row with NaN or plus infinity is NaN.
+
+    Raises:
+        TypeError: another dtype.
+    """
     return softmax_rows(x)
 
 

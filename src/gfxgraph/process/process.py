@@ -102,7 +102,7 @@ class Process:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody is told of each replay, so that none takes the fast path."""
+        """Whether each replay is reported, so that none takes the fast path."""
         return self.watch is not None or self.hang_watch is not None
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:

@@ -32,7 +32,14 @@ def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] 
 
 
 def write_report(path: str | Path) -> None:
-    """Write what this process has captured so far, and counted where it is watched, as one HTML page."""
+    """Write what this process has captured so far, and counted where it is watched, as one HTML page.
+
+    Args:
+        path: the file; one that is there is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     # lazily: a page of what others left does without torch
     from gfxgraph.reporting import leave
 

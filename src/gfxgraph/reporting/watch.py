@@ -594,11 +594,14 @@ class CoverageBlock:
 
 
 def coverage() -> Any:
-    """How much of the device's work graphs do: counted so far in a watched process, or in a ``with`` block.
+    """How much of the device's work graphs do.
 
-    With ``GFXGRAPH_COVERAGE`` (``gfxgraph run --coverage``) the process is watched, and this gives a ``Coverage``.
-    Elsewhere use it as a block, ``with gfxgraph.coverage() as seen: ...; print(seen)``, in which every launch is
-    counted, at some microseconds each.
+    With ``GFXGRAPH_COVERAGE`` (``gfxgraph run --coverage``) the whole process is watched. Elsewhere use it as a
+    block, ``with gfxgraph.coverage() as seen: ...; print(seen)``, in which every launch is counted, at some
+    microseconds each.
+
+    Returns:
+        A ``Coverage`` of what was counted so far, in a watched process; else the block.
     """
     return _watching.coverage() if _watching is not None else CoverageBlock()
 

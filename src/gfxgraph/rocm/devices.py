@@ -17,10 +17,16 @@ class VisibleDevicesError(ValueError):
 
 
 def visible_devices(environ: MutableMapping[str, str]) -> list[str] | None:
-    """What the variables say; None where none is set. An empty one counts as not set.
+    """Which devices the environment leaves visible.
+
+    Args:
+        environ: usually ``os.environ``.
+
+    Returns:
+        Indices or UUIDs, as written; None where no variable is set. An empty one counts as not set.
 
     Raises:
-        VisibleDevicesError: they disagree.
+        VisibleDevicesError: the variables disagree.
     """
     found = {name: _split(environ[name]) for name in NAMES if environ.get(name)}
     if len(set(map(tuple, found.values()))) > 1:

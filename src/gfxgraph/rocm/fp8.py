@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def arch_name(device: int | None = None) -> str:
-    """The gfx name of a device, without its features; "" on NVIDIA or without a device."""
+    """The gfx name of a device, without its features; "" on NVIDIA or without a device.
+
+    Args:
+        device: its index; the current one where None.
+    """
     # lazily: devices are chosen before torch is loaded
     import torch
 
@@ -33,6 +37,10 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
     Args:
         kind: ``"e4m3"`` or ``"e5m2"``.
         arch: a gfx name; the device is asked where None.
+        device: its index; the current one where None.
+
+    Returns:
+        The fnuz form on CDNA 3, OCP's elsewhere.
 
     Raises:
         ValueError: another kind.
@@ -53,7 +61,16 @@ def _is_fnuz(arch: str) -> bool:
 
 
 def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:
-    """The largest finite value of ``fp8_dtype``: 240 where e4m3 is fnuz, 448 elsewhere."""
+    """The largest finite value of ``fp8_dtype``: 240 where e4m3 is fnuz, 448 elsewhere.
+
+    Args:
+        kind: ``"e4m3"`` or ``"e5m2"``.
+        arch: a gfx name; the device is asked where None.
+        device: its index; the current one where None.
+
+    Raises:
+        ValueError: another kind.
+    """
     # lazily: devices are chosen before torch is loaded
     import torch
 

@@ -7,6 +7,9 @@ A captured op is not computed: a dry run on stand-in values of the same shapes f
 (ones and zeros, because real values are poison by then), its outputs are allocated where eager would have
 put them, and filled with poison. What a program reads before the first replay is thereby never right by
 accident.
+
+1,300 operations are registered with the dispatcher once in a process: it takes longer than most tests. The registered
+functions call the kernels of the simulator that is installed, and raise where there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -56,10 +59,11 @@ class Plan:
     draws: bool = False
     has_device: bool = False
     mixed_devices: bool = False
-    memory: list[tuple[Any, ...]] = field(default_factory=list)
 
 
-def make_plan(op: Any, name: str) -> Plan:
+@functools.cache
+def make_plan(name: str) -> Plan:
+    op = _overload(name)
     plan = Plan(op, name)
     tensors: list[int] = []
     lists: list[int] = []
@@ -102,8 +106,8 @@ def make_plan(op: Any, name: str) -> Plan:
 
 
 @functools.cache
-def _on_the_cpu(n_operations: int) -> frozenset[str]:
-    """The operations of aten that a CPU kernel can compute; looked up anew where a library added some."""
+def _on_the_cpu() -> frozenset[str]:
+    """The operations of aten that a CPU kernel can compute."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = set()
     for full in torch._C._dispatch_get_all_op_names():
@@ -117,67 +121,95 @@ def _on_the_cpu(n_operations: int) -> frozenset[str]:
     return frozenset(names)
 
 
+Kernel = Callable[..., Any]
+
+_installed: Kernels | None = None
+_library: torch.library.Library | None = None
+"""The registrations at torch's CUDA key; they stay until the process ends."""
+_dry_runs: dict[Any, list[Any]] = {}
+"""What calls return, whichever simulator they are for."""
+
+
+def _register(names: frozenset[str]) -> None:
+    global _library
+    if _library is None:
+        _library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            # Composite kernels are overridden on purpose.
+            warnings.simplefilter("ignore", UserWarning)
+            for name in sorted(names):
+                _impl(_library, name, _entry(name), "CUDA")
+
+
+def _impl(library: torch.library.Library, name: str, function: Kernel, key: str) -> None:
+    try:
+        library.impl(name, function, key, allow_override=True)
+    except TypeError:
+        library.impl(name, function, key)
+
+
+def _entry(name: str) -> Kernel:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        kernels = _installed
+        if kernels is None:
+            raise NotImplementedError(f"aten::{name} on a simulated card that is no longer installed")
+        return kernels.kernel(name)(*args, **kwargs)
+
+    return kernel
+
+
 class Kernels:
-    """The registrations at torch's CUDA key, and how one call is carried out."""
+    """The kernels of one simulator, and how one call is carried out."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
         self.arena = sim.arena
         self.device = sim.device
-        self._built: dict[str, Callable[..., Any]] = {}
-        self._dry_runs: dict[Any, list[Any]] = {}
-        self._library = torch.library.Library("aten", "IMPL")
+        self._built: dict[str, Kernel] = {}
+        self._host = torch.library.Library("aten", "IMPL")
 
-    def install(self, special: dict[str, Callable[..., Any]]) -> None:
-        names = _on_the_cpu(len(torch._C._dispatch_get_all_op_names())) | set(special)
+    def install(self, special: dict[str, Kernel], host: dict[str, Kernel]) -> None:
+        """Serve the CUDA key, ``special`` kernels before those by schema, and put ``host`` in CPU kernels' place."""
+        global _installed
+        self._built.update(special)
+        _register(_on_the_cpu() | set(special))
+        _installed = self
         with warnings.catch_warnings():
-            # Composite kernels are overridden on purpose.
             warnings.simplefilter("ignore", UserWarning)
-            for name in sorted(names):
-                self.register(name, special.get(name) or self._lazily(name))
+            for name, function in host.items():
+                _impl(self._host, name, function, "CPU")
 
     def undo(self) -> None:
-        self._library._destroy()
+        global _installed
+        _installed = None
+        self._host._destroy()
 
-    def register(self, name: str, function: Callable[..., Any], key: str = "CUDA") -> None:
-        try:
-            self._library.impl(name, function, key, allow_override=True)
-        except TypeError:
-            self._library.impl(name, function, key)
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of ``name``, made at its first call."""
+        function = self._built.get(name)
+        if function is None:
+            function = self._built[name] = self.build(name)
+        return function
 
-    def _lazily(self, name: str) -> Callable[..., Any]:
-        built = self._built
-
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            function = built.get(name)
-            if function is None:
-                function = built[name] = self.build(name)
-            return function(*args, **kwargs)
-
-        return kernel
-
-    def build(self, name: str) -> Callable[..., Any]:
+    def build(self, name: str) -> Kernel:
         """The kernel of ``name``, from its schema."""
-        op = _overload(name)
-        plan = make_plan(op, name)
+        plan = make_plan(name)
         if plan.is_view and not any(where is not None and where in plan.outs for where in plan.returned):
-            return self._view_kernel(op)
+            return self._view_kernel(plan.op)
         return self._compute_kernel(plan)
 
-    def build_from(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
-        plan = make_plan(_overload(name), name)
-        plan.op = body
-        return self._compute_kernel(plan)
+        return self._compute_kernel(replace(make_plan(name), op=body))
 
-    def _view_kernel(self, op: Any) -> Callable[..., Any]:
+    def _view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
         def kernel(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
 
         return kernel
 
-    def _compute_kernel(self, plan: Plan) -> Callable[..., Any]:
+    def _compute_kernel(self, plan: Plan) -> Kernel:
         device = self.device
         syncs = self._sync_test(plan.name)
         how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")
@@ -417,16 +449,16 @@ class Kernels:
         """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
         key: Any = (plan.name, _describe(call), _describe(keywords))
         try:
-            known = self._dry_runs.get(key)
+            known = _dry_runs.get(key)
         except TypeError:  # an unhashable argument
             key, known = None, None
         if known is not None:
             return known
         specs = self._try_out(plan, call, keywords)
         if key is not None:
-            if len(self._dry_runs) >= _DRY_RUNS_KEPT:
-                self._dry_runs.clear()
-            self._dry_runs[key] = specs
+            if len(_dry_runs) >= _DRY_RUNS_KEPT:
+                _dry_runs.clear()
+            _dry_runs[key] = specs
         return specs
 
     def _try_out(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ A rule says what one call does when it meets a capture, by capture mode:
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ def names() -> list[str]:
     return sorted([path.stem for path in _folder().glob("*.toml")] + list(ALIASES))
 
 
+@functools.cache
 def load(name: str) -> Profile:
     """Read profile ``name``.
 

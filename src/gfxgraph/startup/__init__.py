@@ -1,4 +1,4 @@
-"""startup: how gfxgraph reaches a program that has never heard of it.
+"""startup: how gfxgraph reaches a program that does not mention it.
 
 Enters: environment variables set by ``gfxgraph run`` or by the user; the moment at which torch is imported.
 Stays out: importing torch itself, decisions about hardware, anything that a program without torch would

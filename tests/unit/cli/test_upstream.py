@@ -40,7 +40,7 @@ def test_lost_tests_are_found(sandbox):
         "--processes",
         2,
         "--test-timeout-s",
-        2,
+        1,
     ]
     done = sandbox.python(RUNNER, *line)
     assert done.returncode == 1, done.stdout + done.stderr

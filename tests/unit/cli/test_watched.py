@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.warm_python import warm_python
 
 pytest.importorskip("torch")
 
@@ -43,7 +44,9 @@ FUNCTION = "import torch\n\n\ndef step(x):\n    print('hello')\n    return x[x >
 
 
 def gfxgraph(*words, cwd):
-    command = [sys.executable, "-m", "gfxgraph", *map(str, words)]
+    # What `run` starts is to find gfxgraph as Python starts.
+    python = sys.executable if words[0] == "run" else warm_python()
+    command = [python, "-m", "gfxgraph", *map(str, words)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.warm_python import warm_python
 
 import gfxgraph
 from gfxgraph.hardware import environment
@@ -31,16 +32,18 @@ SRC = Path(gfxgraph.__file__).parent.parent
 
 
 def doctor(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    begun = doctor_begun(*args, cwd=cwd, **env)
+    begun = doctor_begun(*args, python=warm_python(), cwd=cwd, **env)
     printed, errors = begun.communicate(timeout=120)
     return subprocess.CompletedProcess(begun.args, begun.returncode, printed, errors)
 
 
-def doctor_begun(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+def doctor_begun(
+    *args: str, python: str = sys.executable, cwd: Path | None = None, **env: str
+) -> subprocess.Popen[str]:
     own = ("GFXGRAPH", "HGB_", "PYTHONPATH")
     base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     base |= {"PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}", "COLUMNS": "120", "LC_ALL": "C.UTF-8"}
-    line = [sys.executable, "-m", "gfxgraph", "doctor", "--selftest", *args]
+    line = [python, "-m", "gfxgraph", "doctor", "--selftest", *args]
     return subprocess.Popen(line, cwd=cwd, env=base | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from tests.warm_python import warm_python
 
 from gfxgraph import simulator
 
@@ -101,5 +101,5 @@ sim.faults = simulator.Faults(die_at_sticky=True)
 sim.faults.fail_nth("op", 1, 700)
 torch.ones(3, device="cuda")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
+    done = subprocess.run([warm_python(), "-c", program], capture_output=True, timeout=120)
     assert done.returncode == -6

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 
 import torch
+from tests.warm_python import warm_python
 
 from gfxgraph import simulator
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return subprocess.run([warm_python(), "-c", program], capture_output=True, text=True, timeout=120)
 
 
 def test_backward_works_where_autograd_ran_before_install() -> None:

@@ -38,7 +38,12 @@ HAS_HOOKS = hasattr(torch.cuda.graphs, "_global_replay_start_hooks")
 
 
 class Composition:
-    """Several captured graphs as one; made by `compose`."""
+    """Several captured graphs as one; made by `compose`.
+
+    Args:
+        parts: captured graphs by name.
+        edges: pairs of names, (before, after).
+    """
 
     def __init__(self, parts: Mapping[str, Any], edges: Edges) -> None:
         self._state = process.require()
@@ -78,6 +83,10 @@ class Composition:
 
     def update(self, name: str, graph: Any) -> None:
         """Put another graph in the place of one; the others stay as they are, and nothing is captured.
+
+        Args:
+            name: of the part.
+            graph: a captured ``torch.cuda.CUDAGraph``.
 
         Raises:
             CaptureError: `compose_part`, for a name that is not there or a graph without a capture.
@@ -230,6 +239,9 @@ def compose(
     Args:
         graphs: captured ``torch.cuda.CUDAGraph`` objects by name, or in order (named "0", "1", ...).
         after: for a graph, those that must have run before it. Left out: each after the one before.
+
+    Returns:
+        The composition; nothing is launched yet.
 
     Raises:
         CaptureError: `compose_part`, for a graph without a capture, a name that is not there, or

@@ -95,6 +95,9 @@ class Conditional:
         outputs: "owned" gives each caller tensors of its own; "static" hands out the shared buffers,
             which the next call of any branch overwrites.
         pool: memory to share with other captures.
+
+    Raises:
+        ValueError: there is no branch, or ``outputs`` is another word.
     """
 
     def __init__(
@@ -124,7 +127,14 @@ class Conditional:
     # -- choosing -------------------------------------------------------------------------------------
 
     def ask(self, flag: Tensor) -> flags.Answer:
-        """Begin reading a device flag now; hand the answer to a call later, as its branch."""
+        """Begin reading a device flag now, without waiting for it.
+
+        Args:
+            flag: a tensor of one element.
+
+        Returns:
+            The answer to come: hand it to a later call as its branch.
+        """
         return flags.ask(flag)
 
     def branch_of(self, which: Any) -> Any:
@@ -166,10 +176,14 @@ class Conditional:
             return self._run(place, known, name, args, kwargs)
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
-        """Capture every branch for arguments like these, ahead of the first call.
+        """Capture every branch ahead of the first call.
 
         Each runs once before, for its libraries to settle; what that changed is put back, except by
         kernels launched beside torch.
+
+        Args:
+            args: arguments like those of the calls to come.
+            kwargs: likewise.
         """
         place = self._at()
         if place is None:

@@ -84,6 +84,9 @@ class WhileLoop:
         pool: memory to share with other captures.
 
     The first call for states of some shape runs eagerly and warms the body up; then it is captured.
+
+    Raises:
+        ValueError: ``max_steps`` or ``steps_per_launch`` is below 1.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class WhileLoop:
 
     @property
     def why_eager(self) -> str:
-        """Why the loop is no graph now; "" where it may be."""
+        """Why the loop runs eagerly; "" where it may be a graph."""
         return self._test.why_eager or self._turn.why_eager
 
     @property
@@ -229,6 +232,14 @@ class Unrolled:
     For loops in which the launches cost more than the work. Steps may write other tensors and draw
     random numbers: exactly ``n`` are done, in order. The remainder of ``n`` by ``k`` is launched one
     step at a time. The first call for states of some shape runs eagerly; then two graphs are captured.
+
+    Args:
+        step: takes the state, tensors on the device, and returns the next: as many, of the same shapes and dtypes.
+        k: steps in one launch, at least 1.
+        pool: memory to share with other captures.
+
+    Raises:
+        ValueError: ``k`` is below 1.
     """
 
     def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
@@ -281,7 +292,7 @@ class Unrolled:
 
     @property
     def why_eager(self) -> str:
-        """Why the steps are no graph now; "" where they may be."""
+        """Why the steps run eagerly; "" where they may be graphs."""
         return self._traced.why_eager
 
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, CapturedFunction]]:
@@ -307,15 +318,36 @@ class Unrolled:
 
 
 def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **options: Any) -> WhileLoop:
-    """A loop to be called with its initial state; see `WhileLoop`, whose options these are.
+    """A loop to be called with its initial state. Made once and called often: the graphs belong to the object.
 
-    Made once and called often: the graphs belong to the object.
+    Args:
+        condition: takes the state; a tensor of one element, whether to go on.
+        body: takes the state and returns the next one.
+        options: as of `WhileLoop`.
+
+    Returns:
+        The loop; nothing is captured yet.
+
+    Raises:
+        ValueError: ``max_steps`` or ``steps_per_launch`` is below 1.
     """
     return WhileLoop(condition, body, **options)
 
 
 def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
-    """``step`` with ``k`` of it in one launch; see `Unrolled`."""
+    """A loop of a fixed number of steps, some of them in one launch; see `Unrolled`.
+
+    Args:
+        step: takes the state and returns the next one.
+        k: steps in one launch, at least 1.
+        pool: memory to share with other captures.
+
+    Returns:
+        The loop; nothing is captured yet.
+
+    Raises:
+        ValueError: ``k`` is below 1.
+    """
     return Unrolled(step, k, pool=pool)
 
 

@@ -46,10 +46,12 @@ class Ranks:
 
     Args:
         group: a process group, None for all ranks.
-        timeout_s: how long a decision waits for the slowest rank.
+        timeout_s: how long a decision waits for the slowest rank, in seconds.
         name: keeps the decisions of several users of one group apart; those of one name are made in the
             same order on every rank.
-        store, rank, size: in place of torch.distributed's own.
+        store: where the ranks meet, in place of torch.distributed's own; ``rank`` and ``size`` go with it.
+        rank: this process's number in the group, from 0 on.
+        size: how many ranks there are.
     """
 
     def __init__(
@@ -85,7 +87,14 @@ class Ranks:
     # -- deciding -------------------------------------------------------------------------------------
 
     def gather(self, topic: str, mine: Any) -> list[Any]:
-        """Every rank's opinion on ``topic``, by rank. Opinions are plain values (JSON).
+        """Every rank's opinion.
+
+        Args:
+            topic: what is decided; the same on every rank.
+            mine: this rank's opinion, a plain value (JSON).
+
+        Returns:
+            The opinions, by rank.
 
         Raises:
             RanksMissing: a rank did not answer in time; every rank gets this.
@@ -136,7 +145,16 @@ class Ranks:
     # -- decisions ------------------------------------------------------------------------------------
 
     def all_agree(self, topic: str, mine: bool, reason: str = "") -> bool:
-        """True where every rank says so; where some do not, all hear it and the disagreement is reported."""
+        """Whether every rank says yes; where only some do, the disagreement is reported on all of them.
+
+        Args:
+            topic: what is decided.
+            mine: whether this rank says yes.
+            reason: why it says no; for the report.
+
+        Returns:
+            False also where not all answered.
+        """
         try:
             opinions = self.gather(topic, [bool(mine), reason])
         except RanksMissing:
@@ -147,14 +165,30 @@ class Ranks:
         return not no
 
     def largest(self, topic: str, mine: int) -> int | None:
-        """The largest number that a rank gave, for buckets; None where not all answered."""
+        """The largest number that any rank gave, for buckets.
+
+        Args:
+            topic: what is decided.
+            mine: this rank's number.
+
+        Returns:
+            The number; None where not all answered.
+        """
         try:
             return max(self.gather(topic, int(mine)))
         except RanksMissing:
             return None
 
     def same(self, topic: str, mine: Any) -> bool:
-        """True where every rank gave the same value."""
+        """Whether every rank gave the same value.
+
+        Args:
+            topic: what is decided.
+            mine: this rank's value, plain (JSON).
+
+        Returns:
+            False also where not all answered.
+        """
         try:
             opinions = self.gather(topic, mine)
         except RanksMissing:
@@ -165,7 +199,15 @@ class Ranks:
         return True
 
     def victims(self, topic: str, mine: Sequence[str]) -> list[str]:
-        """What to evict: whatever any rank must, in rank order; [] where not all answered."""
+        """What to evict: whatever any rank must.
+
+        Args:
+            topic: what is decided.
+            mine: names of what this rank must evict.
+
+        Returns:
+            The names in rank order, each once; [] where not all answered.
+        """
         try:
             wanted = self.gather(topic, list(mine))
         except RanksMissing:

@@ -103,8 +103,10 @@ class TrainingStep:
         step: does everything: gradients to zero, forward, backward, optimizer. Its results are detached
             and are the caller's own.
         warmup: calls that run eagerly first; real steps. At least one, which makes the optimizer's state.
-        optimizers, scalers, modules: what the step uses; by default those it names: in its closure, its
-            globals, or the object that it is a method of.
+        optimizers: what the step uses; by default those it names: in its closure, its globals, or the
+            object that it is a method of.
+        scalers: likewise.
+        modules: likewise.
         pool: memory to share with other captures.
 
     A step that cannot be captured runs eagerly, and `why_eager` says why.
@@ -463,7 +465,18 @@ def make_graphed_callables(
     """torch's function of that name, whose first warm-up runs on the stream that will capture.
 
     Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
-    at its first use, which a capture refuses. Arguments, results and the number of iterations are torch's.
+    at its first use, which a capture refuses. The number of iterations is torch's.
+
+    Args:
+        callables: a function or module, or a tuple of them; as torch takes them, like all that follow.
+        sample_args: a tuple of tensors for each, with ``requires_grad`` as in the calls to come.
+        num_warmup_iters: eager iterations before the capture.
+        allow_unused_input: inputs may get no gradient.
+        pool: memory to share with other captures.
+        kwargs: what later versions of torch take.
+
+    Returns:
+        As many callables as were given, each with a forward and a backward graph.
     """
     stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
     if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):

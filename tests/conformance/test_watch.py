@@ -102,7 +102,9 @@ def test_a_replay_that_does_not_end(watched, reports, monkeypatch, where):
 )
 def test_no_node_was_begun(watched, reports, tier, says):
     """Who runs with guard 2 already is not told to."""
-    watched._state = SimpleNamespace(settings=SimpleNamespace(guard=tier), report=lambda *args, **kwargs: None)
+    watched._state = SimpleNamespace(
+        settings=SimpleNamespace(guard=tier, lang="en"), report=lambda *args, **kwargs: None
+    )
     watched._report("replay_hang", "here", SimpleNamespace(thread=threading.get_ident()))
     assert says in reports.texts[-1]
 

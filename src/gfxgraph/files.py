@@ -143,8 +143,15 @@ def write_inside(root: str, path: str, data: bytes, *, is_lasting: bool = False)
 
 
 def new_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it; one that is there is left as it is."""
-    path.mkdir(parents=True, exist_ok=True, mode=mode)
+    """Make a folder and those above it; one that is there is left as it is.
+
+    Raises:
+        OSError: it cannot be made, or no folder can have that name.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=mode)
+    except ValueError as error:  # a NUL, or half of a surrogate pair
+        raise OSError(errno.EINVAL, str(error)) from error
 
 
 def write(path: Path, data: str | bytes, *, is_lasting: bool = False) -> None:

@@ -855,6 +855,14 @@ def host_tensor_written_through_views(x):
 
 
 @guarded
+def saved_and_pickled(x):
+    buffer = io.BytesIO()
+    torch.save({"x": x}, buffer)
+    buffer.seek(0)
+    return torch.load(buffer)["x"].to(x.device) + pickle.loads(pickle.dumps(x.cpu())).to(x.device)
+
+
+@guarded
 def host_memory_handed_out(x):
     host = x.cpu()
     mine = pickle.loads(pickle.dumps(host)) + copy.deepcopy(host)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph import GuardMismatch
 from gfxgraph.callables.trace.region import Region
 from gfxgraph.compile import regions as living
 from tests.conformance.conftest import HAS_GPU
@@ -252,6 +253,27 @@ def test_compiled_code_with_random_state_in_a_capture(capture, body, draws_anew)
         drawn.append(y.cpu().clone())
     assert torch.equal(drawn[0], drawn[1]) != draws_anew
     assert set(drawn[0].tolist()) == {0.0, 4.0}
+
+
+def test_compiled_code_that_breaks_at_a_read_in_a_capture(capture):
+    """Dynamo, which looks at every frame between two compiled pieces, leaves what reads the number alone."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    x = torch.ones(4, device="cuda")
+    step = torch.compile(lambda t: t * t.sum().item() + 1, backend="eager")
+    wanted = [step(x.fill_(value)).cpu() for value in (1.0, 3.0, 4.0)]
+    n_before = counters["stats"]["unique_graphs"]
+    x.fill_(1.0)
+    graph, out = capture(lambda: step(x))
+    for value, expected in zip((1.0, 3.0, 4.0), wanted):
+        x.fill_(value)
+        try:
+            graph.replay()
+        except GuardMismatch:
+            assert value != 1.0
+            continue
+        assert torch.equal(out.cpu(), expected)
+    assert counters["stats"]["unique_graphs"] == n_before
 
 
 def test_stock_again_after_disable(cuda):

@@ -7,6 +7,7 @@ import re
 import threading
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gfxgraph.capture import remedies, watch
 from gfxgraph.capture.peers import NO_ANSWER, Peers
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
+from gfxgraph.types import GuardTier
 
 LIMIT_S = 0.2
 """So short that tests end soon; nothing here depends on its being kept."""
@@ -93,6 +95,18 @@ def test_a_replay_that_does_not_end(watched, reports, monkeypatch, where):
     assert text.startswith("replay_hang: ") and "(replay 2)" in text and "thread MainThread" in text
     torch.cuda.synchronize()
     assert y.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("tier", "says"), [(GuardTier.OFF, "--guard 2 names it"), (GuardTier.LOCALIZE, "(none yet)")]
+)
+def test_no_node_was_begun(watched, reports, tier, says):
+    """Who runs with guard 2 already is not told to."""
+    watched._state = SimpleNamespace(
+        settings=SimpleNamespace(guard=tier, lang="en"), report=lambda *args, **kwargs: None
+    )
+    watched._report("replay_hang", "here", SimpleNamespace(thread=threading.get_ident()))
+    assert says in reports.texts[-1]
 
 
 def test_replays_that_end_are_not_reported(watched, reports):

@@ -117,6 +117,13 @@ def test_home_is_a_file(tmp_path):
         files.new_folder(folder)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_folder_that_no_file_system_takes(tmp_path, name):
+    """Such a name is an OSError, as every reason why a folder cannot be made."""
+    with pytest.raises(OSError):
+        files.new_folder(tmp_path / name)
+
+
 def test_reports_show_listed_variables_alone():
     """A variable that only looks like a GPU's, with a secret in it, is not among what a report shows."""
     given = {

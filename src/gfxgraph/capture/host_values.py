@@ -155,6 +155,18 @@ class HostValues:
         value, ref, where = self._read(lambda: to_list(tensor), use)
         self.escaped(ref, value, use, where)
 
+    def read_copies(self, save: Callable[[], Any], use: str) -> Any:
+        """A call that copies device memory to the host and gives it to C code by itself: the copies are pinned."""
+        session = self._capturing()
+        n_before = len(session.program.steps)
+        made = save()
+        for step in session.program.steps[n_before:]:
+            if isinstance(step, HostStep):
+                for copied in flat(step.out):
+                    if self.is_tainted(copied):
+                        self.read_contents(copied, use)
+        return made
+
     def read_below_python(self, func: Any, args: Any) -> Any:
         """A value that C++ reads for itself: an index, a size. Its use cannot be seen."""
         tensor = args[0]

@@ -22,7 +22,7 @@ import torch
 
 from gfxgraph.capture import draws, fused_recording, shield, tensor_reads, turns, waits
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
-from gfxgraph.capture.stock import STOCK, Targets
+from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
 
 _lock = threading.RLock()
@@ -169,6 +169,7 @@ def _put_named(targets: Targets) -> None:
 
 
 def _put(owner: Any, attribute: str, replacement: Any) -> None:
+    keep_from_dynamo(replacement)
     _undo.append((owner, attribute, vars(owner).get(attribute)))
     setattr(owner, attribute, replacement)
 

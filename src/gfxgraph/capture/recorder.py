@@ -35,6 +35,7 @@ from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import Moving
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
+from gfxgraph.capture.stock import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, Value, new_value
@@ -498,18 +499,14 @@ class Recorder(TorchDispatchMode):
 
 
 def _shield_from_dynamo() -> None:
-    """Have Dynamo skip the handler by marking its code, not by wrapping its every call.
+    """Take off what torch wraps each mode's ``__torch_dispatch__`` in.
 
-    torch wraps each mode's ``__torch_dispatch__``, which costs 4 us an operation (H200 host) and
-    imports Dynamo, seconds long, inside the first capture of a process.
+    It costs 4 us an operation (H200 host) and imports Dynamo, seconds long, inside the first capture of a process.
     """
     plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
-    frames = torch._C._dynamo.eval_frame
-    if plain is None or not hasattr(frames, "set_code_exec_strategy"):
-        return
-    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-    frames.set_code_exec_strategy(plain.__code__, skip)
-    Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
+    if plain is not None and can_keep_from_dynamo:
+        keep_from_dynamo(plain)
+        Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
 
 
 _shield_from_dynamo()

@@ -133,6 +133,15 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
     return function
 
 
+def _save(*args: Any, **kwargs: Any) -> Any:
+    """``torch.save``, by which tensors are pickled, too."""
+    session = session_here()
+    if session is None:
+        return STOCK["save"](*args, **kwargs)
+    save = STOCK["save"]
+    return session.values.read_copies(lambda: save(*args, **kwargs), "torch.save()")
+
+
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
 
@@ -292,6 +301,7 @@ def targets() -> Targets:
         "getitem": (Tensor, "__getitem__", _getitem),
         "setitem": (Tensor, "__setitem__", _setitem),
         "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
+        "save": (torch, "save", _save),
         "tensor": (torch, "tensor", _tensor),
         "as_tensor": (torch, "as_tensor", _as_tensor),
         "asarray": (torch, "asarray", _asarray),

@@ -68,6 +68,8 @@ def wants_plain(frame: FrameType | None) -> bool:
     for _ in range(_DEEPEST):
         if frame is None or is_library_code(frame.f_code):
             return False
+        if any(name.startswith("__resume_at_") for name in frame.f_code.co_names):
+            return True  # Dynamo's code: it hands its numbers to what it compiles next, and knows none of ours
         answer = _answer(frame)
         if answer is not None:
             return answer

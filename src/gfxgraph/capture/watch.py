@@ -37,6 +37,7 @@ from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
+from gfxgraph.types import GuardTier
 
 LOOKS_IN_LIMIT = 4
 MOST_UNDERWAY = 64
@@ -175,8 +176,11 @@ class Deadline:
         return f"is in no graph: {_line(frame)}" if frame is not None else "is in no graph"
 
     def _report(self, code: str, where: str, late: Any) -> None:
-        node = getattr(rooms, "running_node", lambda: "")()
-        fields = {"wait_s": f"{self.limit_s:g}", "where": where, "node": node or "(not known: --guard 2 names it)"}
+        unknown = (
+            "(none yet)" if self._state.settings.guard >= GuardTier.LOCALIZE else "(not known: --guard 2 names it)"
+        )
+        node = getattr(rooms, "running_node", lambda: "")() or unknown
+        fields = {"wait_s": f"{self.limit_s:g}", "where": where, "node": node}
         parts = [render(code, fields, self._lang)]
         if self._peers is not None:
             told = self._peers.ask(self.whereabouts(), min(self.limit_s, 10.0))

@@ -174,7 +174,7 @@ def _key(about: dict[str, Any]) -> str:
 
 def _time(row: Any) -> float:
     at = row.get("at") if isinstance(row, dict) else None
-    return float(at) if isinstance(at, (int, float)) else 0.0
+    return at if isinstance(at, (int, float)) else 0.0
 
 
 def _report(kind: str, reason: str) -> None:

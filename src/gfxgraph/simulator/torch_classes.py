@@ -381,6 +381,9 @@ class SimCUDAGraphBase:
             self._states[state] = state.intragraph_offset
             state.capturing, state.intragraph_offset = False, 0
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # as Python says of C++ classes
+
     def instantiate(self) -> None:
         if not self._capture_ended and not self._graph:
             raise RuntimeError("capture_end() must have been called before calling instantiate")

@@ -1,0 +1,28 @@
+"""Verdicts kept on disk: what the file holds is not to be relied on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gfxgraph.kernels.trial import VERSION, Kept, Verdict
+
+ABOUT = {"operation": "x"}
+
+
+@pytest.mark.parametrize("at", [None, True, -1, 10**400, float("inf"), "soon", [], {}])
+def test_a_row_of_any_time_is_sorted(tmp_path, at):
+    """A time that no clock shows, one beyond floats included, keeps no verdict from being written."""
+    rows = {"other": {"ours_us": 10**400, "theirs_us": [], "about": None, "at": at}}
+    (tmp_path / "kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
+    store = Kept(str(tmp_path))
+    store.put(ABOUT, Verdict(1.0, 2.0))
+    assert store.get(ABOUT) == Verdict(1.0, 2.0)
+
+
+def test_a_folder_that_cannot_be(caplog):
+    """A name that no file system takes keeps nothing, and raises nothing."""
+    store = Kept("/tmp/\ud800")
+    store.put(ABOUT, Verdict(1.0, 2.0))
+    assert store.get(ABOUT) is None

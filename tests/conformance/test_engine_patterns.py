@@ -1,11 +1,11 @@
-"""How vLLM, SGLang, TGI, TensorRT-LLM, TransformerEngine and transformers call the graph API, as small clients.
+"""How vLLM, SGLang, TGI, ComfyUI, TensorRT-LLM, TransformerEngine and transformers call the graph API, as small clients.
 
 Each client does in its own few lines what the engine's graph code does to torch: which names it
 calls, in which order, and what it replaces. Results equal eager ones, on torch alone and under the
 bridge, and under the bridge nothing is split and nothing falls back.
 
 Source: the engines as read for the design (vLLM 0.33, SGLang 0.5.23, TensorRT-LLM's PyTorch
-backend, TransformerEngine d0067d0d, transformers 5.23, text-generation-inference 00359fc).
+backend, TransformerEngine d0067d0d, transformers 5.23, text-generation-inference 00359fc, comfy/model_prefetch.py of ComfyUI 03fb330).
 """
 
 from __future__ import annotations
@@ -541,6 +541,72 @@ def test_text_generation_inference(surface):
         torch.cuda.synchronize()
         assert torch.allclose(got, want, rtol=1e-5, atol=1e-5)
         assert torch.allclose(layers.cache, eager.cache, rtol=1e-5, atol=1e-5)
+
+
+# -- ComfyUI ----------------------------------------------------------------------------------------------------
+
+
+class Blocks:
+    """ComfyUI's core: each block of a model warmed and captured on one stream, then replayed at once, and each step."""
+
+    def __init__(self, n=3):
+        generator = torch.Generator().manual_seed(0)
+        self.weights = [(torch.randn(HIDDEN, HIDDEN, generator=generator) / 4).cuda() for _ in range(n)]
+        self.x = torch.zeros(4, HIDDEN, device="cuda")
+        self.noise = torch.Generator(device="cuda")
+        self.stream = torch.cuda.Stream()
+        with torch.cuda.stream(self.stream):
+            torch.cuda.current_blas_handle()
+            one = torch.zeros((2, 2), device="cuda")
+            torch.addmm(one[0], one, one)
+        self.graphs, self.warmed = {}, set()
+
+    def core(self, block):
+        self.x.copy_((self.x @ self.weights[block]).tanh())
+        self.x.add_(torch.empty_like(self.x).normal_(generator=self.noise), alpha=0.01)
+
+    def step(self, block):
+        if block in self.graphs:
+            self.graphs[block].replay()
+        elif block in self.warmed:
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.noise)
+            torch.cuda.synchronize()
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.core(block)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            graph.replay()
+            self.graphs[block] = graph
+        else:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.core(block)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            self.warmed.add(block)
+
+    def drop(self, block):
+        self.graphs.pop(block).reset()
+
+
+def test_comfyui_blocks(surface):
+    """Blocks captured between each other's replays, with a generator of the sampler's; dropped and captured anew."""
+    blocks, eager = Blocks(), Blocks()
+    for one in (blocks, eager):
+        one.noise.manual_seed(5)
+    for number in range(6):
+        if number == 4:
+            blocks.drop(1)  # its weights were moved out and in again
+            blocks.weights[1] = blocks.weights[1].clone()
+        given = torch.randn(4, HIDDEN, generator=torch.Generator().manual_seed(number)).cuda()
+        for one in (blocks, eager):
+            one.x.copy_(given)
+        for block in range(3):
+            blocks.step(block)
+            eager.core(block)
+        torch.cuda.synchronize()
+        assert torch.allclose(blocks.x, eager.x, rtol=1e-5, atol=1e-5), number
+    assert len(blocks.graphs) == 3
 
 
 # -- TensorRT-LLM ---------------------------------------------------------------------------------------------

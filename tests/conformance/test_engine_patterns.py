@@ -1,11 +1,12 @@
-"""How vLLM, SGLang, TGI, ComfyUI, TensorRT-LLM, TransformerEngine and transformers call the graph API, as small clients.
+"""How vLLM, SGLang, TGI, ComfyUI, TensorRT-LLM, TransformerEngine and transformers call the graph API.
 
 Each client does in its own few lines what the engine's graph code does to torch: which names it
 calls, in which order, and what it replaces. Results equal eager ones, on torch alone and under the
 bridge, and under the bridge nothing is split and nothing falls back.
 
 Source: the engines as read for the design (vLLM 0.33, SGLang 0.5.23, TensorRT-LLM's PyTorch
-backend, TransformerEngine d0067d0d, transformers 5.23, text-generation-inference 00359fc, comfy/model_prefetch.py of ComfyUI 03fb330).
+backend, TransformerEngine d0067d0d, transformers 5.23, text-generation-inference 00359fc,
+comfy/model_prefetch.py of ComfyUI 03fb330).
 """
 
 from __future__ import annotations

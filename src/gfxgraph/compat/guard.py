@@ -84,9 +84,7 @@ def make_capture_safe(obj: Any) -> tuple[Any, int]:
     return torch.utils._pytree.tree_map_only(Tensor, safe, obj), n_copied
 
 
-def localize_fault(
-    exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None
-) -> GfxGraphFault:
+def localize_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
     """The error to raise for an illegal access: it names the operation and the layout of its tensors.
 
     Args:

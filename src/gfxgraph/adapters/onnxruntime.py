@@ -31,6 +31,7 @@ from gfxgraph.adapters._needs import Need
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
+from gfxgraph.errors import first_line
 from gfxgraph.hardware import defects, environment
 from gfxgraph.process import process
 
@@ -196,7 +197,7 @@ class GraphedSession:
         try:
             session = self._make(asked)
         except self._failures as error:
-            self._no_graph(f"the session could not be made with {provider.option} ({_line(error)})")
+            self._no_graph(f"the session could not be made with {provider.option} ({first_line(error)})")
             return self._without_graphs()
         if session.get_providers()[0] != name:
             self.why_no_graph = f"{name} is not in this build"
@@ -250,9 +251,9 @@ class GraphedSession:
         except self._failures as error:
             if self.why_no_graph:
                 results = self._exactly(feeds)  # first: where the inputs are wrong it says so
-                self._only_exactly(f"its outputs do not fit buffers that stay ({_line(error)})")
+                self._only_exactly(f"its outputs do not fit buffers that stay ({first_line(error)})")
                 return results
-            self._give_up(f"a run failed with them ({_line(error)})")
+            self._give_up(f"a run failed with them ({first_line(error)})")
             return self._in_bucket(feeds, n, size)
         if bucket.n_unchecked or (n < size and bucket.cut is None):
             return self._compared(bucket, feeds, n, results)
@@ -495,10 +496,6 @@ def _n_checks() -> int:
         return settings.validate_replays
     by_table = defects.decide(environment.detect()).validate_replays
     return max(by_table, 3) if settings.activation is Activation.VALIDATE else by_table
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 ADAPTER = OnnxruntimeAdapter()

@@ -132,6 +132,15 @@ def pool_id(pool: Any) -> Any:
     return None if identity == (0, 0) else identity
 
 
+def pool_of(graph: Any) -> tuple[int, int] | None:
+    """The id of a graph's memory pool; None where nothing was captured."""
+    try:
+        first, second = graph.pool()
+    except RuntimeError:
+        return None
+    return int(first), int(second)
+
+
 def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     """Address ranges of a private pool's segments, sorted."""
     try:

@@ -7,7 +7,7 @@ import functools
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -66,7 +66,8 @@ class Formatter(click.HelpFormatter):
             paragraphs.append("".join(f"{indent}{line}\n" for line in lines))
         self.write("\n".join(paragraphs))
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        rows = list(rows)
         indent = " " * self.current_indent
         first = min(max(width(name) for name, _ in rows), col_max) + col_spacing
         for name, text in rows:

@@ -89,7 +89,7 @@ def can_be_written(path: str | Path | None, *, program: str | Path | None = None
         refuse("file_unusable", path=path, problem="it is the program to run")
 
 
-class OutFile(click.ParamType):
+class OutFile(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
     """A file to be written; what cannot be is refused before anything else is done."""
 
     name = "file"

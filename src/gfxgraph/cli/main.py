@@ -36,7 +36,8 @@ class Commands(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         if in_chinese() and self.context_class is click.Context:
-            return _chinese().translated(self, "gfxgraph").make_context(*args, **kwargs)
+            made: click.Context = _chinese().translated(self, "gfxgraph").make_context(*args, **kwargs)
+            return made
         return super().make_context(*args, **kwargs)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -48,7 +49,7 @@ class Commands(click.Group):
 def summary(name: str) -> str:
     """Return what the command does in a line: in English the first of its file's docstring."""
     if in_chinese():
-        return _chinese().texts()[name]["summary"]
+        return str(_chinese().texts()[name]["summary"])
     source = (FOLDER / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gfxgraph.callables import arena
 from gfxgraph.capture import workspaces
-from gfxgraph.capture.memory import is_within, pool_ranges
+from gfxgraph.capture.memory import is_within, pool_of, pool_ranges
 from gfxgraph.guard.names import device_tensors
 from gfxgraph.process import process
 from gfxgraph.reporting.holders import holders_of
@@ -51,7 +51,7 @@ class Look:
         graphs = [graph for graph in list(state.graphs) if graph._program is not None]
         n = state.counters.snapshot(lambda: [graph.n_replays for graph in graphs])["replay_count"]
         execs = sum(s.driver_nbytes or 0 for graph in graphs for s in graph._program.segments)
-        pools = {pool for graph in graphs if (pool := _pool_of(graph)) is not None}
+        pools = {pool for graph in graphs if (pool := pool_of(graph)) is not None}
         sizes = {pool: sum(end - start for start, end in pool_ranges(pool)) for pool in pools}
         storages = {key: nbytes for key, nbytes, _ in _storages()}
         return cls(n, reserved, max(0, total - free - reserved), execs, sizes, storages)
@@ -134,7 +134,7 @@ def memory_report() -> dict[str, Any]:
         if program is None:
             continue
         known = [s.driver_nbytes for s in program.segments if s.driver_nbytes is not None]
-        pool = _pool_of(graph)
+        pool = pool_of(graph)
         if pool is not None and pool not in pools:
             pools[pool] = sum(end - start for start, end in pool_ranges(pool))
         rows.append(
@@ -196,11 +196,3 @@ def memory_families(state: process.Process | None) -> process.Samples:
     except RuntimeError as error:  # a table grew while it was read
         process.log.debug("memory was not read for metrics: %s", error)
     return [(name, kind, text, found[name]) for name, (kind, text) in _FAMILIES.items()]
-
-
-def _pool_of(graph: Any) -> tuple[int, int] | None:
-    try:
-        first, second = graph.pool()
-    except RuntimeError:
-        return None
-    return int(first), int(second)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gfxgraph.callables.explanation import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.trace.region import Region
-from gfxgraph.capture.memory import Layout, pool_ranges
+from gfxgraph.capture.memory import Layout, pool_of, pool_ranges
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep
 from gfxgraph.capture.steps import Step as ProgramStep
@@ -82,7 +82,7 @@ def read_capture(graph: Any, label: str = "", names: Names | None = None) -> Cap
     steps = tuple(_step(step, program, names) for step in program.steps)
     where = next((step.where for step in steps if step.where), "")
     where = where or next((node.where for step in steps for node in step.nodes if node.where), "")
-    pool = _pool_of(graph)
+    pool = pool_of(graph)
     return Capture(
         name=label or (f"graph captured at {where}" if where else "a graph"),
         where=where,
@@ -94,14 +94,6 @@ def read_capture(graph: Any, label: str = "", names: Names | None = None) -> Cap
         n_replays=graph.n_replays,
         is_recorded=any(segment.tape.rows for segment in program.segments) or not program.segments,
     )
-
-
-def _pool_of(graph: Any) -> tuple[int, int] | None:
-    try:
-        first, second = graph.pool()
-    except RuntimeError:
-        return None
-    return int(first), int(second)
 
 
 def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:

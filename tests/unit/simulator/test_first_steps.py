@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gfxgraph import simulator
+from gfxgraph.simulator import kernels
 
 
 def test_tensors_are_really_on_the_device(sim: simulator.Simulator) -> None:
@@ -60,6 +61,35 @@ def test_undo_leaves_torch_as_it_was() -> None:
     assert not torch.cuda.is_available()
     with pytest.raises((NotImplementedError, RuntimeError, AssertionError)):
         torch.ones(1, device="cuda:0")
+
+
+def test_a_tensor_that_outlives_its_simulator_is_refused() -> None:
+    """The kernels stay registered; without a simulator they compute nothing, and the next one has them at once."""
+    undo = simulator.install()
+    left = torch.ones(2, device="cuda")
+    undo.undo()
+    with pytest.raises(NotImplementedError, match="no longer installed"):
+        left + 1
+    registered = kernels._library
+    undo = simulator.install("hip")
+    try:
+        assert kernels._library is registered
+        assert (torch.ones(2, device="cuda") + 1).tolist() == [2, 2]
+    finally:
+        undo.undo()
+
+
+def test_dynamos_map_of_torch_is_kept() -> None:
+    """Made before names are replaced, it knows the replaced functions while they are there, and is made once."""
+    rules = pytest.importorskip("torch._dynamo.trace_rules")
+    rules.get_torch_obj_rule_map.cache_clear()
+    undo = simulator.install()
+    try:
+        known = rules.get_torch_obj_rule_map()
+        assert torch.cuda.is_available in known
+    finally:
+        undo.undo()
+    assert rules.get_torch_obj_rule_map() is known and torch.cuda.is_available in known
 
 
 def test_second_simulator_is_refused(sim: simulator.Simulator) -> None:

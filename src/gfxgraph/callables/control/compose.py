@@ -28,6 +28,7 @@ import torch
 
 from gfxgraph.callables.facts import draws, is_opaque, launched, overlap, reads_of, span, writes_of
 from gfxgraph.capture import intercept, remedies
+from gfxgraph.capture.walk import raw_graph
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 
@@ -277,7 +278,7 @@ class _Exec:
         try:
             for name in _sorted(list(parts), edges):
                 before = [self.nodes[b] for b, a in edges if a == name]
-                self.nodes[name] = driver.add_child(self.graph, _raw(parts[name]), before)
+                self.nodes[name] = driver.add_child(self.graph, raw_graph(parts[name]), before)
             self.handle = driver.instantiate(self.graph)
         except DriverError:
             driver.destroy_graph(self.graph)
@@ -289,7 +290,7 @@ class _Exec:
     def update(self, name: str, graph: Any) -> None:
         if "update_child" in self.driver.missing:
             raise DriverError("graph_api_missing", api="GraphExecChildGraphNodeSetParams", library="", version=None)
-        self.driver.update_child(self.handle, self.nodes[name], _raw(graph))
+        self.driver.update_child(self.handle, self.nodes[name], raw_graph(graph))
 
     def destroy(self) -> None:
         for destroy, handle in ((self.driver.destroy_exec, self.handle), (self.driver.destroy_graph, self.graph)):
@@ -297,11 +298,6 @@ class _Exec:
                 destroy(handle)
             except DriverError as error:
                 process.log.debug("while letting go of composed graphs: %s", error)
-
-
-def _raw(graph: Any) -> int:
-    """The driver's graph below torch's object; the bridge always keeps it."""
-    return int(process.require().base.raw_cuda_graph(graph))
 
 
 def _check(name: str, graph: Any) -> None:

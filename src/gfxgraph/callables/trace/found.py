@@ -98,6 +98,7 @@ def look(graph: Any) -> Found:
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: the tensors and changing numbers that it has not made; a container of that kind."""
+    # lazily: Dynamo takes seconds to import, and is there when it calls this
     from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
     from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker

@@ -572,13 +572,13 @@ def _corrected() -> Iterator[None]:
         return format_value(self, *how)
 
     builder.wrap_listlike, translator._format_value = wrap_with_bound, format_known
-    if kinds is not None:
+    if lazy is not None and kinds is not None:
         lazy.supported_types = ()
     try:
         yield
     finally:
         builder.wrap_listlike, translator._format_value = wrap, format_value
-        if kinds is not None:
+        if lazy is not None and kinds is not None:
             lazy.supported_types = kinds
 
 

@@ -33,5 +33,17 @@ def _found() -> dict[str, Callable[..., Any]]:
     return found
 
 
+def _to_dtype(tensor: Any, *, dtype: Any) -> Any:
+    return (
+        _to(tensor, dtype, False, True) if dtype is not None else torch.ops.aten._to_copy.default(tensor, dtype=None)
+    )
+
+
+_to: Any = torch._C.TensorBase.to
 BINDINGS = _found()
 """``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""
+NAMED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "aten::clone": ("memory_format", torch._C.TensorBase.clone),
+    "aten::_to_copy": ("dtype", _to_dtype),
+}
+"""As ``BINDINGS``, for a tensor alone and one argument by name: that name, and what to call."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.bindings import BINDINGS
+from gfxgraph.capture.bindings import BINDINGS, NAMED
 from gfxgraph.capture.conditions import CONDITIONS
 from gfxgraph.capture.shield import quiet
 from gfxgraph.capture.structure import is_collective_in_place, written_arguments
@@ -47,8 +47,10 @@ class OpInfo:
         "mutates",
         "n_tensors",
         "name",
+        "named_binding",
         "names_tensors",
         "stand_in",
+        "takes",
         "tensors",
         "unsafe",
     )
@@ -94,6 +96,9 @@ class OpInfo:
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))
         """For positional arguments that begin with a tensor of torch's own type."""
+        self.takes, named = NAMED.get(full, ("", call))
+        self.named_binding = quiet(schema.name, named)
+        """For such a tensor and one argument by the name of ``takes``."""
 
 
 OPS: dict[int, OpInfo] = {}

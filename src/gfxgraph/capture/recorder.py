@@ -240,7 +240,11 @@ class Recorder(TorchDispatchMode):
             return self.session.unsafe_op(_SPARSE, func, args, kwargs)
         rows = self.rows
         position = len(rows)
-        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
+        if kwargs:
+            is_named = info.takes in kwargs and len(kwargs) == 1 == len(args) and type(args[0]) in _EXACT
+            call = info.named_binding if is_named else info.call
+        else:
+            call = info.binding if args and type(args[0]) in _EXACT else info.call
         if info.launches_nothing:
             out = call(*args, **kwargs) if kwargs else call(*args)
         else:
@@ -264,7 +268,6 @@ class Recorder(TorchDispatchMode):
                 made = self.known(out)
             if made is None:  # else in-place: the same value, changed
                 made = Value(out)
-                self.values.append(made)
                 made.owner = owner
                 made.made_by = position
                 made.segment = self.segment
@@ -280,6 +283,7 @@ class Recorder(TorchDispatchMode):
                     base = spec_args[0] if spec_args else None
                     made.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
                     made.address = 0
+                self.values.append(made)  # once it is whole: an interrupt may strike at any line
                 if self.is_guarded:
                     self._note_layout(out, made)
         elif (made := self._made_of(out, position, info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
@@ -433,7 +437,6 @@ class Recorder(TorchDispatchMode):
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
         value = Value(tensor)
-        self.values.append(value)
         value.owner = self.owner
         value.made_by = position
         value.segment = self.segment
@@ -445,6 +448,7 @@ class Recorder(TorchDispatchMode):
         elif tensor.layout is _STRIDED:
             value.address = address = tensor.data_ptr()
             self.storages[address] = value
+        self.values.append(value)
         if self.is_guarded:
             self._note_layout(tensor, value)
         return value

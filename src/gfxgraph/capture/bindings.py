@@ -33,13 +33,13 @@ def _found() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _to_dtype(tensor: Any, *, dtype: Any) -> Any:
+def _to_dtype(tensor: torch.Tensor, *, dtype: torch.dtype | None) -> torch.Tensor:
     return (
         _to(tensor, dtype, False, True) if dtype is not None else torch.ops.aten._to_copy.default(tensor, dtype=None)
     )
 
 
-_to: Any = torch._C.TensorBase.to
+_to = torch._C.TensorBase.to
 BINDINGS = _found()
 """``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""
 NAMED: dict[str, tuple[str, Callable[..., Any]]] = {

@@ -155,7 +155,7 @@ class HostValues:
         value, ref, where = self._read(lambda: to_list(tensor), use)
         self.escaped(ref, value, use, where)
 
-    def read_copies(self, save: Callable[[], Any], use: str) -> Any:
+    def read_copies(self, save: Callable[[], object], use: str) -> object:
         """A call that copies device memory to the host and gives it to C code by itself: the copies are pinned."""
         session = self._capturing()
         n_before = len(session.program.steps)

@@ -20,6 +20,7 @@ identity = object.__hash__
 With an audit hook in the process (filelock sets one, and transformers imports that) each ``id``, each
 ``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
 """
+_EXACT = frozenset({torch.Tensor, torch.nn.Parameter})
 _HOLDS_NO_TENSOR = re.compile(
     r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
     r"|SymBool|Scalar|Generator|Stream)\]*"
@@ -99,6 +100,11 @@ class OpInfo:
         self.takes, named = NAMED.get(full, ("", call))
         self.named_binding = quiet(schema.name, named)
         """For such a tensor and one argument by the name of ``takes``."""
+
+    def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Callable[..., Any]:
+        """What to call with other arguments than positional ones that begin with a tensor of torch's own type."""
+        is_one = len(kwargs) == 1 == len(args) and self.takes in kwargs
+        return self.named_binding if is_one and type(args[0]) in _EXACT else self.call
 
 
 OPS: dict[int, OpInfo] = {}

@@ -240,11 +240,7 @@ class Recorder(TorchDispatchMode):
             return self.session.unsafe_op(_SPARSE, func, args, kwargs)
         rows = self.rows
         position = len(rows)
-        if kwargs:
-            is_named = info.takes in kwargs and len(kwargs) == 1 == len(args) and type(args[0]) in _EXACT
-            call = info.named_binding if is_named else info.call
-        else:
-            call = info.binding if args and type(args[0]) in _EXACT else info.call
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
         if info.launches_nothing:
             out = call(*args, **kwargs) if kwargs else call(*args)
         else:

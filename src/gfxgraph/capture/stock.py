@@ -14,9 +14,9 @@ STOCK: dict[str, Any] = {}
 """torch's own functions by their short names, of those that are replaced now (intercept.py)."""
 Targets = dict[str, tuple[Any, str, Any]]
 """short name -> (owner, attribute, what stands in its place)."""
-_frames: Any = torch._C._dynamo.eval_frame  # there without Dynamo, whose import takes seconds
+_frames = torch._C._dynamo.eval_frame  # there without Dynamo, whose import takes seconds
 can_keep_from_dynamo = hasattr(_frames, "set_code_exec_strategy")
-_kept: dict[int, Any] = {}
+_kept: dict[int, object] = {}
 """Code that Dynamo is kept from, by identity."""
 
 
@@ -28,7 +28,7 @@ def session_here() -> Any:
     return session
 
 
-def keep_from_dynamo(func: Any) -> None:
+def keep_from_dynamo(func: object) -> None:
     """Have Dynamo leave a function's frame alone, and all that it calls: between compiled pieces it looks at each.
 
     Marking its code costs nothing at a call; ``torch._dynamo.disable`` wraps it and imports Dynamo.

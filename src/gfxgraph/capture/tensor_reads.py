@@ -133,7 +133,7 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
     return function
 
 
-def _save(*args: Any, **kwargs: Any) -> Any:
+def _save(*args: object, **kwargs: object) -> object:
     """``torch.save``, by which tensors are pickled, too."""
     session = session_here()
     if session is None:

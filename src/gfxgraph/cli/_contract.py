@@ -240,7 +240,7 @@ def _let_streams_take_anything() -> None:
     r"""What the terminal's encoding lacks is written as \u4e2d: LANG=C, latin-1, names of files that are no text."""
     codecs.register_error("gfxgraph", _escaped)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="gfxgraph")
 
 

@@ -616,7 +616,7 @@ def test_a_closed_stream_is_no_bug(fd, name, words, status):
     assert done.returncode == status and "internal_error" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape"])
 @pytest.mark.parametrize("line", ["explain 700", "port rule GFX101 --json", "port audit cuda", "fly\udcff", "--help"])
 def test_an_encoding_that_lacks_a_character_is_no_bug(folder, encoding, line):
     """It is shown as \\u4e2d, in JSON, too; for ASCII click writes UTF-8."""

@@ -67,8 +67,7 @@ class Formatter(click.HelpFormatter):
         self.write("\n".join(paragraphs))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        rows = list(rows)
-        indent = " " * self.current_indent
+        rows, indent = list(rows), " " * self.current_indent
         first = min(max(width(name) for name, _ in rows), col_max) + col_spacing
         for name, text in rows:
             for english, chinese in _CLICKS.items():

@@ -89,12 +89,11 @@ def can_be_written(path: str | Path | None, *, program: str | Path | None = None
         refuse("file_unusable", path=path, problem="it is the program to run")
 
 
-class OutFile(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+class OutFile(click.Path):
     """A file to be written; what cannot be is refused before anything else is done."""
 
-    name = "file"
-
     def __init__(self, *, or_stdout: bool = False) -> None:
+        super().__init__()
         self.or_stdout = or_stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

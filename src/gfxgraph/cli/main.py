@@ -10,7 +10,6 @@ import ast
 import importlib
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import click
@@ -32,12 +31,19 @@ class Commands(click.Group):
             _contract.refuse_name("command", cmd_name, self.list_commands(ctx), "gfxgraph --help")
         module = importlib.import_module(f"gfxgraph.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
-        return _chinese().translated(command, cmd_name) if in_chinese() else command
+        if in_chinese():
+            # lazily: English is spared the texts
+            from gfxgraph.cli import _chinese
+
+            return _chinese.translated(command, cmd_name)
+        return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         if in_chinese() and self.context_class is click.Context:
-            made: click.Context = _chinese().translated(self, "gfxgraph").make_context(*args, **kwargs)
-            return made
+            # lazily: English is spared the texts
+            from gfxgraph.cli import _chinese
+
+            return _chinese.translated(self, "gfxgraph").make_context(*args, **kwargs)
         return super().make_context(*args, **kwargs)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -49,7 +55,10 @@ class Commands(click.Group):
 def summary(name: str) -> str:
     """Return what the command does in a line: in English the first of its file's docstring."""
     if in_chinese():
-        return str(_chinese().texts()[name]["summary"])
+        # lazily: English is spared the texts
+        from gfxgraph.cli import _chinese
+
+        return _chinese.texts()[name]["summary"]
     source = (FOLDER / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     # The docstring alone is parsed: the whole file would cost more than all else that --help does.
     body = source.split('"""', 2)
@@ -64,13 +73,6 @@ def in_chinese() -> bool:
     from gfxgraph import config
 
     return config.language_of() == "zh"
-
-
-def _chinese() -> ModuleType:
-    # lazily: English is spared the texts
-    from gfxgraph.cli import _chinese
-
-    return _chinese
 
 
 def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

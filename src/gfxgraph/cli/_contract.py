@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,9 @@ import click
 
 from gfxgraph.process.progress import Progress
 
-if TYPE_CHECKING:  # --help needs neither, and importing them takes half its time
+if TYPE_CHECKING:  # --help needs none, and importing them takes half its time
+    import subprocess
+
     from gfxgraph.errors import GfxGraphError
 
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -96,9 +97,9 @@ class OutFile(click.Path):
         super().__init__()
         self.or_stdout = or_stdout
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not (self.or_stdout and value == "-"):
-            can_be_written(value)
+            can_be_written(str(value))
         return str(value)
 
 
@@ -304,12 +305,9 @@ class _Errors:
             return None
         if isinstance(error, GfxGraphError):
             return error
-        if isinstance(error, OSError) and error.filename is not None:
-            return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd()
-            return CommandError("file_unusable", path=".", problem="the current folder no longer exists")
-        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
-            return CommandError("file_unusable", path="stdout", problem=error.strerror or error)
+        if isinstance(error, OSError) and (path := _path_of(error)):
+            problem = "the current folder no longer exists" if path == "." else error.strerror or error
+            return CommandError("file_unusable", path=path, problem=problem)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
             return CommandError("extra_missing", module=error.name, extra="port")
         place = "?"
@@ -319,6 +317,15 @@ class _Errors:
                 place = f"{Path(path).name}:{where.tb_lineno}"
             where = where.tb_next
         return CommandError("internal_error", error=f"{type(error).__name__}: {error}", place=place)
+
+
+def _path_of(error: OSError) -> str:
+    """The file that ``error`` is about; empty where it is about none."""
+    if error.filename is not None:
+        return str(error.filename)
+    if isinstance(error, FileNotFoundError):
+        return "."  # os.getcwd()
+    return "stdout" if error.errno in _NOT_WRITTEN else ""
 
 
 def as_dict(error: GfxGraphError) -> dict[str, object]:
@@ -369,9 +376,23 @@ def working(what: str, **times: float) -> Iterator[Progress]:
         progress.close()
 
 
-def in_group_of_its_own() -> dict[str, Any]:
-    """Arguments of ``subprocess.run`` for a process of ours: Ctrl-C reaches us alone, and ``run`` then ends it."""
-    return {"stdin": subprocess.DEVNULL, **({"process_group": 0} if os.name == "posix" else {})}
+def run_apart(
+    line: Sequence[str], environment: dict[str, str], *, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a process of ours in a group of its own: Ctrl-C reaches us alone, and ``run`` then ends it."""
+    # lazily: --help needs it not
+    import subprocess
+
+    group = 0 if os.name == "posix" else None
+    return subprocess.run(
+        line,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=timeout_s,
+        process_group=group,
+    )
 
 
 def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:

@@ -30,11 +30,14 @@ def _shape(word: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _words(build: str) -> list[str]:
+def _command(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     try:
-        return shlex.split(build)
+        words = ["unset"] if value is None else shlex.split(value)
     except ValueError as error:
         raise click.UsageError(f"--build: {error}") from error
+    if not words:
+        raise click.UsageError("--build names no command")
+    return value
 
 
 @verify_group.command("record")
@@ -80,7 +83,7 @@ def record_command(
 @click.option(
     "--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="Stability runs per shape."
 )
-@click.option("--build", metavar="COMMAND", help="Build command to run in PATH.")
+@click.option("--build", callback=_command, metavar="COMMAND", help="Build command to run in PATH.")
 @click.option(
     "--json",
     "json_path",
@@ -114,8 +117,6 @@ def verify_command(
     numerics = None
     if (golden_path is None) != (target is None):
         raise click.UsageError("--golden and --target go together: the vectors, and what they were recorded from")
-    if build is not None and not _words(build):
-        raise click.UsageError("--build names no command")
     for name, given in (("--golden", golden_path), ("--target", target and target.partition(":")[0])):
         if given is not None and not os.path.isfile(given):
             _contract.refuse("file_unusable", path=given, problem=f"{name}: no such file")

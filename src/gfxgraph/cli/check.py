@@ -112,8 +112,7 @@ def examine(environment: dict[str, str]) -> dict[str, object]:
     """Return ``gfxgraph.health_check()`` of a fresh process, or why it gave none."""
     line = [sys.executable, "-c", PROGRAM]
     try:
-        own = _contract.in_group_of_its_own()
-        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, timeout=TIME_LIMIT_S, **own)
+        done = _contract.run_apart(line, environment, timeout_s=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:
         return {"ok": False, "details": f"capture and replay did not end within {TIME_LIMIT_S} s"}
     if done.returncode == 2:  # refused there: the reason is on stderr already

@@ -122,8 +122,7 @@ def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dic
         }
         environment, _ = program_environment(asked)
         line = [sys.executable, str(script), "--json", *arguments]
-        own = _contract.in_group_of_its_own()
-        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, **own)
+        done = _contract.run_apart(line, environment)
         if done.returncode != 0:
             click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
             sys.exit(_contract.COULD_NOT)

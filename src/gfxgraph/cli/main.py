@@ -10,7 +10,7 @@ import ast
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -38,13 +38,15 @@ class Commands(click.Group):
             return _chinese.translated(command, cmd_name)
         return command
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
         if in_chinese() and self.context_class is click.Context:
             # lazily: English is spared the texts
             from gfxgraph.cli import _chinese
 
-            return _chinese.translated(self, "gfxgraph").make_context(*args, **kwargs)
-        return super().make_context(*args, **kwargs)
+            return _chinese.translated(self, "gfxgraph").make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, summary(name)) for name in self.list_commands(ctx)]

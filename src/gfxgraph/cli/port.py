@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,6 +16,9 @@ from gfxgraph.cli import _contract
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
+
+if TYPE_CHECKING:  # the parsers are an extra
+    from gfxgraph.port.audit import Audit
 
 
 class _Group(_contract.Group):
@@ -142,7 +145,7 @@ def audit_command(
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
 
 
-def _refuse_nothing(path: str, report: Any) -> None:
+def _refuse_nothing(path: str, report: Audit) -> None:
     """Refuse a path of which nothing could be read: it would look like a clean tree."""
     if report.n_lines or (report.n_files and not report.skipped):
         return

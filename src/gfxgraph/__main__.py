@@ -1,10 +1,9 @@
 """The ``gfxgraph`` command, and ``python -m gfxgraph``."""
 
-import sys
-from typing import NoReturn
+import sys  # and nothing else: what is imported here, Ctrl-C ends with a traceback
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it as it does later."""
     try:
         # lazily: an interrupt here must find the handler

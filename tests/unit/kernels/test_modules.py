@@ -192,8 +192,8 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     for content in (
         "[" * 100_000,
         "Infinity",
-        '{"version": 1, "rows": {"k": 3}}',
-        '{"version": 1, "rows": [1]}',
+        '{"version": 2, "rows": {"k": 3}}',
+        '{"version": 2, "rows": [1]}',
         "\0",
     ):
         path.write_text(content)

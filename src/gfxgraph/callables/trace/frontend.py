@@ -485,7 +485,7 @@ class _Configured:
 def _for_logs() -> list[tuple[Any, str, Any, Any, list[str]]]:
     """What Dynamo does for its logs alone: where, by which name, as it is, what stands for it, and the logs."""
     guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
-    known: list[tuple[Any, str, Any, list[str]]] = [
+    known = [
         (guards, "profile_guard_manager", lambda *_: 0.0, ["guards_log"]),
         (symbols, "get_funcname", lambda *_: None, ["trace_call_log", "trace_source_log"]),
     ]

@@ -1,15 +1,18 @@
-"""What it costs that a graphed call is never silently wrong: CPU a call, and the first call.
+"""What it costs that a graphed call is never silently wrong: CPU a call, the first call, and 32 buckets.
 
-    python benchmarks/bench_sound.py [--out FILE] [--reps N]
+    python benchmarks/bench_sound.py [--out FILE] [--reps N] [--simulate]
 
 A chain of 60 small operations and a decode step of a Llama (16 layers, hidden 1024, fp16), each with the default
 (traced, asked at each call whether what it read has changed), ``assume_pure=True`` and ``mode="hot"``, beside the
-bare replay of a graph captured by hand. The ways take turns within each repeat. Writes one JSON object.
+bare replay of a graph captured by hand; then 32 buckets of the chain, time and memory, by hand and by
+``capture_all``. The ways take turns within each repeat. Writes one JSON object. Made to take less than 150 s;
+--simulate tries it where there is no GPU, with a small Llama, and its times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -57,13 +60,14 @@ def chain():
     return step, sets, {"hot": {"mode": "hot"}}, lambda: None
 
 
-def llama():
+def llama(width: int):
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
     config = LlamaConfig(
-        hidden_size=1024, intermediate_size=2816, num_hidden_layers=16, num_attention_heads=16, vocab_size=32000
-    )
-    model = LlamaForCausalLM(config).half().cuda().eval()
+        hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=16, num_attention_heads=16,
+        vocab_size=32000 if width > 64 else 320,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).to(torch.half if width > 64 else torch.float).cuda().eval()
     cache = StaticCache(config=config, max_cache_len=512)
     ids, at = torch.zeros(1, 1, dtype=torch.long, device="cuda"), torch.tensor([[100]], device="cuda")
 
@@ -76,10 +80,10 @@ def llama():
         return model(input_ids=ids, position_ids=at, past_key_values=cache, use_cache=True).logits
 
     step(ids, at)
-    return step, [(ids, at)], {}, begin
+    return step, [(ids, at)], {"hot": {"mode": "hot"}}, begin
 
 
-def bench(name: str, make, reps: int) -> dict:
+def bench(name: str, make, reps: int, n_calls: int) -> dict:
     step, sets, more, begin_again = make()
     first: dict[str, float] = {}
     ways = {"bare replay": by_hand(step, sets[0])}
@@ -111,9 +115,9 @@ def bench(name: str, make, reps: int) -> dict:
     for _ in range(reps):
         begin_again()
         for way, call in ways.items():
-            spent[way].append(cpu_us(call, sets, N_CALLS))
+            spent[way].append(cpu_us(call, sets, n_calls))
             begin_again()
-            same[way].append(cpu_us(call, sets[:1], N_CALLS))
+            same[way].append(cpu_us(call, sets[:1], n_calls))
     return {
         "name": name,
         "cpu_us": {way: summary(times) for way, times in spent.items()},
@@ -123,15 +127,66 @@ def bench(name: str, make, reps: int) -> dict:
     }
 
 
+def buckets(reps: int) -> dict:
+    """32 buckets of the chain: ms to capture them, and bytes that stay reserved for them."""
+    step = chain()[0]
+    sizes = [64 * i for i in range(1, 33)]
+
+    def in_one_pool():
+        pool, stream, held = torch.cuda.graph_pool_handle(), torch.cuda.Stream(), []
+        for n in reversed(sizes):
+            x, graph = torch.zeros(n, device="cuda"), torch.cuda.CUDAGraph()
+            with torch.cuda.stream(stream):
+                step(x)
+            with torch.cuda.graph(graph, pool=pool):
+                held.append((graph, x, step(x)))
+        return held
+
+    def ahead(**options):
+        call = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=sizes, **options)
+        done = call.capture_all(torch.zeros(sizes[-1], device="cuda"))
+        assert done["n_captured"] == len(sizes), done
+        return call
+
+    ways = {"by hand": in_one_pool, "default": ahead, "assume_pure": lambda: ahead(assume_pure=True)}
+    took: dict[str, list[float]] = {way: [] for way in ways}
+    memory: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(reps + 1):
+        for way in ways if turn % 2 else reversed(ways):
+            gc.collect()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            before, begin = torch.cuda.memory_reserved(), time.perf_counter()
+            held = ways[way]()
+            torch.cuda.synchronize()
+            spent = (time.perf_counter() - begin) * 1e3
+            torch.cuda.empty_cache()  # what warming up has left is not held
+            if turn:
+                took[way].append(spent)
+                memory[way].append(torch.cuda.memory_reserved() - before)
+            del held
+    return {
+        "name": "32 buckets",
+        "ms": {way: summary(times) for way, times in took.items()},
+        "bytes": {way: summary(nbytes) for way, nbytes in memory.items()},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--reps", type=int, default=9)
+    parser.add_argument("--simulate", action="store_true")
     asked = parser.parse_args()
+    gfxgraph.enable(allow_cuda=True, validate=False, simulate="cuda" if asked.simulate else None)
     found = {"environment": environment(), "parts": []}
+    width = 64 if asked.simulate else 1024
+    begin = time.perf_counter()
     with torch.no_grad():
-        for name, make in (("chain of 60", chain), ("llama step", llama)):
-            found["parts"].append(bench(name, make, asked.reps))
+        for name, make in (("chain of 60", chain), ("llama step", lambda: llama(width))):
+            found["parts"].append(bench(name, make, asked.reps, 2 if asked.simulate else N_CALLS))
+        found["parts"].append(buckets(asked.reps))
+    found["took_s"] = round(time.perf_counter() - begin, 1)
     text = json.dumps(found, indent=1)
     if asked.out:
         asked.out.write_text(text + "\n")

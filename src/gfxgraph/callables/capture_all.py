@@ -112,6 +112,7 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
     if graphed._front is not None:
         with torch.cuda.stream(entry.arena.stream):
             _, entry.world = graphed._in_bucket.run_known(entry.args, entry.kwargs)
+        entry.is_drawless = all(piece.is_drawless for _, piece in graphed._front.graphs)
         if entry.world.why_pieces:
             why = f"not captured ahead: {entry.world.why_pieces}"
             entry.arena.state.report("fallback", why, graphed._name, entry.label)

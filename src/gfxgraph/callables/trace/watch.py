@@ -57,10 +57,9 @@ class Unwatchable(Exception):
 class GuardWalk:
     """The walk over one tree of guards: what to compare at each call, and which dicts to watch."""
 
-    def __init__(self, scope: dict[str, Any], parsed: dict[str, Any], code: frozenset[Any]) -> None:
+    def __init__(self, scope: dict[str, Any], code: frozenset[Any]) -> None:
         self._scope = scope
         self._code = code
-        self._parsed = parsed
         self.dicts: dict[int, dict[Any, Any]] = {}
         self.keys: dict[int, set[str]] = {}
         """The names that were read or looked for in each: no other store matters."""
@@ -125,10 +124,7 @@ class GuardWalk:
                 self.inside = self.inside or inner.get_source()
 
     def _evaluate(self, source: str) -> Any:
-        code = self._parsed.get(source)
-        if code is None:
-            code = self._parsed[source] = compile(source, "<source>", "eval")
-        return eval(code, self._scope)
+        return eval(_compiled(source), self._scope)
 
     def _value(self, manager: Any) -> Any:
         try:
@@ -466,6 +462,11 @@ class GuardWalk:
         name = f"v{id(value)}"
         self.names[name] = value
         return name
+
+
+@functools.lru_cache(1 << 14)
+def _compiled(source: str) -> types.CodeType:
+    return compile(source, "<source>", "eval")
 
 
 class _Every(set[str]):

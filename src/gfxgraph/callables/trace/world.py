@@ -76,7 +76,7 @@ class Granted:
 
     def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
         """One more frame has been traced."""
-        watch = GuardWalk({**guards.closure_vars, **scope}, {}, code)
+        watch = GuardWalk({**guards.closure_vars, **scope}, code)
         watch.walk_inside(guards.root)
         self.take(watch, code)
 
@@ -214,7 +214,6 @@ class World:
         self.n_rebound = 0
         """How often a tensor that it reads from outside was another one."""
         self.tensors: list[Tensor] = []
-        self._parsed: dict[str, Any] = {}
         self.unwatched = ""
         """What no watch is known for; the guards are asked at each call."""
         self.stores: list[tuple[Any, str, Any]] = []
@@ -308,7 +307,7 @@ class World:
 
     def rearm(self, given: Mapping[str, Any]) -> None:
         """Watch what was read as it is now."""
-        watch = GuardWalk({**self._names, "L": given}, self._parsed, self.code)
+        watch = GuardWalk({**self._names, "L": given}, self.code)
         try:
             watch.walk(self.guards.root)
         except Unwatchable as what:

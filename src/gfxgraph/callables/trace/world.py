@@ -460,7 +460,8 @@ def is_of_mappings(code: types.CodeType) -> bool:
 
 def holds_mapping(value: Any) -> bool:
     """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
-    todo, seen = [value], set[int]()
+    todo: list[Any] = [value]
+    seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:
         each = todo.pop()
         if id(each) in seen or isinstance(each, _WITHOUT):

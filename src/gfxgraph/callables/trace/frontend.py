@@ -407,7 +407,12 @@ class Frontend:
     def _backend(self, graph: Any, example_inputs: Any) -> Any:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
-        found = look(graph)
+        try:
+            found = look(graph)
+        except torch._dynamo.exc.SkipFrame as skipped:
+            if _local.skipped is not None:
+                _local.skipped.append(str(skipped))
+            raise
         does_catch = any(catches(each) for each in found.code)
         self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, found.code))
         asking = [each for each in found.code if is_of_mappings(each)]

@@ -61,7 +61,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     return (kind, _key(value))
 
 
-def containers_in(value: Any) -> list[Any]:
+def containers_in(value: Any) -> list[object]:
     """Every list, dict and object of the tree that could be changed, each as often as it stands there."""
     kind = type(value)
     if isinstance(value, Tensor):
@@ -72,7 +72,7 @@ def containers_in(value: Any) -> list[Any]:
     return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
 
 
-def why_in_pieces(result: Any, made: list[Tensor]) -> str:
+def why_in_pieces(result: object, made: list[Tensor]) -> str:
     """Why one graph cannot give such a result; "" where it can. Its tensors are appended to ``made``."""
     try:
         flatten(result, made)

@@ -458,9 +458,9 @@ def is_of_mappings(code: types.CodeType) -> bool:
     return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
 
 
-def holds_mapping(value: Any) -> bool:
+def holds_mapping(value: object) -> bool:
     """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
-    todo: list[Any] = [value]
+    todo = [value]
     seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:
         each = todo.pop()

@@ -450,7 +450,8 @@ def _sets_data(code: types.CodeType) -> bool:
 
 def asks_by_name(code: types.CodeType) -> bool:
     """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
-    return not PACKAGES.search(code.co_filename) and not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    return asks and not PACKAGES.search(code.co_filename)
 
 
 def is_of_mappings(code: types.CodeType) -> bool:

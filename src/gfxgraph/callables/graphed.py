@@ -60,12 +60,13 @@ from gfxgraph.callables.signature import (
     Kwargs,
     NotATree,
     Unguarded,
-    containers_in,
     copied_key,
     flatten,
     foreign_mode,
     skeleton,
     tensor_key,
+    what_changed,
+    why_in_pieces,
     zeros_in,
 )
 from gfxgraph.callables.trace import frontend
@@ -81,7 +82,6 @@ from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
 """Given what Dynamo found and a name: a callable for the FX graph (trace/pieces.py)."""
-NEEDS_GRADIENTS = "its result needs gradients"
 MAX_ROUTES = 4096
 MAX_REBOUND = 4
 """How often a tensor from outside may be another one before it is an input like an argument."""
@@ -350,17 +350,8 @@ class Graphed:
         world.zeros = zeros_in(call.structure)
         world.skeleton = skeleton(call.structure) if world.does_catch else None
         made: list[Tensor] = []
-        try:
-            flatten(result, made)
-        except NotATree as error:
-            world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
-        inside = [id(each) for each in containers_in(result)]
-        if len(set(inside)) < len(inside):
-            world.why_pieces = world.why_pieces or "its result holds one list, dict or object twice"
-        if any(t.requires_grad for t in made):
-            world.why_pieces = world.why_pieces or NEEDS_GRADIENTS
-        if layouts != [tensor_key(t) for t in call.tensors]:
-            world.why_eager = "it changes the shape or the layout of an argument"
+        world.why_pieces = world.why_pieces or why_in_pieces(result, made)
+        world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
         if world.why_eager or world.why_pieces:
             for tensor in made:
                 if tensor.is_cuda and tensor.layout is torch.strided:

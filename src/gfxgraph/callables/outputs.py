@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.callables.signature import NotATree, builder, flatten
@@ -178,6 +179,23 @@ class Outputs:
 
     def rebuild(self, given: list[Tensor]) -> Any:
         return self.build(iter(given))
+
+
+def copied(tree: Any) -> Any:
+    """The tree with its tensors copied; those that share memory share a copy of it."""
+    homes = [storage_address(t) for t in pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+    copies: dict[int, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        home = storage_address(tensor)
+        if homes.count(home) < 2 or not tensor.numel():
+            return tensor.clone()
+        if home not in copies:
+            whole = typed(tensor, torch.empty(0, dtype=torch.uint8), tensor.untyped_storage().nbytes())
+            copies[home] = whole.clone()
+        return typed(copies[home], tensor)
+
+    return pytree.tree_map_only(Tensor, copy, tree)
 
 
 def typed(memory: Tensor, like: Tensor, n: int = -1) -> Tensor:

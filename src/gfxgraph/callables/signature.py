@@ -61,7 +61,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     return (kind, _key(value))
 
 
-def containers_in(value: Any) -> list[Any]:
+def containers_in(value: Any) -> list[object]:
     """Every list, dict and object of the tree that could be changed, each as often as it stands there."""
     kind = type(value)
     if isinstance(value, Tensor):
@@ -70,6 +70,27 @@ def containers_in(value: Any) -> list[Any]:
     parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
     inner = [each for part in parts for each in containers_in(part)]
     return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
+
+
+def why_in_pieces(result: object, made: list[Tensor]) -> str:
+    """Why one graph cannot give such a result; "" where it can. Its tensors are appended to ``made``."""
+    try:
+        flatten(result, made)
+    except NotATree as error:
+        return f"its result cannot be taken apart: {error}"
+    inside = [id(each) for each in containers_in(result)]
+    if len(set(inside)) < len(inside):
+        return "its result holds one list, dict or object twice"
+    return "its result needs gradients" if any(t.requires_grad for t in made) else ""
+
+
+def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[object, ...]]) -> str:
+    """What a call has changed of its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
+    if list(before) == list(after):
+        return ""
+    if [key[:-1] for key in before] == [key[:-1] for key in after]:
+        return "it writes what needs gradients to an argument that needs none"
+    return "it changes the shape or the layout of an argument"
 
 
 _UNGUARDED: dict[type, tuple[str, str]] = {

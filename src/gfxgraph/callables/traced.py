@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten, tensor_key
+from gfxgraph.callables.signature import Args, Kwargs, tensor_key, what_changed, why_in_pieces
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.callables.trace.world import World
@@ -123,15 +123,8 @@ class Traced:
         except Exception:
             self._count(RAISED)
             raise
-        made: list[Tensor] = []
-        try:
-            flatten(result, made)
-        except NotATree as error:
-            world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
-        if any(t.requires_grad for t in made):
-            world.why_pieces = world.why_pieces or "its result needs gradients"
-        if before != _tensor_keys((args, kwargs)):
-            world.why_eager = "it changes the shape or the layout of an argument"
+        world.why_pieces = world.why_pieces or why_in_pieces(result, [])
+        world.why_eager = what_changed(before, _tensor_keys((args, kwargs))) or world.why_eager
         if world.why_eager or world.why_pieces:
             self._count(world.why_eager or world.why_pieces)
         return result

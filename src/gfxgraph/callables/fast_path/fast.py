@@ -73,9 +73,7 @@ def make_fast(
     writer = Writer(entry, mark, tensors)
     if not has_guards() or not writer.takes(args, kwargs):
         return None
-    writer.guards(world)
-    for i in range(writer.n_taken if asks_by_name else 0):
-        writer.line(f"if t{i}.__dict__: return MISS")
+    writer.guards(world, asks_by_name)
     if sample_every:
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")

@@ -120,7 +120,7 @@ class Writer:
             return True
         return False
 
-    def guards(self, world: Reads) -> None:
+    def guards(self, world: Reads, asks_by_name: bool = False) -> None:
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
         if self.n_taken:
@@ -149,6 +149,8 @@ class Writer:
         for i, first in enumerate(self.entry.twins):
             if i != first:
                 self.line(f"if t{i} is not t{first}: return MISS")
+        for i in range(self.n_taken if asks_by_name else 0):
+            self.line(f"if t{i}.__dict__: return MISS")
         self.names["is_same"] = world.is_same
         self.line("if not is_same(): return MISS")
         homes = world.written_homes

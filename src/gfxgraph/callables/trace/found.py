@@ -57,7 +57,7 @@ def look(graph: Any) -> Found:
 
     tx = InstructionTranslator.current_tx()
     output = tx.output
-    if any("streams.wait" in str(node.target) for node in graph.graph.nodes):
+    if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
         # In an FX graph what runs on another stream is only a note.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
     sources = []

@@ -23,6 +23,7 @@ import functools
 import gc
 import itertools
 import logging
+import re
 import threading
 import types
 import warnings
@@ -375,11 +376,11 @@ class Frontend:
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
-            reasons += [each.why_not_whole for each in found if each.why_not_whole]
+            reasons += [self._told(each.why_not_whole) for each in found if each.why_not_whole]
             # The break itself may have been traced in a call that raised.
             world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
         else:
-            world.why_pieces = whole.why_not_whole
+            world.why_pieces = self._told(whole.why_not_whole)
             for source, name, value in whole.stores:
                 world.stores.append((eval(source, {**names, "L": given}), name, value))
             if world.stores:
@@ -390,10 +391,29 @@ class Frontend:
             world.why_pieces = f"it reads {world.reads_inside_arguments.replace('L[', '', 1)} inside an argument"
         return world
 
+    def _told(self, why: str) -> str:
+        """A reason with the program's own names for what Dynamo calls by its sources."""
+        fn = getattr(self.fn, "__func__", self.fn)
+        free = getattr(getattr(fn, "__code__", None), "co_freevars", ())
+        name = getattr(fn, "__name__", None) or type(fn).__name__
+
+        def of_closure(match: re.Match[str]) -> str:
+            at = int(match[1])
+            return f"{free[at]}, from outside" if at < len(free) else match[0]
+
+        why = re.sub(r"L\['fn'\]\.__closure__\[(\d+)\](\.cell_contents)?$", of_closure, why)
+        why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
+        return re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why).replace("L['fn']", name)
+
     def _backend(self, graph: Any, example_inputs: Any) -> Any:
         # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
         _LazyGraphModule.force_recompile(graph)
-        found = look(graph)
+        try:
+            found = look(graph)
+        except torch._dynamo.exc.SkipFrame as skipped:
+            if _local.skipped is not None:
+                _local.skipped.append(str(skipped))
+            raise
         does_catch = any(catches(each) for each in found.code)
         self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, found.code))
         asking = [each for each in found.code if is_of_mappings(each)]
@@ -580,7 +600,7 @@ def _corrected() -> Iterator[None]:
     deque keeps its bound, which Dynamo forgets of one that the frame has not made. A number that changes is a
     string where it is formatted: Dynamo may take the number itself for it.
     """
-    lazy = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
+    lazy: Any = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
     builder, translator = torch._dynamo.variables.builder.VariableBuilder, _has_backedge()[0]
     kinds, wrap, format_value = (
         getattr(lazy, "supported_types", None),

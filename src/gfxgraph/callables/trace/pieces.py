@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.draws import Draws
-from gfxgraph.callables.signature import mode_key, tensor_key
+from gfxgraph.callables.signature import mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.found import Found, is_outside
 from gfxgraph.callables.trace.frontend import OnlyTraced, is_foreseeing, is_raw, note_inputs
 from gfxgraph.callables.trace.region import Region, Wanted
@@ -89,8 +89,8 @@ class Piece:
             self.region.fall_back("it draws random numbers of the host")
         elif versions != [t._version for t in host]:
             self.region.fall_back("it writes to a tensor on the host")
-        elif layouts != [tensor_key(t) for t in tensors]:
-            self.region.fall_back("it changes the shape or the layout of an argument")
+        elif what_changed(layouts, [tensor_key(t) for t in tensors]):
+            self.region.fall_back(what_changed(layouts, [tensor_key(t) for t in tensors]))
         elif self._begins_gradients(tensors, result):
             self.region.fall_back("it switches gradients on inside; a graph's results have none")
         elif not is_raw():

@@ -449,7 +449,8 @@ def _sets_data(code: types.CodeType) -> bool:
 
 def asks_by_name(code: types.CodeType) -> bool:
     """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
-    return not PACKAGES.search(code.co_filename) and not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    return asks and not PACKAGES.search(code.co_filename)
 
 
 def is_of_mappings(code: types.CodeType) -> bool:
@@ -457,9 +458,10 @@ def is_of_mappings(code: types.CodeType) -> bool:
     return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
 
 
-def holds_mapping(value: Any) -> bool:
+def holds_mapping(value: object) -> bool:
     """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
-    todo, seen = [value], set[int]()
+    todo = [value]
+    seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:
         each = todo.pop()
         if id(each) in seen or isinstance(each, _WITHOUT):

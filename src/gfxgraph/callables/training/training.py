@@ -51,7 +51,8 @@ from gfxgraph.callables.captured_function import (
     tensors_of,
 )
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
-from gfxgraph.callables.facts import overlap, span, writes_of
+from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
+from gfxgraph.callables.outputs import copied
 from gfxgraph.callables.signature import key_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
@@ -90,6 +91,8 @@ class _Captured:
     """Gradients of the parameters, where the graph leaves them."""
     needs: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     """Gradients that the graph takes as it finds them: it adds to them, or was captured where there were none."""
+    written: list[int] = field(default_factory=list)
+    """Positions of the arguments that it writes to."""
 
     def fits(self) -> bool:
         """True where the gradients are those that the graph builds on."""
@@ -175,7 +178,7 @@ class TrainingStep:
                     return self._settle(args, kwargs)
             self._n_new = 0
             copy_in(known.inputs, given)
-            return self._replay(known, args, kwargs)
+            return self._replay(known, given, args, kwargs)
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -261,7 +264,7 @@ class TrainingStep:
         assert self._place is not None
         return self._place
 
-    def _replay(self, known: _Captured, args: Any, kwargs: Any) -> Any:
+    def _replay(self, known: _Captured, given: list[Tensor], args: Any, kwargs: Any) -> Any:
         try:
             replay(known.graph)
         except RunEagerly as failed:
@@ -270,7 +273,10 @@ class TrainingStep:
         for parameter, grad in known.grads:
             if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
                 parameter.grad = grad
-        return pytree.tree_map_only(Tensor, torch.clone, known.outputs)
+        with torch.no_grad():
+            for at in known.written:
+                given[at].copy_(known.inputs[at])
+        return copied(known.outputs)
 
     def _capture(self, held: list[_Captured], now: Snapshot, args: Any, kwargs: Any) -> _Captured | None:
         if self.n_captures >= MAX_CAPTURES:
@@ -311,6 +317,7 @@ class TrainingStep:
             self._fall_back(problem, for_good=True)
             return None
         known.graph = graph
+        known.written = written_inputs(graph, known.inputs)
         known.grads = [(p, p.grad) for p in self._parameters()]
         # A gradient that is another tensor now was replaced, whatever it was; else the graph builds on it.
         known.needs = [(p, before) for p, before in grads if before is None or p.grad is before]

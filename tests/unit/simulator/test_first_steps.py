@@ -86,10 +86,11 @@ def test_dynamos_map_of_torch_is_kept() -> None:
     undo = simulator.install()
     try:
         known = rules.get_torch_obj_rule_map()
-        assert torch.cuda.is_available in known
+        assert torch.cuda.is_available in known and torch.tensor in known
     finally:
         undo.undo()
-    assert rules.get_torch_obj_rule_map() is known and torch.cuda.is_available in known
+    assert rules.get_torch_obj_rule_map() is known
+    assert torch.cuda.is_available in known and torch.tensor in known
 
 
 def test_second_simulator_is_refused(sim: simulator.Simulator) -> None:

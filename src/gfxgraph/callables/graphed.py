@@ -349,16 +349,8 @@ class Graphed:
         self._worlds[call.key] = world
         world.zeros = zeros_in(call.structure)
         world.skeleton = skeleton(call.structure) if world.does_catch else None
-        made: list[Tensor] = []
-        try:
-            flatten(result, made)
-        except NotATree as error:
-            world.why_pieces = world.why_pieces or f"its result cannot be taken apart: {error}"
-        inside = [id(each) for each in containers_in(result)]
-        if len(set(inside)) < len(inside):
-            world.why_pieces = world.why_pieces or "its result holds one list, dict or object twice"
-        if any(t.requires_grad for t in made):
-            world.why_pieces = world.why_pieces or NEEDS_GRADIENTS
+        made, why_pieces = _taken_apart(result)
+        world.why_pieces = world.why_pieces or why_pieces
         if layouts != [tensor_key(t) for t in call.tensors]:
             world.why_eager = "it changes the shape or the layout of an argument"
         if world.why_eager or world.why_pieces:
@@ -763,6 +755,19 @@ class Graphed:
 
     def __repr__(self) -> str:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
+
+
+def _taken_apart(result: Any) -> tuple[list[Tensor], str]:
+    """The tensors of a result, and why the call cannot be one graph that gives it; "" where it can."""
+    made: list[Tensor] = []
+    try:
+        flatten(result, made)
+    except NotATree as error:
+        return made, f"its result cannot be taken apart: {error}"
+    inside = [id(each) for each in containers_in(result)]
+    if len(set(inside)) < len(inside):
+        return made, "its result holds one list, dict or object twice"
+    return made, NEEDS_GRADIENTS if any(t.requires_grad for t in made) else ""
 
 
 def _dtype(tensor: Tensor) -> str:

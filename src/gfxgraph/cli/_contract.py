@@ -305,12 +305,9 @@ class _Errors:
             return None
         if isinstance(error, GfxGraphError):
             return error
-        if isinstance(error, OSError) and error.filename is not None:
-            return CommandError("file_unusable", path=error.filename, problem=error.strerror or error)
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd()
-            return CommandError("file_unusable", path=".", problem="the current folder no longer exists")
-        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
-            return CommandError("file_unusable", path="stdout", problem=error.strerror or error)
+        unusable = _unusable(error)
+        if unusable is not None:
+            return CommandError("file_unusable", path=unusable[0], problem=unusable[1])
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
             return CommandError("extra_missing", module=error.name, extra="port")
         place = "?"
@@ -320,6 +317,17 @@ class _Errors:
                 place = f"{Path(path).name}:{where.tb_lineno}"
             where = where.tb_next
         return CommandError("internal_error", error=f"{type(error).__name__}: {error}", place=place)
+
+
+def _unusable(error: Exception) -> tuple[object, object] | None:
+    """The file that an error of the system is about, and what is wrong with it; None for another error."""
+    if not isinstance(error, OSError):
+        return None
+    if error.filename is not None:
+        return error.filename, error.strerror or error
+    if isinstance(error, FileNotFoundError):  # os.getcwd()
+        return ".", "the current folder no longer exists"
+    return ("stdout", error.strerror or error) if error.errno in _NOT_WRITTEN else None
 
 
 def as_dict(error: GfxGraphError) -> dict[str, object]:

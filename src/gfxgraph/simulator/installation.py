@@ -107,7 +107,6 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
-    _have_dynamo_look_first()
     undo = Restore()
     try:
         native = NativeDevice()
@@ -147,8 +146,8 @@ def _tell_dynamo(undo: Restore) -> None:
     To clear its map would do the same, but looking up all of torch takes 60 ms, at each installation.
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None:
-        undo.add(_have_dynamo_look_again)  # the map may be made of what is in place by then
+    if rules is None or not rules.get_torch_obj_rule_map.cache_info().currsize:
+        undo.add(_have_dynamo_look_again)
         return
     known = rules.get_torch_obj_rule_map()
     added = []
@@ -163,13 +162,6 @@ def _have_dynamo_look_again() -> None:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.get_torch_obj_rule_map.cache_clear()
-
-
-def _have_dynamo_look_first() -> None:
-    """Have Dynamo, where it is loaded, make its map of torch as it is before anything is replaced."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.get_torch_obj_rule_map()
 
 
 def _forget(sim: Simulator) -> None:

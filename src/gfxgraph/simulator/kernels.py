@@ -122,6 +122,9 @@ def _on_the_cpu() -> frozenset[str]:
 
 
 Kernel = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Values = Iterable[Any]
 
 _installed: Kernels | None = None
 _library: torch.library.Library | None = None
@@ -233,7 +236,7 @@ class Kernels:
 
     # ---- eager --------------------------------------------------------------------------------------
 
-    def compute(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def compute(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call now, on the device's memory."""
         self.device.threads.has_context = True
         call, keywords = self.twins(plan, args, kwargs)
@@ -250,7 +253,7 @@ class Kernels:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(plan, args, kwargs, result)
 
-    def twins(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def twins(self, plan: Plan, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
         for at in plan.tensors:
@@ -298,7 +301,7 @@ class Kernels:
             self.sim.resize_out(out, value)
         self.arena.twin(out).copy_(value)
 
-    def _hand_back(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def _hand_back(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> Any:
         returned = plan.returned
         if len(returned) == 1:
             where = returned[0]
@@ -310,7 +313,7 @@ class Kernels:
             for where, value in zip(returned, result)
         )
 
-    def _wrap(self, value: Any, args: Iterable[Any]) -> Any:
+    def _wrap(self, value: Any, args: Values) -> Any:
         if isinstance(value, Tensor):
             if value.data_ptr() in self.arena:
                 return self._view_of(value, args)
@@ -321,7 +324,7 @@ class Kernels:
             return type(value)(self._wrap(item, args) for item in value)
         return value
 
-    def _view_of(self, twin: Tensor, args: Iterable[Any]) -> Tensor:
+    def _view_of(self, twin: Tensor, args: Values) -> Tensor:
         """The device tensor for a result that lies in an argument's memory."""
         for owner in _tensors_in(args):
             if not owner.is_cuda:
@@ -337,7 +340,7 @@ class Kernels:
         self.arena.twin(made).copy_(twin)
         return made
 
-    def _generator(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimGenerator:
+    def _generator(self, plan: Plan, args: Args, kwargs: Kwargs) -> SimGenerator:
         given = _get(plan.generator, args, kwargs) if plan.generator is not None else None
         found = SimGenerator.of(given)
         if found is not None:
@@ -348,7 +351,7 @@ class Kernels:
 
     # ---- captured -----------------------------------------------------------------------------------
 
-    def submit(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def submit(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call while captures, stuck streams or planted failures are about."""
         device = self.device
         stream = device.current()
@@ -366,7 +369,7 @@ class Kernels:
             code = refused.code
         raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
 
-    def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Stream) -> Any:
+    def _record(self, plan: Plan, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)
         keywords = dict(keywords)
         kind = NodeKind.MEMSET if plan.name == "zero_" else NodeKind.KERNEL
@@ -560,7 +563,7 @@ def _has_mask(args: tuple[Any, ...]) -> bool:
     return any(mask.is_cuda or args[0].is_cuda for mask in masks)
 
 
-def _get(where: int | str | None, args: Any, kwargs: dict[str, Any]) -> Any:
+def _get(where: int | str | None, args: Any, kwargs: Kwargs) -> Any:
     if where is None:
         return None
     if isinstance(where, str):
@@ -590,12 +593,12 @@ def _with_default(plan: Plan, generator: torch.Generator, call: list[Any], keywo
         default.set_state(before)
 
 
-def _drawn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _drawn(args: Args, kwargs: Kwargs) -> int:
     numel = max((tensor.numel() for tensor in _tensors_in((*args, *kwargs.values()))), default=0)
     return max(numel, args[0] if args and type(args[0]) is int else 0)
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
+def _tensors_in(values: Values) -> Iterable[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value

@@ -79,19 +79,6 @@ def test_a_tensor_that_outlives_its_simulator_is_refused() -> None:
         undo.undo()
 
 
-def test_dynamos_map_of_torch_is_kept() -> None:
-    """Made before names are replaced, it knows the replaced functions while they are there, and is made once."""
-    rules = pytest.importorskip("torch._dynamo.trace_rules")
-    rules.get_torch_obj_rule_map.cache_clear()
-    undo = simulator.install()
-    try:
-        known = rules.get_torch_obj_rule_map()
-        assert torch.cuda.is_available in known
-    finally:
-        undo.undo()
-    assert rules.get_torch_obj_rule_map() is known and torch.cuda.is_available in known
-
-
 def test_second_simulator_is_refused(sim: simulator.Simulator) -> None:
     """Two simulators in one process are an error, not a surprise."""
     with pytest.raises(simulator.SimulatorError) as caught:

@@ -51,9 +51,7 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 def look(graph: Any) -> Found:
     """What Dynamo knows of the frame whose graph it hands to its backend."""
     # lazily: Dynamo takes seconds to import, and is there when it calls this
-    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.variables import ConstantVariable
 
     tx = InstructionTranslator.current_tx()
     output = tx.output
@@ -79,21 +77,26 @@ def look(graph: Any) -> Found:
     if container:
         found.why_not_whole = f"it returns {container} itself, not a copy"
         return found
-    effects = output.side_effects
+    found.why_not_whole = _effects(found, output.side_effects) or found.why_not_whole
+    return found
+
+
+def _effects(found: Found, effects: Any) -> str:
+    """Note constants that the frame stores; "" where that is all it changes, else what a graph cannot repeat."""
+    # lazily: Dynamo takes seconds to import, and is there when it calls this
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+    from torch._dynamo.variables import ConstantVariable
+
     for each in list(effects.id_to_variable.values()):
         if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
             continue
         stored = effects.store_attr_mutations.get(each)
         is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
         if each.source is None or not is_constant:
-            what = _name_of(each.source) if each.source is not None else type(each).__name__
-            found.why_not_whole = f"it changes {what}"
-            return found
+            return f"it changes {_name_of(each.source) if each.source is not None else type(each).__name__}"
         for name, value in stored.items():
             found.stores.append((_name_of(each.source), name, value.as_python_constant()))
-    if effects.tensor_hooks or effects.save_for_backward:
-        found.why_not_whole = "it registers hooks on tensors"
-    return found
+    return "it registers hooks on tensors" if effects.tensor_hooks or effects.save_for_backward else ""
 
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:

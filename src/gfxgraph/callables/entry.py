@@ -127,8 +127,7 @@ class Captures:
         """Why a call's copies are launched on their own."""
         self.written: set[int] = set()
         """Positions of arguments that held something else after a warm-up."""
-        self.was_looked_at = False
-        """A replay's writes were looked for: of an unseen kernel a warm-up may show none."""
+        self.was_looked_at = False  # around a replay: of an unseen kernel a warm-up may show no write
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}

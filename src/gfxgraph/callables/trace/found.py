@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import re
 import types
@@ -58,6 +59,12 @@ def look(graph: Any) -> Found:
     if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
         # In an FX graph what runs on another stream is only a note.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    for each in output.side_effects.keepalive:
+        if type(each) is collections.deque and each.maxlen is not None:
+            known = output.side_effects.id_to_variable.get(id(each))
+            bound = getattr(known, "maxlen", None)
+            if bound is None or bound.as_python_constant() != each.maxlen:
+                raise torch._dynamo.exc.SkipFrame("it uses a deque with a bound, which Dynamo does not know")
     sources = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":

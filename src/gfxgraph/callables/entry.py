@@ -74,13 +74,7 @@ class Captures:
     """
 
     def __init__(
-        self,
-        arena: Arena,
-        fn: Callable[..., Any],
-        label: str,
-        function: str,
-        buffers: Buffers,
-        in_place: bool,
+        self, arena: Arena, fn: Callable[..., Any], label: str, function: str, buffers: Buffers, in_place: bool
     ) -> None:
         self.arena = arena
         self.buffers = buffers

@@ -105,6 +105,23 @@ def calls_go_the_fast_path():
     return {"right": right, "replays": agreed.stats()["replays"], "captures": agreed.stats()["captures"]}
 
 
+def checks_grow_rare():
+    """After four checks the interval doubles, up to eight times; what changes on one rank brings it back."""
+    factor = RANK + 1.0
+
+    def scaled(x):
+        return all_reduce(x * factor) + 1
+
+    agreed, right, intervals = gfxgraph.Agreed(scaled, Ranks(name="rare"), check_every=2), True, []
+    for turn in range(84):
+        factor = RANK + 1.0 if turn < 60 or RANK == 0 else 5.0
+        got = agreed(inputs(turn % 8, RANK).cuda()).cpu()
+        factors = [1.0, 2.0 if turn < 60 else 5.0]
+        right &= torch.equal(got, sum(inputs(turn % 8, rank) * factors[rank] for rank in range(SIZE)) + 1)
+        intervals.append(next(iter(agreed._known.values())).interval)
+    return {"right": right, "intervals": list(dict.fromkeys(intervals)), "last": intervals[-1]}
+
+
 def capture_fails_on_one():
     agreed = gfxgraph.Agreed(step, Ranks(name="capture"))
 
@@ -292,7 +309,7 @@ def decisions():
 
 
 for scenario in (
-    plain, arguments_are_written, calls_go_the_fast_path, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    plain, arguments_are_written, calls_go_the_fast_path, checks_grow_rare, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
     one_rank_changes, effects_on_one, one_does_not_answer,
 ):  # fmt: skip

@@ -71,7 +71,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 16
+    assert len(scenarios) == 17
     for name in scenarios:
         both(scenarios, name)
 
@@ -93,6 +93,12 @@ def test_a_call_between_two_checks_asks_nobody(scenarios):
     """Of 13 calls in one mode 12 replay; another mode is captured for itself."""
     for row in both(scenarios, "calls_go_the_fast_path"):
         assert row["captures"] == 2 and row["replays"] == 12 + 2
+
+
+def test_checks_grow_rare_while_nothing_happens(scenarios):
+    """2, then 4, 8 and 16 calls apart on both ranks; a change on one, heard at a check, makes it 2 again."""
+    for row in both(scenarios, "checks_grow_rare"):
+        assert row["intervals"] == [2, 4, 8, 16] and row["last"] == 2
 
 
 def test_graphed_lets_the_ranks_decide(scenarios):

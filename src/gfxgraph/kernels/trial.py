@@ -179,6 +179,7 @@ def _time(row: Any) -> float:
 
 
 def _report(kind: str, reason: str) -> None:
+    reason = reason.encode("utf-8", "backslashreplace").decode()  # a path may hold what no terminal takes
     state = process.current()
     if state is not None:
         state.report(kind, reason)

@@ -9,7 +9,8 @@ bucket, a graph or no graph. What the ranks decide together (ranks.py), and when
     bucket     each call, where buckets are given: the one for the largest input of any rank
     capture    after the capture: kept where it succeeded on every rank
     eviction   before a capture: what any rank has no room for goes on all
-    fall back  every ``check_every`` calls: where a rank's graph has failed, all drop theirs
+    fall back  every ``check_every`` calls: where a rank's graph has failed, all drop theirs; after four
+               checks in a row that found nothing the next are up to eight times as far apart
     change     at the same checks: where what a rank's function reads in Python has changed, all capture anew
 
 A rank whose replay fails does not stop the others, which have launched already: it runs the function
@@ -51,6 +52,8 @@ from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
 WARM_UP = "warm-up"
+QUIET_CHECKS, MOST_TIMES = 4, 8
+"""After so many checks that found nothing, each further one doubles the interval, up to so many times the first."""
 MAX_CHANGES = 4
 """So many times a kind of arguments is captured anew because what the function reads has changed."""
 
@@ -70,6 +73,9 @@ class _Bucket:
     fast: Fast = never
     n_calls: int = 0
     n_since_check: int = 0
+    n_quiet: int = 0
+    interval: int = 0
+    """Calls from the last check to the next; the same on every rank, as all hear the same at each check."""
     n_changes: int = 0
     used_at: int = 0
     why_eager: str = ""
@@ -104,7 +110,7 @@ class Agreed:
         buckets: sizes of the first dimension of the first tensor, and of every other that has the same size
             there; None takes the sizes as they come, which must then be the same on all ranks.
         warmup: eager calls before a capture.
-        check_every: replays from one check of the graphs' health to the next.
+        check_every: replays from one check of the graphs' health to the next, at first and after trouble.
         max_graphs: captured kinds of arguments that this rank has room for.
     """
 
@@ -136,7 +142,7 @@ class Agreed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; every rank calls it equally often."""
         last = self._last
-        if last is not None and last.n_since_check < self.check_every:
+        if last is not None and last.n_since_check < last.interval:
             made = last.fast(args, kwargs)
             if made is not MISS:
                 self._n_calls += 1
@@ -274,7 +280,7 @@ class Agreed:
                 return WARM_UP
             if not self._capture(place, bucket, args, kwargs, tensors):
                 return bucket.why_eager
-        if bucket.n_since_check == self.check_every:
+        if bucket.n_since_check == bucket.interval:
             bucket.n_since_check = 0
             self._check(bucket)
             if bucket.entry is None:
@@ -312,6 +318,12 @@ class Agreed:
             self._fall_back(bucket, bucket.failed or "the ranks no longer decide together")
             return
         states = {state for state, _ in opinions}
+        is_quiet = states == {"well"}
+        bucket.n_quiet = bucket.n_quiet + 1 if is_quiet else 0
+        if bucket.n_quiet > QUIET_CHECKS:
+            bucket.interval = min(2 * bucket.interval, MOST_TIMES * self.check_every)
+        elif not is_quiet:
+            bucket.interval = self.check_every
         if "failed" in states:
             self._fall_back(bucket, bucket.failed or "the graph of another rank has failed")
         elif "changed" in states:
@@ -414,7 +426,7 @@ class Agreed:
             if not all(t.is_cuda for t in tensors):
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
             label = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
-            found = self._known[key] = _Bucket(label)
+            found = self._known[key] = _Bucket(label, interval=self.check_every)
         return found
 
 

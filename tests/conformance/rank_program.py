@@ -113,7 +113,7 @@ def checks_grow_rare():
         return all_reduce(x * factor) + 1
 
     agreed, right, intervals = gfxgraph.Agreed(scaled, Ranks(name="rare"), check_every=2), True, []
-    for turn in range(84):
+    for turn in range(76):
         factor = RANK + 1.0 if turn < 60 or RANK == 0 else 5.0
         got = agreed(inputs(turn % 8, RANK).cuda()).cpu()
         factors = [1.0, 2.0 if turn < 60 else 5.0]

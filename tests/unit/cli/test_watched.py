@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from tests.warm_python import warm_python
@@ -116,6 +118,8 @@ def test_top_reads_what_a_process_wrote(tmp_path):
     environment = {"PATH": "/usr/bin:/bin", "GFXGRAPH_REPORT": str(tmp_path)}
     with subprocess.Popen(["sleep", "600"], env=environment) as writes, subprocess.Popen(["sleep", "600"]) as silent:
         try:
+            while not Path(f"/proc/{writes.pid}/environ").read_bytes():  # Popen returns a moment before it is there
+                time.sleep(0.01)
             early = CliRunner().invoke(command, [str(writes.pid), "--once"])
             (tmp_path / f"gfxgraph-{writes.pid}.json").write_text(json.dumps(process() | {"pid": writes.pid}))
             done = CliRunner().invoke(command, [str(writes.pid), "--once"])

@@ -111,7 +111,8 @@ def _watch(each: dict[Any, Any], owner: Watchers) -> None:
 
 
 def _let_go(dicts: list[dict[Any, Any]]) -> None:
-    assert _api is not None
+    if _api is None:  # the interpreter is taking itself apart: this module's names have gone
+        return
     for each in dicts:
         if not any(True for _ in _watchers.get(id(each), ())):  # a set's length counts the one just gone
             _watchers.pop(id(each), None)

@@ -9,6 +9,7 @@ from tests.conformance.plain_scenarios import SCENARIOS
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.usefixtures("nothing_compiled")
 def test_scenario(name, platform):
     """Replays are eager's or are refused where they may be, and the process is usable afterwards."""
     SCENARIOS[name][1]()

@@ -94,8 +94,10 @@ def test_only_what_is_faster(way):
         model = model_of("Llama", hidden_size=512, intermediate_size=1024, head_dim=64)
     done = kernels.apply(model.to("cuda", torch.float16))
     assert done.verdicts
+    assert any(name.startswith("choice") for name in done.verdicts)  # of a token: no module is swapped for it
     for name, verdict in done.verdicts.items():
-        assert (name.split()[0] in done.swapped.values()) == verdict.is_ours
+        if not name.startswith("choice"):
+            assert (name.split()[0] in done.swapped.values()) == verdict.is_ours
     done.undo()
     again = kernels.apply(model)
     assert again.verdicts == done.verdicts

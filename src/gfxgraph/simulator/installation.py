@@ -314,8 +314,13 @@ def _run_backward_in_callers_thread(undo: Restore) -> None:
     real = autograd_graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with torch.autograd.set_multithreading_enabled(False):
+        # Not by torch's context: interrupted in its constructor, which switches, it would leave this off.
+        before = torch.autograd.is_multithreading_enabled()
+        try:
+            torch._C._set_multithreading_enabled(False)
             return real(*args, **kwargs)
+        finally:
+            torch._C._set_multithreading_enabled(before)
 
     for module in (autograd_graph, torch.autograd):
         if "_engine_run_backward" in vars(module):

@@ -335,6 +335,32 @@ def kept_by_lru_cache() -> Any:
 
 
 @feature
+def kept_by_lru_cache_of_method() -> Any:
+    class Scaled:
+        def __init__(self) -> None:
+            self.k = 1.0
+
+        @functools.lru_cache  # noqa: B019  as programs have it
+        def gain(self, n: int) -> float:
+            return self.k * n
+
+    held = Scaled()
+    return lambda x: x * held.gain(2), lambda i: setattr(held, "k", VALUES[i])
+
+
+@feature
+def workspace_kept_by_lru_cache() -> Any:
+    @functools.lru_cache
+    def workspace(n: int) -> torch.Tensor:
+        return torch.zeros(n, device="cuda")
+
+    def read(x: Any) -> Any:
+        return x + workspace(WIDTH).add_(1.0)
+
+    return read, lambda i: workspace.cache_clear() if i == 2 else None, lambda: workspace(WIDTH).clone()
+
+
+@feature
 def table_of_functions() -> Any:
     table = {"f": lambda x: x * 2}
     others = [table["f"], lambda x: x + 1, torch.abs]

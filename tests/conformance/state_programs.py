@@ -31,7 +31,7 @@ N_CALLS = 8
 SEQUENCES = 10
 """Of each program."""
 EFFECTFUL = frozenset(
-    "tensor_written tensor_replaced counted counted_in_module appended stored stored_in_dict iterated host_random "
+    "tensor_written workspace_kept_by_lru_cache tensor_replaced counted counted_in_module appended stored stored_in_dict iterated host_random "
     "device_random batch_norm".split()
 )
 PLAIN = tuple(name for name in FEATURES if name not in EFFECTFUL)

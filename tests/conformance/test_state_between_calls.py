@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import functools
 
+import pytest
+import torch
+
+import gfxgraph
 from tests.conformance import state_programs
 
 
@@ -19,3 +23,33 @@ def test_a_kind_of_state_on_its_own(platform, name):
     """What only its own changes bring to light; between them there are replays."""
     _, how = state_programs.play(74, 3, (name,))
     assert how["replays"] >= 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("kept_by_lru_cache",),
+        ("kept_by_lru_cache", "partial"),
+        ("kept_by_lru_cache_of_method",),
+        ("workspace_kept_by_lru_cache",),
+    ],
+    ids=" ".join,
+)
+def test_what_a_cache_keeps_stays_kept(platform, names):
+    """Also what was stale before the first call, and what is seen only in pieces."""
+    replays = 0
+    for seed in (8, 15, 28):
+        _, how = state_programs.play(seed, 1, names)
+        replays += how["replays"]
+    assert replays >= 3
+
+
+def test_a_cached_function_of_constants_stays_in_the_graph(platform):
+    @functools.lru_cache
+    def groups(n):
+        return n // 2
+
+    graphed = gfxgraph.graphed(lambda x: x * groups(x.shape[0]))
+    x = torch.ones(6, device="cuda")
+    assert all(torch.equal(graphed(x), x * 3) for _ in range(3))
+    assert graphed.stats()["replays"] == 2 and not graphed.stats()["pieces"]

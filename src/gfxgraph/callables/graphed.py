@@ -275,10 +275,10 @@ class Graphed:
                     self._evict(lambda entry: True)
             return self._promised
         assert self._front is not None
+        if self._front.keeps:  # asked first: a call in pieces may have been the one that found it
+            raise RunEagerly(self._front.keeps)
         if self._untraceable:
             raise InPieces(self._untraceable)
-        if self._front.keeps:
-            raise RunEagerly(self._front.keeps)
         if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
             raise RunEagerly("it asks for attributes by name, and an argument is a tensor that was given some")
         world = self._worlds.get(call.key)

@@ -77,11 +77,11 @@ class Traced:
         """The call without a graph for the whole of it."""
         if torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)
-        if self._untraceable:
-            return self._in_pieces(self._untraceable, args, kwargs)
         if self._front.keeps:
             self._count(self._front.keeps)
             return self.fn(*args, **kwargs)
+        if self._untraceable:
+            return self._in_pieces(self._untraceable, args, kwargs)
         world = self._find(args, kwargs)
         if world is None:
             return self._traced(args, kwargs)

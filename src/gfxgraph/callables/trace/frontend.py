@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
+from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 from gfxgraph.callables.trace.world import Granted, World, asks_by_name, catches, is_of_mappings
 
 _CONFIG = {
@@ -594,19 +595,23 @@ def _as_needed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _corrected() -> Iterator[None]:
-    """With three things of Dynamo's as they must be here (seen with torch 2.11 and 2.13).
+    """With four things of Dynamo's as they must be here (seen with torch 2.11 and 2.13).
 
     A number or a string that a frame only hands on is guarded: Dynamo's code fetches it anew, a replay does not. A
     deque keeps its bound, which Dynamo forgets of one that the frame has not made. A number that changes is a
-    string where it is formatted: Dynamo may take the number itself for it.
+    string where it is formatted: Dynamo may take the number itself for it. What ``functools.lru_cache`` keeps is
+    asked for by Python: Dynamo traces what is below the cache (``_is_kept``).
     """
     lazy: Any = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
     builder, translator = torch._dynamo.variables.builder.VariableBuilder, _has_backedge()[0]
-    kinds, wrap, format_value = (
+    wrapper = torch._dynamo.variables.functions.WrapperUserFunctionVariable
+    kinds, wrap, format_value, call = (
         getattr(lazy, "supported_types", None),
         builder.wrap_listlike,
         translator._format_value,
+        wrapper.call_function,
     )
+    wrap_lazily = getattr(builder, "_wrap_lazy_constant", None)
 
     def wrap_with_bound(self: Any, value: Any) -> Any:
         made = wrap(self, value)
@@ -621,15 +626,49 @@ def _corrected() -> Iterator[None]:
             self.push(torch._dynamo.variables.ConstantVariable.create(known))
         return format_value(self, *how)
 
+    def wrap_at_once(self: Any, *what: Any) -> Any:
+        self.allow_lazy_constant = False
+        return wrap_lazily(self, *what)  # type: ignore[misc]
+
+    def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if not _is_kept(self.wrapper_obj):
+            return call(self, tx, args, kwargs)
+        given = (*self.self_args(), *args, *kwargs.values())
+        if not reads_state(self.wrapper_obj.__wrapped__) and all(each.is_python_constant() for each in given):
+            made = call(self, tx, args, kwargs)
+            if made.is_python_constant():
+                return made
+        name = self.wrapper_obj.__qualname__
+        torch._dynamo.exc.unimplemented(
+            gb_type="functools.lru_cache",
+            context=name,
+            explanation=f"{name} keeps results by functools.lru_cache, so Python calls it.",
+            hints=[],
+        )
+
     builder.wrap_listlike, translator._format_value = wrap_with_bound, format_known
+    wrapper.call_function = call_kept
+    if wrap_lazily is not None:
+        builder._wrap_lazy_constant = wrap_at_once
     if lazy is not None and kinds is not None:
         lazy.supported_types = ()
     try:
         yield
     finally:
         builder.wrap_listlike, translator._format_value = wrap, format_value
+        wrapper.call_function = call
+        if wrap_lazily is not None:
+            builder._wrap_lazy_constant = wrap_lazily
         if lazy is not None and kinds is not None:
             lazy.supported_types = kinds
+
+
+def _is_kept(function: object) -> bool:
+    """Whether the program itself keeps what a function returns; packages are trusted to keep what stays so."""
+    if not isinstance(function, functools._lru_cache_wrapper):
+        return False
+    code = getattr(function.__wrapped__, "__code__", None)
+    return code is not None and not PACKAGES.search(code.co_filename)
 
 
 def _is_iterator(variable: object) -> bool:

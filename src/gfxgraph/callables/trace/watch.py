@@ -222,7 +222,6 @@ class GuardWalk:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
-        self.cached(value)
         if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
             view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
             self.why_eager = self.why_eager or view
@@ -265,15 +264,6 @@ class GuardWalk:
                     self._lacks(value, own, name)
         else:
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
-
-    def cached(self, value: Any, *, is_method: bool = False) -> None:
-        """Dynamo traces what is below a cache, and would see changes that the program does not."""
-        if not isinstance(value, functools._lru_cache_wrapper):
-            return
-        is_traced = getattr(value.__wrapped__, "__code__", None) in self._code
-        if reads_state(value.__wrapped__) or is_method and is_traced:
-            kept = f"{value.__qualname__} keeps results by functools.lru_cache that depend on what may change"
-            self.why_eager = self.why_eager or kept
 
     def _note_zero(self, parent: Any, source: str, value: Any) -> None:
         if type(value) is float and value == 0.0:

@@ -102,10 +102,6 @@ class Granted:
         self._zeros += watch.zeros
         self._take_absent(watch, own, does_catch)
         self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]
-        for kind in watch.classes:
-            for name in named.intersection(dir(kind)) if _is_programs(kind) else ():
-                watch.cached(inspect.getattr_static(kind, name, None), is_method=True)
-        self.why_eager = self.why_eager or watch.why_eager
         if any(issubclass(kind, nn.Module) for kind in watch.classes):
             self._hooks = _hooks_for_all()
         if not named.isdisjoint(_ASKS_FOR_CLASSES):

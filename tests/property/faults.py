@@ -430,6 +430,8 @@ def positions(
             if bad:
                 _again(cuda)
         for kind in kinds:
+            if time.monotonic() > deadline:  # before the run that lists the lines, which is traced and slow
+                return
             for line, nth in lines_of(scenario, 1 if scenario in SLOW else 2)[::every]:
                 if time.monotonic() > deadline:
                     break

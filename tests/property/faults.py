@@ -360,8 +360,16 @@ def with_failing_driver(scenario: Callable[..., None], nth: int) -> tuple[str, l
 # -- signals ----------------------------------------------------------------------------------------------
 
 
+_armed = [False]
+
+
 def _handler(number: int, frame: Any) -> None:
-    """Real torch is C++ where the simulator is Python: an interrupt waits until that has returned."""
+    """Real torch is C++ where the simulator is Python: an interrupt waits until that has returned.
+
+    One that is delivered after the program has ended (on some hosts by another thread) interrupts nothing of ours.
+    """
+    if not _armed[0]:
+        return
     while frame is not None:
         if frame.f_code.co_filename.startswith(SIMULATOR):
             signal.setitimer(signal.ITIMER_REAL, 2e-5)
@@ -384,12 +392,14 @@ def signals(wanted: int, seconds: float, seed: int = 0) -> dict[str, Any]:
         while struck < wanted and time.monotonic() < end:
             n += 1
             job = jobs[n % len(jobs)]
+            _armed[0] = True
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.random() * took[job] * 1.2 + 1e-5)
                 job(x, kept)
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                _armed[0] = False
             except KeyboardInterrupt:
                 struck += 1
+            _armed[0] = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             bad = faults_left(x, kept)
             if bad:

@@ -27,7 +27,7 @@ from gfxgraph.callables.options import Options
 from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.callables.trace.frontend import is_compiled
+from gfxgraph.callables.trace.dynamo import is_compiled
 from gfxgraph.callables.writes import Writes
 from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line

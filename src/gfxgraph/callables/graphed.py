@@ -69,8 +69,8 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace import frontend
-from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
+from gfxgraph.callables.trace.dynamo import is_compiled, shield
+from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import used_on
@@ -341,7 +341,7 @@ class Graphed:
             self._pieces[self._untraceable] += 1
             return result
         except Exception:
-            self._eager[frontend.RAISED] += 1
+            self._eager[RAISED] += 1
             raise
         finally:
             current.wait_stream(stream)
@@ -764,4 +764,4 @@ def _digest(structure: Any) -> str:
     return hashlib.sha256(repr(structure).encode()).hexdigest()[:8]
 
 
-frontend.shield(Graphed.__call__)
+shield(Graphed.__call__)

@@ -40,7 +40,7 @@ from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
 from gfxgraph.callables.signature import key_of
-from gfxgraph.callables.trace import frontend
+from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, home, why_shared
 from gfxgraph.errors import ReplayError
@@ -354,4 +354,4 @@ def _meta(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
-frontend.shield(Conditional.__call__)
+shield(Conditional.__call__)

@@ -36,7 +36,7 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
 from gfxgraph.callables.signature import key_of
-from gfxgraph.callables.trace import frontend
+from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import Traced, why_shared
 from gfxgraph.errors import CaptureError
@@ -406,4 +406,4 @@ def _kind(item: Any) -> str:
 
 
 for _loop in (WhileLoop, Unrolled):  # inside a graphed function a break: the host follows their flags
-    frontend.shield(_loop.__call__, from_us=True)
+    shield(_loop.__call__, from_us=True)

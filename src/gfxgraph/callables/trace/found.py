@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import dis
+import functools
 import operator
 import re
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.watch import reads_state
+from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 BROKEN = "Python runs between its graphs"
 
@@ -223,3 +226,25 @@ def said(why: str) -> str:
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
     return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
+
+
+# -- what code may do ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def catches(code: types.CodeType) -> bool:
+    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
+    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
+        return False
+    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
+    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    return asks and not PACKAGES.search(code.co_filename)
+
+
+def is_of_mappings(code: types.CodeType) -> bool:
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
+    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)

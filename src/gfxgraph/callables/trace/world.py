@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
+from gfxgraph.callables.trace.found import catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, words_of
 from gfxgraph.config import environment_of
@@ -431,27 +432,8 @@ def _is_programs(kind: type) -> bool:
 
 
 @functools.cache
-def catches(code: types.CodeType) -> bool:
-    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
-    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
-        return False
-    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
-
-
-@functools.cache
 def _sets_data(code: types.CodeType) -> bool:
     return any(step.opname == "STORE_ATTR" and step.argval == "data" for step in dis.get_instructions(code))
-
-
-def asks_by_name(code: types.CodeType) -> bool:
-    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
-    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
-    return asks and not PACKAGES.search(code.co_filename)
-
-
-def is_of_mappings(code: types.CodeType) -> bool:
-    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
-    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
 
 
 def holds_mapping(value: object) -> bool:

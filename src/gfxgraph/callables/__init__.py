@@ -9,8 +9,7 @@ name in ``gfxgraph`` (docs/decisions/0106).
     api.py        graphed(): what users call; options.py: what they asked for
     graphed.py    Graphed: what users hold, and the way of one call
     capturing.py  its captures: warm-up, room, attempts
-    call.py       one call's arguments, understood
-    signature.py  arguments and results as trees; what makes two calls the same
+    signature.py  arguments and results as trees; what makes two calls the same; one call, understood
     buckets.py    dynamic dims, declared or inferred; which bucket a call goes to
     entry.py      one captured signature: its graphs, its buffers, one replay
     inputs.py     static inputs, and how a call's tensors get into them
@@ -20,13 +19,12 @@ name in ``gfxgraph`` (docs/decisions/0106).
     engine.py     capture of one function on one set of static inputs
     arena.py      pool, capture stream, cap, eviction, report
     route.py      where calls of one exact signature go
-    planned.py    the sizes that calls had; the buckets in force
     explanation.py  what a callable says of itself
     plans.py      the sizes seen, the buckets they give
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
     reads.py      what a function reads besides its arguments: as traced, or as promised
-    draws.py      whether a function takes random numbers
+    effects.py    what one eager run wrote and drew
     captured_function.py
                   one function over inputs that stay in place: a graph, with eager behind it; the replay that
                   undoes what it did where it fails

@@ -11,10 +11,9 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
-from gfxgraph.callables.call import Call, InPieces, RunEagerly
 from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.padding.judge import Refusal
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten
+from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 

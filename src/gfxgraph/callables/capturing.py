@@ -19,16 +19,14 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.call import Call, RunEagerly
-from gfxgraph.callables.draws import Draws
+from gfxgraph.callables.effects import Draws, Writes
 from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
-from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.callables.signature import Call, NotATree, RunEagerly, flatten
 from gfxgraph.callables.trace.dynamo import is_compiled
-from gfxgraph.callables.writes import Writes
 from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.signature import builder, flatten
+from gfxgraph.callables.outputs import builder
+from gfxgraph.callables.signature import flatten
 
 Dims = Mapping[int, Mapping[int, str]]
 

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.captured_function import replay
+from gfxgraph.callables.effects import Writes
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import Outputs, Result
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
-from gfxgraph.callables.signature import Args, Kwargs, flatten, replace, twins_of
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.signature import Args, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe

@@ -39,7 +39,6 @@ from gfxgraph.callables import engine, explanation
 from gfxgraph.callables.adaptive import Adaptive, Store
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call, GuardMiss, InPieces, RunEagerly, understand
 from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.capturing import Capturer
 from gfxgraph.callables.chunks import join, split
@@ -51,20 +50,24 @@ from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.padding.in_bucket import InBucket
 from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
-from gfxgraph.callables.planned import Planned
-from gfxgraph.callables.plans import Sizes, refusal
+from gfxgraph.callables.plans import Planned, Sizes, refusal
 from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.route import REFUSED, Route, TooLarge
 from gfxgraph.callables.signature import (
     Args,
+    Call,
+    GuardMiss,
+    InPieces,
     Kwargs,
     NotATree,
+    RunEagerly,
     Unguarded,
     copied_key,
     flatten,
     foreign_mode,
     skeleton,
     tensor_key,
+    understand,
     what_changed,
     why_in_pieces,
     zeros_in,

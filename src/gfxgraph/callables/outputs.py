@@ -19,7 +19,7 @@ argument; one that the function returns from outside (a parameter) is that very 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
-from gfxgraph.callables.signature import NotATree, builder, flatten
+from gfxgraph.callables.signature import NotATree, children_of, flatten
 from gfxgraph.capture.memory import Layout, storage_address, tensor_at
 
 RING = 2
@@ -179,6 +179,25 @@ class Outputs:
 
     def rebuild(self, given: list[Tensor]) -> Any:
         return self.build(iter(given))
+
+
+def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
+    """A function that builds the same tree again, around other tensors taken from an iterator."""
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
+        return next
+    if kind is tuple or kind is list:
+        items = [builder(item) for item in value]
+        return lambda tensors: kind([make(tensors) for make in items])
+    if kind is dict:
+        named = [(name, builder(item)) for name, item in value.items()]
+        return lambda tensors: {name: make(tensors) for name, make in named}
+    children = children_of(value)
+    if children is not None:
+        _, parts, rebuild = children
+        made = [builder(part) for part in parts]
+        return lambda tensors: rebuild([make(tensors) for make in made])
+    return lambda tensors: value
 
 
 def copied(tree: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.fast_path.writer import Fast
 from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.padding.judge import Padded, Refusal
+from gfxgraph.callables.signature import RunEagerly
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures

@@ -38,16 +38,15 @@ from torch import Tensor
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.captured_function import arena, beside, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
+from gfxgraph.callables.effects import Writes
 from gfxgraph.callables.entry import Captures
 from gfxgraph.callables.fast_path.fast import make_fast, never
 from gfxgraph.callables.fast_path.writer import MISS, Fast
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, key_of, replace, twins_of
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, RunEagerly, key_of, replace, twins_of
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call
 from gfxgraph.callables.chunks import NotInPieces, join, joints, split
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
 from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
 from gfxgraph.callables.padding.program import Program, is_same_program
-from gfxgraph.callables.signature import Args, Kwargs, flatten, replace
+from gfxgraph.callables.signature import Args, Call, Kwargs, flatten, replace
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.dependence import Independence

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.call import RunEagerly
-from gfxgraph.callables.draws import Draws
-from gfxgraph.callables.signature import mode_key, tensor_key, what_changed
+from gfxgraph.callables.effects import Draws
+from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.found import Found, is_outside
 from gfxgraph.callables.trace.frontend import OnlyTraced, is_foreseeing, is_raw, note_inputs
 from gfxgraph.callables.trace.region import Region, Wanted

@@ -40,7 +40,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.captured_function import (
     arena,
     beside,
@@ -53,7 +52,7 @@ from gfxgraph.callables.captured_function import (
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied
-from gfxgraph.callables.signature import key_of
+from gfxgraph.callables.signature import RunEagerly, key_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.torchs_graph import TORCH_VERSION

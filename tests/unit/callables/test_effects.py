@@ -1,4 +1,4 @@
-"""callables/writes.py: which tensors hold something else after a call."""
+"""callables/effects.py: which tensors hold something else after a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables import writes
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.effects import Writes
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,11 @@ name in ``gfxgraph`` (docs/decisions/0106).
     capture_all.py  every bucket before the first call
     engine.py     capture of one function on one set of static inputs
     arena.py      pool, capture stream, cap, eviction, report
-    route.py      where calls of one exact signature go
     explanation.py  what a callable says of itself
     plans.py      the sizes seen, the buckets they give
     chunks.py     calls above the largest bucket, in pieces
     adaptive.py   timings, and the decisions kept between runs
+    worlds.py     the worlds that its calls are in: known, new, in pieces
     reads.py      what a function reads besides its arguments: as traced, or as promised
     effects.py    what one eager run wrote and drew
     captured_function.py

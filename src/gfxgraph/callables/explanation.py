@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.callables.route import REFUSED
+from gfxgraph.callables.entry import REFUSED
 
 if TYPE_CHECKING:
     from gfxgraph.callables.graphed import Graphed
@@ -35,7 +35,7 @@ def explain(graphed: Graphed) -> str:
         else:
             how = "not captured yet, for it has not been called again since its warm-up"
         lines.append(f"  {entry.label}: {how}")
-    calls = [key[0] for key in graphed._worlds] or [key[0] for key in graphed._routes]
+    calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
     lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]

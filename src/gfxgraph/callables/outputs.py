@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
-from gfxgraph.capture.memory import Layout, storage_address, tensor_at
+from gfxgraph.capture.memory import storage_address, storages_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
@@ -70,18 +70,18 @@ class Outputs:
     ) -> None:
         tensors: list[Tensor] = []
         self.structure = flatten(result, tensors)
-        self.results = [_kind(t, statics, warm, i, homes) for i, t in enumerate(tensors)]
         self.build = builder(result)
-        made = [r.made for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
+        self.results = [_kind(t, statics, warm, i, homes) for i, t in enumerate(tensors)]
+        inside = [r for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
+        made = [r.made for r in inside if r.made is not None]
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
         """Results share memory with each other, and the caller's are to do so as well."""
         first: dict[int, int] = {}
         self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
         """For each result the first that is the same tensor."""
         # Copied out before anything else runs in the pool: later captures may have the memory.
-        for found, whole in zip(self.results, _storages(self.results)):
-            if whole is not None and found.made is not None:
-                found.made = typed(whole, found.made)
+        for found, tensor, whole in zip(inside, made, storages_at(made)):
+            found.made = typed(whole, tensor)
         self._count_holders()
 
     def _count_holders(self) -> None:
@@ -94,16 +94,17 @@ class Outputs:
         """Memory outside the pool like the results: for each what to hand out, where to copy, what is there now."""
         return [_place_for(tensor, False) for tensor in self.made]
 
-    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], None]:
-        """A function that copies another result of the same kind into ``buffers``."""
+    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], Any]:
+        """A function that copies another result of the same kind into ``buffers``, and gives it back."""
         targets = [to for _, to, _ in buffers]
         positions = [i for i, r in enumerate(self.results) if r.made is not None and not r.is_host]
 
-        def copy(result: Any) -> None:
+        def copy(result: Any) -> Any:
             tensors: list[Tensor] = []
             flatten(result, tensors)
             made = [tensors[i].detach() for i in positions]
             copy_all(targets, [t if is_dense(t) else t.as_strided((span(t),), (1,)) for t in made])
+            return result
 
         return copy
 
@@ -229,19 +230,6 @@ def _cut(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
     for dim, n in enumerate(size or ()):
         tensor = tensor.narrow(dim, 0, n)
     return tensor
-
-
-def _storages(results: Sequence[Result]) -> list[Tensor | None]:
-    """For each result that the graph makes a tensor over all of its storage that results need; owning none of it."""
-    made = [r.made if r.made is not None and not r.is_host and r.made.numel() else None for r in results]
-    ends: dict[int, int] = {}
-    for t in made:
-        if t is not None:
-            end = (t.storage_offset() + span(t)) * t.element_size()
-            ends[storage_address(t)] = max(end, ends.get(storage_address(t), 0))
-    device = next((t.device for t in made if t is not None), torch.device("cpu"))
-    whole = {home: tensor_at(Layout(home, (n,), (1,), torch.uint8, device)) for home, n in ends.items()}
-    return [None if t is None else whole[storage_address(t)] for t in made]
 
 
 def _kind(

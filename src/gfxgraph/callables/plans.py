@@ -23,8 +23,7 @@ from gfxgraph.errors import ConfigError
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures
-    from gfxgraph.callables.route import Route
+    from gfxgraph.callables.entry import Captures, Route
 
 LEARN_AFTER = 64
 LEARN_AGAIN = 3

@@ -28,9 +28,8 @@ class Reads(Protocol):
     def written_homes(self) -> frozenset[int]:
         """Addresses of storages outside the arguments that the function writes to."""
 
-    @property
-    def homes(self) -> frozenset[int]:
-        """Addresses of the storages of all tensors that it takes from outside the arguments."""
+    homes: frozenset[int]
+    """Addresses of the storages of all tensors that it takes from outside the arguments."""
 
     def is_same(self) -> bool:
         """False where something may have changed."""

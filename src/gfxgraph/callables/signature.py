@@ -29,9 +29,17 @@ from gfxgraph.errors import CaptureError
 TENSOR = "T"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+Fast = Callable[[Args, Kwargs], Any]
+"""A way for calls like one before (fast_path/): their result, or `MISS` where anything is not as it was then."""
+MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
 _KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def never(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
 
 
 class RunEagerly(Exception):
@@ -390,12 +398,6 @@ class Call:
             return replace(result, lambda t: own.get(id(t), t))
         except NotATree:
             return result
-
-    @property
-    def label(self) -> str:
-        """The signature for people."""
-        shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in self.tensors]
-        return ", ".join(shown) or "no tensors"
 
 
 def understand(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables import writes
+from gfxgraph.callables import effects
 from gfxgraph.callables.effects import Writes
 
 
@@ -28,7 +28,7 @@ DTYPES = [
 def test_what_changed_is_found(dtype, large, monkeypatch):
     """One element of one tensor, whatever its type; a write of the same bits is none."""
     if large:
-        monkeypatch.setattr(writes, "LARGEST_NBYTES", 8)
+        monkeypatch.setattr(effects, "LARGEST_NBYTES", 8)
     tensors = [torch.ones(4, 6, device="cuda").to(dtype) for _ in range(3)]
     looked = Writes([*tensors, torch.ones(3)])
     tensors[1][2, 3] = 0

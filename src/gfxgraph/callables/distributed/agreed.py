@@ -42,11 +42,21 @@ from gfxgraph.callables.captured_function import arena, beside, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.effects import Writes
-from gfxgraph.callables.entry import Captures
-from gfxgraph.callables.fast_path.fast import make_fast, never
-from gfxgraph.callables.fast_path.writer import MISS, Fast
+from gfxgraph.callables.entry import Captures, label_of
+from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, RunEagerly, key_of, replace, twins_of
+from gfxgraph.callables.signature import (
+    MISS,
+    Args,
+    Fast,
+    Kwargs,
+    NotATree,
+    RunEagerly,
+    key_of,
+    never,
+    replace,
+    twins_of,
+)
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -424,8 +434,7 @@ class Agreed:
         if found is None:
             if not all(t.is_cuda for t in tensors):
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
-            label = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
-            found = self._known[key] = _Bucket(label, interval=self.check_every)
+            found = self._known[key] = _Bucket(label_of(tensors), interval=self.check_every)
         return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joine
 from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import Result
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
-from gfxgraph.callables.signature import function_modes
+from gfxgraph.callables.signature import MISS, Fast, function_modes
 from gfxgraph.capture import countdown
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.copies import MOST
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.reads import Reads
 
-MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
-Fast = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 DRIVER_COPIES = 2
 """Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"

@@ -17,12 +17,10 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gfxgraph.callables.trace.words import Words
+from gfxgraph.callables.trace.words import Words, tag_of
 
 HAS_TAGS = sys.version_info < (3, 12)
 """Every store, to an object's attributes too, changes the number of the object's dict."""
-_TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
-"""Where a dict keeps its number: behind its count of references, its type and its length."""
 
 
 class Watched(Protocol):
@@ -30,11 +28,6 @@ class Watched(Protocol):
 
     def is_same(self) -> bool:
         """True while none of the dicts has changed."""
-
-
-def tag_of(each: dict[Any, Any]) -> int:
-    """Where a dict's number is (CPython 3.11)."""
-    return id(each) + _TAG_AT
 
 
 class Tags(Words):

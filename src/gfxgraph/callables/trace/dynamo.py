@@ -22,8 +22,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.found import Found, said
+from gfxgraph.callables.trace.found import (
+    Found,
+    asks_by_name,
+    catches,
+    is_of_mappings,
+    look,
+    said,
+    with_random_states,
+)
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 if TYPE_CHECKING:
@@ -51,8 +60,12 @@ MOST_STATIC_TRACES = 4
 
 
 class _Local(threading.local):
+    """What this thread has underway with Dynamo."""
+
     is_raw = 0
+    """How often a piece is part of what somebody else warms up, compares or captures: it runs as it stands."""
     is_foreseeing = False
+    """Pieces are not to run."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -68,10 +81,35 @@ def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
 
     def graphed(graph: Any, example_inputs: Any) -> Any:
         alive = owner()
-        return graph.forward if alive is None else alive._backend(graph, example_inputs)
+        return graph.forward if alive is None else _backend(alive, graph)
 
     weakref.finalize(frontend, torch._dynamo.eval_frame.cached_backends.pop, id(graphed), None).atexit = False
     return graphed
+
+
+def _backend(front: Frontend, graph: Any) -> Any:
+    """Look at an FX graph that Dynamo has made, and give it a piece to call in its place."""
+    # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
+    _LazyGraphModule.force_recompile(graph)
+    try:
+        found = look(graph)
+    except torch._dynamo.exc.SkipFrame as skipped:
+        if local.skipped is not None:
+            local.skipped.append(str(skipped))
+        raise
+    does_catch = any(catches(each) for each in found.code)
+    front.does_ask_by_name = front.does_ask_by_name or any(map(asks_by_name, found.code))
+    asking = [each for each in found.code if is_of_mappings(each)]
+    front.does_ask_mappings = front.does_ask_mappings or bool(asking)
+    front.does_catch = front.does_catch or any(catches(each) for each in found.code if each not in asking)
+    if found.may_raise and does_catch:
+        found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
+    with_random_states(graph)
+    if local.found is not None:
+        local.found.append(found)
+    piece = front.make_piece(found)
+    front.graphs.append((found, piece))
+    return piece
 
 
 shielded: list[Any] = []
@@ -337,11 +375,6 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
-
-
-def guards_of(root: Any) -> list[Any]:
-    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__)
-    return [entry.guard_manager for entry in entries]
 
 
 def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,11 +36,13 @@ class Found:
     """Arithmetic on a number that changes, which raises for some."""
     why_eager: str = ""
     """Why not even a capture of the graph would do what the graph does."""
+    outside: list[int] = field(default_factory=list)
+    """Positions of the inputs that come from outside the frame: they are expected to stay in place."""
     returned: list[str] = field(default_factory=list)
     """Sources of tensors and changing numbers from outside that the frame returns; its graph need not have them."""
 
 
-def is_outside(source: str) -> bool:
+def _is_outside(source: str) -> bool:
     """True for what a frame does not have as a value of its own: globals, and what objects hold.
 
     ``L['x']`` and ``L['args'][0]`` are values at hand, another one at each call; ``L['self'].weight`` is an
@@ -74,6 +76,7 @@ def look(graph: Any) -> Found:
             argument = node.meta.get("grapharg")
             sources.append(_name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source)]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason

@@ -23,14 +23,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.dynamo import (
     MAX_TRACES,
     Configured,
     backend_of,
-    guards_of,
-    is_compiled,
     local,
     root_of,
     under,
@@ -38,12 +35,7 @@ from gfxgraph.callables.trace.dynamo import (
 from gfxgraph.callables.trace.found import (
     BROKEN,
     Found,
-    asks_by_name,
-    catches,
-    is_of_mappings,
-    look,
     said,
-    with_random_states,
 )
 from gfxgraph.callables.trace.world import Granted, World
 
@@ -75,16 +67,6 @@ def raw() -> Iterator[None]:
         local.is_raw -= 1
 
 
-def is_raw() -> bool:
-    """True where a piece is part of what somebody else warms up, compares or captures."""
-    return local.is_raw > 0
-
-
-def is_foreseeing() -> bool:
-    """True where pieces are not to run."""
-    return local.is_foreseeing
-
-
 class Frontend:
     """One function, as Dynamo sees it.
 
@@ -96,7 +78,8 @@ class Frontend:
 
     def __init__(self, fn: Callable[..., Any], make_piece: Callable[[Found], Any], *, dynamic: bool) -> None:
         self.fn = fn
-        self._make_piece = make_piece
+        self._called = under(fn)
+        self.make_piece = make_piece
         self.is_dynamic = dynamic
         self._lock = threading.RLock()
         self.n_traces = 0
@@ -127,13 +110,14 @@ class Frontend:
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
-        self._inside = Granted()
+        self._inside: Granted | None = None
+        """What Dynamo takes for granted in all frames traced so far."""
         self._founds: list[tuple[Any, list[Found]]] = []
         """What was found for the function's own frame, by the tree of guards."""
 
     def _code(self) -> Callable[..., Any]:
         """Dynamo's code; made anew where that of a frame inside is for what is no longer so."""
-        if self._inside.is_stale():
+        if self._inside is not None and self._inside.is_stale():
             with self._lock:
                 self._begin()
         return self._compiled
@@ -153,6 +137,8 @@ class Frontend:
             self._founds.append((guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
+        if self._inside is None:
+            self._inside = Granted()
         self._inside.note(guarded.guard_manager, scope, frozenset(code))
         self.keeps = self.keeps or self._inside.why_eager
 
@@ -258,7 +244,7 @@ class Frontend:
     def _fresh(self) -> list[Any]:
         """Trees of guards that are new."""
         seen = [*self._known, *[guards for guards, _ in self._foreseen]]
-        return [each for each in guards_of(self._root) if not any(each is old for old in seen)]
+        return [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
 
     def _foreseen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Found] | None:
         given = self._given(args, kwargs)
@@ -303,7 +289,7 @@ class Frontend:
                 why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
             self._known = [
-                each for each in guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
+                each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
             ]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             # A call in pieces may have traced it.
@@ -324,7 +310,7 @@ class Frontend:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"args": args, "kwargs": kwargs, "fn": self.fn if not is_compiled(self.fn) else under(self.fn)}
+        return {"args": args, "kwargs": kwargs, "fn": self._called}
 
     def _world(self, guards: Any, found: list[Found], broke: list[str], args: Any, kwargs: Any) -> World:
         whole = found[0] if len(found) == 1 and found[0].root is self._root.__code__ else None
@@ -346,7 +332,7 @@ class Frontend:
             # The break itself may have been traced in a call that raised.
             world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
         else:
-            world.why_pieces = self._told(whole.why_not_whole)
+            world.why_pieces = self._told(whole.why_not_whole) if whole.why_not_whole else ""
             for source, name, value in whole.stores:
                 world.stores.append((eval(source, {**names, "L": given}), name, value))
             if world.stores:
@@ -371,28 +357,10 @@ class Frontend:
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
         return re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why).replace("L['fn']", name)
 
-    def _backend(self, graph: Any, example_inputs: Any) -> Any:
-        # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
-        _LazyGraphModule.force_recompile(graph)
-        try:
-            found = look(graph)
-        except torch._dynamo.exc.SkipFrame as skipped:
-            if local.skipped is not None:
-                local.skipped.append(str(skipped))
-            raise
-        does_catch = any(catches(each) for each in found.code)
-        self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, found.code))
-        asking = [each for each in found.code if is_of_mappings(each)]
-        self.does_ask_mappings = self.does_ask_mappings or bool(asking)
-        self.does_catch = self.does_catch or any(catches(each) for each in found.code if each not in asking)
-        if found.may_raise and does_catch:
-            found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
-        with_random_states(graph)
-        if local.found is not None:
-            local.found.append(found)
-        piece = self._make_piece(found)
-        self.graphs.append((found, piece))
-        return piece
+
+def _guards_of(root: Any) -> list[Any]:
+    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__)
+    return [entry.guard_manager for entry in entries]
 
 
 class _Versions:

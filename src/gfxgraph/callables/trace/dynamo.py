@@ -18,7 +18,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,9 @@ _CONFIG = {
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
+Func = Callable[..., Any]
+StandIn = tuple[object, str, Callable[[Any], object]]
+"""Of whom, under which name, and what makes the other one of what is there."""
 _RESUMED = "torch_dynamo_resume_in"
 """The names of the code that Dynamo makes for what follows a break. Each turn of a loop is one more trace of it."""
 MAX_TRACES = 16
@@ -161,7 +164,10 @@ class Configured:
             wanted["recompile_limit"] = MAX_TRACES
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
-        with known.patch(settings), _unshielded(), _without_extras(), _as_needed(), _errors() as errors:
+        errors: list[Exception] = []
+        noted = torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
+        standing_in = _standing_in([*_without_logs(), *_corrections(), noted])
+        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), standing_in:
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and local.skipped is not None:
@@ -182,39 +188,36 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
     return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
 
 
-@functools.cache
-def _for_logs() -> list[tuple[Any, str, Any, Any, list[str]]]:
-    """What Dynamo does for its logs alone: where, by which name, as it is, what stands for it, and the logs."""
-    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
-    known = [
-        (guards, "profile_guard_manager", lambda *_: 0.0, ["guards_log"]),
-        (symbols, "get_funcname", lambda *_: None, ["trace_call_log", "trace_source_log"]),
-    ]
-    there = [each for each in known if all(hasattr(each[0], name) for name in (each[1], *each[3]))]
-    return [(room, name, getattr(room, name), other, logs) for room, name, other, logs in there]
-
-
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without measuring guards, which flushes the caches, and without reading whole files for the names of functions.
+def _standing_in(others: Iterable[StandIn]) -> Iterator[None]:
+    """With others in the place of some of Dynamo's functions and settings."""
+    replaced = [(owner, name, getattr(owner, name), make) for owner, name, make in others]
+    try:
+        for owner, name, own, make in replaced:
+            setattr(owner, name, make(own))
+        yield
+    finally:
+        for owner, name, own, _ in replaced:
+            setattr(owner, name, own)
+
+
+def _without_logs() -> Iterator[StandIn]:
+    """Guards are not measured, which flushes the caches, nor whole files read for the names of functions.
 
     50 and 100 ms a trace of a Llama of 16 layers; where the log is on, it has them.
     """
-    for room, name, _, other, logs in _for_logs():
-        if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
-            setattr(room, name, other)
-    try:
-        yield
-    finally:
-        for room, name, own, _, _ in _for_logs():
-            setattr(room, name, own)
+    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
+    for room, name, nothing, logs in (
+        (guards, "profile_guard_manager", 0.0, ["guards_log"]),
+        (symbols, "get_funcname", None, ["trace_call_log", "trace_source_log"]),
+    ):
+        if all(hasattr(room, each) for each in (name, *logs)):
+            if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
+                yield room, name, _giving(nothing)
 
 
-@contextlib.contextmanager
-def _without_extras() -> Iterator[None]:
-    """What a trace is spared: advice, what is for logs alone, the collector."""
-    with _quiet(), _unlogged(), _uncollected():
-        yield
+def _giving(value: object) -> Callable[[object], Func]:
+    return lambda own: lambda *_: value
 
 
 @contextlib.contextmanager
@@ -229,8 +232,39 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
-def _breaking_in_loops() -> Iterator[None]:
+def _corrections() -> Iterator[StandIn]:
+    """What Dynamo would answer otherwise, or leave to Python (seen with torch 2.11 and 2.13).
+
+    A number or a string that a frame only hands on is guarded, too: Dynamo's code fetches it anew, a replay does not.
+    """
+    variables = torch._dynamo.variables
+    builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
+    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
+    yield builder, "wrap_listlike", _with_bound
+    yield translator, "_format_value", _formatting_known
+    yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
+    if hasattr(builder, "_wrap_lazy_constant"):
+        yield builder, "_wrap_lazy_constant", _wrapping_at_once
+    if hasattr(lazy, "supported_types"):
+        yield lazy, "supported_types", lambda own: ()
+    if hasattr(translator, "maybe_has_backedge"):
+        yield translator, "maybe_has_backedge", _breaking_in_loops
+
+
+def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
+    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+
+    def noting(told: Func) -> Func:
+        def tell(error: Exception, *about: Any) -> str:
+            errors.append(error)
+            return str(told(error, *about))
+
+        return tell
+
+    return noting
+
+
+def _breaking_in_loops(asked: Func) -> Func:
     """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
 
     It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
@@ -238,60 +272,11 @@ def _breaking_in_loops() -> Iterator[None]:
     anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
     asking an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
     """
-    translator, asked = _has_backedge()
-    if asked is None:
-        yield
-        return
-    translator.maybe_has_backedge = lambda self: asked(self) and any(map(_is_iterator, self.stack))
-    try:
-        yield
-    finally:
-        translator.maybe_has_backedge = asked
+    return lambda self: asked(self) and any(map(_is_iterator, self.stack))
 
 
-@contextlib.contextmanager
-def _errors() -> Iterator[list[Exception]]:
-    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
-    frames = torch._dynamo.convert_frame
-    told, errors = frames.format_error_msg, []
-
-    def tell(error: Exception, *about: Any) -> str:
-        errors.append(error)
-        return str(told(error, *about))
-
-    frames.format_error_msg = tell
-    try:
-        yield errors
-    finally:
-        frames.format_error_msg = told
-
-
-@contextlib.contextmanager
-def _as_needed() -> Iterator[None]:
-    """With Dynamo's rules changed that would give another answer, or leave more to Python."""
-    with _breaking_in_loops(), _corrected():
-        yield
-
-
-@contextlib.contextmanager
-def _corrected() -> Iterator[None]:
-    """With four things of Dynamo's as they must be here (seen with torch 2.11 and 2.13).
-
-    A number or a string that a frame only hands on is guarded: Dynamo's code fetches it anew, a replay does not. A
-    deque keeps its bound, which Dynamo forgets of one that the frame has not made. A number that changes is a
-    string where it is formatted: Dynamo may take the number itself for it. What ``functools.lru_cache`` keeps is
-    asked for by Python: Dynamo traces what is below the cache (``_is_kept``).
-    """
-    lazy: Any = getattr(torch._dynamo.variables.lazy, "LazyConstantVariable", None)
-    builder, translator = torch._dynamo.variables.builder.VariableBuilder, _has_backedge()[0]
-    wrapper = torch._dynamo.variables.functions.WrapperUserFunctionVariable
-    kinds, wrap, format_value, call = (
-        getattr(lazy, "supported_types", None),
-        builder.wrap_listlike,
-        translator._format_value,
-        wrapper.call_function,
-    )
-    wrap_lazily = getattr(builder, "_wrap_lazy_constant", None)
+def _with_bound(wrap: Func) -> Func:
+    """A deque keeps its bound, which Dynamo forgets of one that the frame has not made."""
 
     def wrap_with_bound(self: Any, value: Any) -> Any:
         made = wrap(self, value)
@@ -300,15 +285,31 @@ def _corrected() -> Iterator[None]:
             made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
         return made
 
+    return wrap_with_bound
+
+
+def _formatting_known(format_value: Func) -> Func:
+    """A number that changes is a string where it is formatted: Dynamo may take the number itself for it."""
+
     def format_known(self: Any, *how: Any) -> Any:
         if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
             known = self.pop().evaluate_expr(self.output)
             self.push(torch._dynamo.variables.ConstantVariable.create(known))
         return format_value(self, *how)
 
+    return format_known
+
+
+def _wrapping_at_once(wrap_lazily: Func) -> Func:
     def wrap_at_once(self: Any, *what: Any) -> Any:
         self.allow_lazy_constant = False
-        return wrap_lazily(self, *what)  # type: ignore[misc]
+        return wrap_lazily(self, *what)
+
+    return wrap_at_once
+
+
+def _calling_kept(call: Func) -> Func:
+    """What ``functools.lru_cache`` keeps is asked for by Python: Dynamo traces what is below the cache."""
 
     def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if not _is_kept(self.wrapper_obj):
@@ -326,21 +327,7 @@ def _corrected() -> Iterator[None]:
             hints=[],
         )
 
-    builder.wrap_listlike, translator._format_value = wrap_with_bound, format_known
-    wrapper.call_function = call_kept
-    if wrap_lazily is not None:
-        builder._wrap_lazy_constant = wrap_at_once
-    if lazy is not None and kinds is not None:
-        lazy.supported_types = ()
-    try:
-        yield
-    finally:
-        builder.wrap_listlike, translator._format_value = wrap, format_value
-        wrapper.call_function = call
-        if wrap_lazily is not None:
-            builder._wrap_lazy_constant = wrap_lazily
-        if lazy is not None and kinds is not None:
-            lazy.supported_types = kinds
+    return call_kept
 
 
 def _is_kept(function: object) -> bool:
@@ -355,12 +342,6 @@ def _is_iterator(variable: object) -> bool:
     """Whether a loop goes over a sequence, as Dynamo's stack shows it."""
     name = type(variable).__name__
     return "Iterator" in name and not name.startswith("Range")
-
-
-@functools.cache
-def _has_backedge() -> Any:
-    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    return translator, getattr(translator, "maybe_has_backedge", None)
 
 
 @contextlib.contextmanager

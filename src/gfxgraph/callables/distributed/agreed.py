@@ -39,7 +39,7 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import arena, beside, tensors_of
-from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
+from gfxgraph.callables.depends import HostEffects, Snapshot
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.effects import Writes
 from gfxgraph.callables.entry import Captures, label_of
@@ -57,6 +57,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 

@@ -130,10 +130,10 @@ def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | Non
 def sees_attributes() -> bool:
     """Whether a watched dict of an object tells of stores to its attributes, those of specialised code among them."""
 
-    class Sample:
+    class Probe:
         pass
 
-    sample: Any = Sample()
+    sample: Any = Probe()
     sample.a = sample.b = 0
     own = vars(sample)
 

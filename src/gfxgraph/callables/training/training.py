@@ -49,10 +49,11 @@ from gfxgraph.callables.captured_function import (
     replay,
     tensors_of,
 )
-from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
+from gfxgraph.callables.depends import HostEffects, Snapshot
 from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied
 from gfxgraph.callables.signature import RunEagerly, key_of
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line

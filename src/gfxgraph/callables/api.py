@@ -18,7 +18,7 @@ from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
-from gfxgraph.callables.trace.pieces import make_piece
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.typed import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode

@@ -79,7 +79,7 @@ from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
-"""Given what Dynamo found and a name: a callable for the FX graph (trace/pieces.py)."""
+"""Given what Dynamo found and a name: a callable for the FX graph (pieces/piece.py)."""
 MAX_ROUTES = 4096
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""

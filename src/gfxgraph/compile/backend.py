@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.pieces.region import Wanted
 from gfxgraph.callables.plans import Sizes
-from gfxgraph.callables.trace.region import Wanted
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 

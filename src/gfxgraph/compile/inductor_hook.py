@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gfxgraph.callables.trace.region import Region, Wanted
+from gfxgraph.callables.pieces.region import Region, Wanted
 
 _mine = threading.local()
 _lock = threading.Lock()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.callables.trace.region import Wanted
+from gfxgraph.callables.pieces.region import Wanted
 from gfxgraph.capture.random_state import shield_from_dynamo
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import register

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.trace.sizes import Sizes
+from gfxgraph.callables.pieces.sizes import Sizes
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.memory import Layout, tensor_at
 from gfxgraph.process import bridge

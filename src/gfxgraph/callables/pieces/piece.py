@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.effects import Draws
+from gfxgraph.callables.pieces.region import Region, Wanted
 from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.found import Found
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
-from gfxgraph.callables.trace.region import Region, Wanted
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode

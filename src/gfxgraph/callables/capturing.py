@@ -30,7 +30,7 @@ from gfxgraph.callables.signature import Call, NotATree, RunEagerly, flatten
 from gfxgraph.callables.trace.dynamo import is_compiled
 from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
-from gfxgraph.types import MovedInput, ReplayMode
+from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.content import Content
@@ -234,7 +234,12 @@ class Capturer:
     def may_go_unrecorded(self, arena: Arena, call: Call) -> bool:
         if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
             return False
-        return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(arena.state)
+        if not self._is_clean.get(call.kind, False):
+            return False
+        # Only where the driver itself refuses what no graph can hold, and nothing asks for a tape.
+        state = arena.state
+        is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
+        return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
     def of_ring(
         self, entry: Captures, stream: Any, tensors: list[Tensor], content: Sequence[Content] | None

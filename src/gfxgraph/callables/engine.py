@@ -91,12 +91,6 @@ class Capture:
     pool: SharedPool
 
 
-def may_go_unrecorded(state: process.Process) -> bool:
-    """True where the driver itself refuses what no graph can hold, and nothing asks for a tape."""
-    is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
-    return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
-
-
 def capture(
     call: Callable[[], Any],
     stream: Any,

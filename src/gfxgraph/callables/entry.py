@@ -261,6 +261,8 @@ class Captures:
         """Positions of static inputs that a recorded capture wrote to: a collective's writes are counted nowhere."""
         if not instance.is_recorded:
             return set(self.mutates)
+        if not instance.mutated:
+            return set()
         homes = {storage_address(place) for place in instance.mutated if isinstance(place, Tensor)}
         spans = [
             (place.address, place.address + place.span_nbytes)

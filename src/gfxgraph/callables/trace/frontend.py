@@ -295,7 +295,8 @@ class Frontend:
             # A call in pieces may have traced it.
             found = found or next((each for guards, each in self._founds if guards is new[0]), [])
             world = self._world(new[0], found, broke, args, kwargs)
-            world.written = versions.written_among(world.tensors)
+            seen = [versions.before.get(id(t)) for t in world.tensors]
+            world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
             if not world.why_pieces and any(
                 piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
             ):
@@ -367,7 +368,7 @@ class _Versions:
     """Which tensors are written to inside a block: FX graphs that run inside tell what they were given."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[Tensor, int]] = {}
+        self.before: dict[int, tuple[Tensor, int]] = {}
 
     def __enter__(self) -> None:
         self._outer, local.versions = local.versions, self
@@ -379,11 +380,7 @@ class _Versions:
         """These are about to be given to an FX graph."""
         for each in inputs:
             if isinstance(each, Tensor) and not each.is_inference():
-                self._before.setdefault(id(each), (each, each._version))
-
-    def written_among(self, tensors: list[Tensor]) -> list[Tensor]:
-        found = [self._before[id(t)] for t in tensors if id(t) in self._before]
-        return [t for t, version in found if t._version != version]
+                self.before.setdefault(id(each), (each, each._version))
 
 
 def note_inputs(inputs: Any) -> None:

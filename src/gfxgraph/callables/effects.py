@@ -1,8 +1,8 @@
 """What one eager run of a function did that a replay has to know: which arguments it wrote to, what it drew.
 
-`Writes` compares content before and after. torch counts the writes of its own operations; a kernel launched past it
-(Triton's, an extension's) and a collective in place (``dist.all_reduce(x)``) leave no trace in that count, and a
-graph whose buffers they write would keep from the caller what they wrote.
+`Writes` compares content before and after. torch counts the writes of its own operations; a kernel launched
+past it (Triton's, an extension's) and a collective in place (``dist.all_reduce(x)``) leave no trace in that count,
+and a graph whose buffers they write would keep from the caller what they wrote.
 
 `Draws` watches for random numbers of the device's default generator. torch tags operations that may take some
 (``nondeterministic_seeded``). A run without one of them takes none, whatever other threads take meanwhile. Attention

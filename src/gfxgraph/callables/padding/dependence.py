@@ -158,11 +158,9 @@ def rows_independent(
     try:
         found = traced(graph, inputs, dynamic, hints)
     except NotTraced as error:
-        return Independence({
-            name: Verdict(name, refusal=f"{name} is not padded: the function cannot be traced with a symbol for its "
-                          f"size ({error}); keep that size out of Python and of constant tensors")
-            for name in names
-        })  # fmt: skip
+        why = f"size ({error}); keep that size out of Python and of constant tensors"
+        refusal = "is not padded: the function cannot be traced with a symbol for its"
+        return Independence({name: Verdict(name, refusal=f"{name} {refusal} {why}") for name in names})
     simplify = found.env.replace if hasattr(found.env, "replace") else lambda expr: expr
     back = {symbol: sympy.Symbol(name, integer=True, positive=True) for name, symbol in found.symbols.items()}
     judged = {

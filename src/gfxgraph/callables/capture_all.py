@@ -12,7 +12,7 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.padding.content import Content
-from gfxgraph.callables.padding.judge import Refusal
+from gfxgraph.callables.padding.judge import PaddingRefusal
 from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten, understand
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
@@ -59,7 +59,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
             if entry.is_captured or entry.why_eager:
                 continue
             content = graphed._in_bucket.content_ahead(call, bucketed)
-            if isinstance(content, Refusal):
+            if isinstance(content, PaddingRefusal):
                 why = f"not captured ahead, for the example's values are not for its size: {content.reason}"
                 arena.state.report("fallback", why, graphed._name, entry.label)
                 n_left += 1

@@ -19,7 +19,7 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.effects import Draws, Writes
+from gfxgraph.callables.effects import ArgumentWrites, Draws
 from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
@@ -92,7 +92,7 @@ class Capturer:
         stream = current if torch.is_grad_enabled() else arena.stream
         stream.wait_stream(current)
         draws = Draws(arena.device_index, is_opaque=self._is_opaque)
-        writes = Writes(call.tensors)
+        writes = ArgumentWrites(call.tensors)
         try:
             args, kwargs = call.for_dynamo() if self._run is not self._fn else (call.args, call.kwargs)
             with torch.cuda.stream(stream), draws:

@@ -18,7 +18,7 @@ from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import flatten
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.padding.judge import Refusal
+    from gfxgraph.callables.padding.judge import PaddingRefusal
 
 Dims = Mapping[int, Mapping[int, str]]
 
@@ -34,7 +34,7 @@ class TooLarge:
         self.pieces: tuple[int, ...] = ()
         self.dims: Mapping[int, Mapping[int, str]] = {}
         self.joints: list[int] | None = None
-        self.refusal: Refusal | None = None
+        self.refusal: PaddingRefusal | None = None
 
 
 class NotInPieces(Exception):

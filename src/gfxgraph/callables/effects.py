@@ -1,6 +1,6 @@
 """What one eager run of a function did that a replay has to know: which arguments it wrote to, what it drew.
 
-`Writes` compares content before and after. torch counts the writes of its own operations; a kernel launched
+`ArgumentWrites` compares content before and after. torch counts the writes of its own operations; a kernel launched
 past it (Triton's, an extension's) and a collective in place (``dist.all_reduce(x)``) leave no trace in that count,
 and a graph whose buffers they write would keep from the caller what they wrote.
 
@@ -28,7 +28,7 @@ LARGEST_NBYTES = 4 << 20
 """Of larger tensors the sum of their bits is compared: a copy of them takes memory that the function may need."""
 
 
-class Writes:
+class ArgumentWrites:
     """Tensors to be looked at again after a call; made on the stream that the call follows.
 
     Args:

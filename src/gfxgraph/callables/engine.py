@@ -82,7 +82,7 @@ class CaptureDied(RuntimeError):
 
 
 @dataclass(slots=True)
-class Capture:
+class CaptureResult:
     """One captured graph, what the function returned while it was captured, and what is known of it."""
 
     graph: Any
@@ -99,7 +99,7 @@ def capture(
     recorded: bool,
     is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
-) -> Capture:
+) -> CaptureResult:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
     Args:
@@ -125,7 +125,7 @@ def capture(
         torch.clear_autocast_cache()
 
 
-def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> Capture:
+def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
     graph = graph_class(pool.state)(on_unsafe=policy)
     try:
         graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
@@ -139,7 +139,7 @@ def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[]
         if isinstance(error, Exception):
             raise CaptureDied(kind_and_line(error)) from error
         raise
-    return Capture(graph, result, True, pool)
+    return CaptureResult(graph, result, True, pool)
 
 
 def _abandon(graph: Any) -> None:
@@ -147,7 +147,7 @@ def _abandon(graph: Any) -> None:
         graph.reset()
 
 
-def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> Capture:
+def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
@@ -178,7 +178,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     graph._is_instantiated = True
     graph._choose_path()
     state.counters.add("capture")
-    return Capture(graph, result, False, pool)
+    return CaptureResult(graph, result, False, pool)
 
 
 def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: SharedPool) -> int | None:

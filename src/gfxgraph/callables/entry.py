@@ -21,9 +21,9 @@ from torch import Tensor
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.captured_function import replay
-from gfxgraph.callables.effects import Writes
+from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
-from gfxgraph.callables.outputs import Outputs, Result
+from gfxgraph.callables.outputs import GraphOutput, Outputs
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
 from gfxgraph.capture.memory import Layout, storage_address
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from gfxgraph.callables.chunks import TooLarge
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.padding.judge import Padded
-    from gfxgraph.callables.relocation import Moving
+    from gfxgraph.callables.relocation import RelocatedInputs
 
 
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
-    def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
+    def __init__(self, made: engine.CaptureResult, outputs: Outputs) -> None:
         self.graph = made.graph
         self.pool = made.pool
         self.outputs = outputs
@@ -54,7 +54,7 @@ class Instance:
         """It launches what torch did not make: what that reads and writes is not known."""
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
-        self.moving: Moving | None = None
+        self.moving: RelocatedInputs | None = None
         """Where arguments are read in place of buffers; None where all are copied."""
         self.draws: bool | None = None
         """A replay advances a random generator, which only torch's own replay does; None before the first."""
@@ -328,7 +328,7 @@ class Captures:
     # -- replay -----------------------------------------------------------------------------------
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[GraphOutput]:
         return self.first.outputs.results if self.first is not None else []
 
     def fill(
@@ -379,7 +379,7 @@ class Captures:
             drawn = [g.get_offset() for g in generators]
         writes = None
         if instance.is_opaque and not self.was_looked_at and not self.in_place:
-            writes = Writes([static.tensor for static in self.statics])
+            writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss:

@@ -48,7 +48,7 @@ from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.padding.in_bucket import InBucket
 from gfxgraph.callables.padding.judge import Judge
-from gfxgraph.callables.plans import Planned, Sizes
+from gfxgraph.callables.plans import BucketSizes, Planned
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -129,7 +129,7 @@ class Graphed:
         """Replays of signatures that have been forgotten."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = Planned(Sizes(options.buckets, options.above, options.budget))
+        self._planned = Planned(BucketSizes(options.buckets, options.above, options.budget))
         self._padding = Judge(options.pad)
         self._adaptive: Adaptive | None = None
         self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None

@@ -37,7 +37,7 @@ use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 @dataclass(slots=True)
-class Result:
+class GraphOutput:
     """One tensor of the captured result.
 
     Exactly one of ``made`` (the graph's buffer), ``of_input`` (position of the argument it is a view
@@ -238,11 +238,11 @@ def _kind(
     warm: Sequence[weakref.ref[Tensor]],
     i: int,
     homes: frozenset[int],
-) -> Result:
+) -> GraphOutput:
     if tensor.layout is torch.strided and tensor.numel() and storage_address(tensor) in homes:
-        return Result(outside=tensor)
+        return GraphOutput(outside=tensor)
     if i < len(warm) and warm[i]() is tensor:
-        return Result(outside=tensor)
+        return GraphOutput(outside=tensor)
     if tensor.layout is not torch.strided:
         raise NotATree(f"a {tensor.layout} tensor")
     if tensor.is_conj() or tensor.is_neg():
@@ -253,11 +253,13 @@ def _kind(
             if static.tensor.numel() and storage_address(static.tensor) == address:
                 layout = (tensor.size(), tensor.stride(), tensor.storage_offset() - static.tensor.storage_offset())
                 same = tensor.dtype == static.tensor.dtype and layout[0] == static.tensor.size()
-                return Result(of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout))
-    return Result(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
+                return GraphOutput(
+                    of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout)
+                )
+    return GraphOutput(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
 
 
-def _from_before(result: Result, args: Sequence[Tensor]) -> Tensor:
+def _from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
     if result.outside is not None:
         return result.outside
     given = args[result.of_input]

@@ -17,7 +17,7 @@ from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.callables.padding.judge import Refusal
+from gfxgraph.callables.padding.judge import PaddingRefusal
 from gfxgraph.core.buckets import Above, Buckets, Budget, Plan, explicit, ladder, learn_plan, powers
 from gfxgraph.errors import ConfigError
 from gfxgraph.process import process
@@ -38,7 +38,7 @@ class Unbounded:
         return 1 << max(0, n - 1).bit_length()
 
 
-class Sizes(Mapping[str, Any]):
+class BucketSizes(Mapping[str, Any]):
     """The buckets of every dynamic dim, by its name, and the sizes that calls have had.
 
     Args:
@@ -146,7 +146,7 @@ class Planned:
         sizes: the buckets in force, and what has been seen.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: BucketSizes) -> None:
         self.sizes = sizes
         self.refused: list[Mapping[str, int]] = []
         """Sizes whose bucket does not serve them."""
@@ -211,7 +211,7 @@ class Planned:
         ]
 
 
-def refusal(found: Refusal, bucket: Mapping[str, int]) -> ConfigError:
+def refusal(found: PaddingRefusal, bucket: Mapping[str, int]) -> ConfigError:
     """The refusal in words; made for its text, not raised."""
     return ConfigError(
         "padding_refused",

@@ -31,7 +31,7 @@ MAX_REBOUND = 4
 MAX_KEYS = 256
 
 
-class Traced:
+class TracedFunction:
     """One function, the worlds that it was traced in, and why calls of it are no single graph.
 
     Args:

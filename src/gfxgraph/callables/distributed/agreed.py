@@ -41,7 +41,7 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import arena, beside, tensors_of
 from gfxgraph.callables.depends import HostEffects, Snapshot
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-from gfxgraph.callables.effects import Writes
+from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.entry import Captures, label_of
 from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
@@ -346,7 +346,7 @@ class Agreed:
 
     def _warm_up(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs) -> Any:
         """An eager call that tells whether a graph can stand for the function on this rank."""
-        writes = Writes(_tensors(args, kwargs))
+        writes = ArgumentWrites(_tensors(args, kwargs))
         with HostEffects() as effects:
             before = self._look(bucket)
             made = beside(place, self.fn, args, kwargs)

@@ -22,8 +22,8 @@ from gfxgraph.callables.chunks import NotInPieces, join, joints, split
 from gfxgraph.callables.entry import REFUSED, Route
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
-from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
-from gfxgraph.callables.padding.program import Program, is_same_program
+from gfxgraph.callables.padding.judge import Judge, Padded, PaddingRefusal, Verdicts
+from gfxgraph.callables.padding.program import FxProgram, is_same_program
 from gfxgraph.callables.plans import Planned, refusal
 from gfxgraph.callables.signature import Args, Call, Kwargs, RunEagerly, flatten, replace
 from gfxgraph.core.buckets import Above
@@ -96,7 +96,7 @@ class InBucket:
             self._refuse(route, found, bucketed)
         return result
 
-    def _refuse(self, route: Route, found: Refusal, bucketed: Bucketed) -> None:
+    def _refuse(self, route: Route, found: PaddingRefusal, bucketed: Bucketed) -> None:
         route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
         if bucketed.actual not in self._planned.refused:
             self._planned.refused.append(bucketed.actual)
@@ -136,7 +136,7 @@ class InBucket:
 
     def _beside(
         self, call: Call, bucketed: Bucketed, names: Sequence[str], dims: Mapping[int, Mapping[int, str]]
-    ) -> tuple[Any, Padded | Refusal]:
+    ) -> tuple[Any, Padded | PaddingRefusal]:
         """The call's result, and how its bucket serves it."""
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
         args, kwargs = self._with_tensors(call, copies)
@@ -146,10 +146,10 @@ class InBucket:
             return self._run(*call.args, **call.kwargs), problem
         program, found = self._verdicts(call, dims, world or call.world)
         content = self._judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
-        if isinstance(content, Refusal):
+        if isinstance(content, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), content
         if program is not None and world is None and not self._is_foreseen(program, args, kwargs):
-            return self._run(*call.args, **call.kwargs), Refusal(OTHER)
+            return self._run(*call.args, **call.kwargs), PaddingRefusal(OTHER)
         outside, written = self._written(call, program, found.first, names, copies)
         if program is not None and world is None:  # what its own trace writes is known when it has run
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
@@ -167,13 +167,19 @@ class InBucket:
         compared = Compared()
         unique = list({id(t): t for t in outside}.values())
         compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
-        problem = Refusal(compared.problem) if compared.problem else None
+        problem = PaddingRefusal(compared.problem) if compared.problem else None
         if problem is None and world is None and program is not None:
             problem = self._why_not_judged(call, bucketed, traced[0])
             if problem is None:
                 _, found = self._verdicts(call, dims, traced[0])
                 again = self._judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
-                problem = again if isinstance(again, Refusal) else None if again == content else Refusal(OTHER)
+                problem = (
+                    again
+                    if isinstance(again, PaddingRefusal)
+                    else None
+                    if again == content
+                    else PaddingRefusal(OTHER)
+                )
         if problem is not None:
             return compared.result, problem
         sizes = [tuple(t.size()) for t in compared.outputs]
@@ -189,27 +195,29 @@ class InBucket:
             self._front.rebind(world, args, kwargs)
         return world
 
-    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> Refusal | None:
+    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> PaddingRefusal | None:
         """Why a verdict about the bucket's world would say nothing about the call."""
         if self._front is None:
             return None
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
-                return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
+                return PaddingRefusal(
+                    "no call of more than one row has shown yet what the function does", is_final=False
+                )
             why = self._front.why_no_more()
-            return Refusal(why) if why else None
+            return PaddingRefusal(why) if why else None
         if world.why_pieces:
-            return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
-        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
+            return PaddingRefusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
+        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
 
-    def _is_foreseen(self, program: Program, args: Args, kwargs: Kwargs) -> bool:
+    def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
         """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
         assert self._front is not None
         seen = self._front.foresee(args, kwargs)
         if seen is None:
             return False
         found, scope = seen
-        return is_same_program(program, Program(found.graph, found.sources, scope))
+        return is_same_program(program, FxProgram(found.graph, found.sources, scope))
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """The function run eagerly, and its world: traced now where it has none."""
@@ -222,7 +230,7 @@ class InBucket:
 
     def _verdicts(
         self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
-    ) -> tuple[Program | None, Verdicts]:
+    ) -> tuple[FxProgram | None, Verdicts]:
         """The FX graph of a world as the call would give it its inputs, and what padding does there."""
         key = (call.kind_with_dims(dims), world.token)
         if self._front is None:
@@ -232,10 +240,10 @@ class InBucket:
         dynamic = program.dynamic(call.tensors, dims)
         return program, self._judge.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
 
-    def _program(self, world: World, args: Args, kwargs: Kwargs) -> Program:
+    def _program(self, world: World, args: Args, kwargs: Kwargs) -> FxProgram:
         assert self._front is not None
         scope = {**world._names, "L": self._front._given(args, kwargs)}
-        return Program(world.found.graph, world.found.sources, scope)
+        return FxProgram(world.found.graph, world.found.sources, scope)
 
     def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
         """Whether the two worlds' graphs do the same for these arguments."""
@@ -246,7 +254,7 @@ class InBucket:
         return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
 
     def _written(
-        self, call: Call, program: Program | None, found: Independence, names: Sequence[str], copies: list[Tensor]
+        self, call: Call, program: FxProgram | None, found: Independence, names: Sequence[str], copies: list[Tensor]
     ) -> tuple[list[Tensor], list[tuple[str, Tensor, Tensor]]]:
         """Tensors from outside that the function writes to, and arguments: name, the call's, the padded run's."""
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
@@ -269,7 +277,7 @@ class InBucket:
         args = replace(tuple(call.args), lambda _: next(rest))
         return args, replace(dict(call.kwargs), lambda _: next(rest))
 
-    def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | Refusal:
+    def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | PaddingRefusal:
         """What the padding is to hold where the call stands for a bucket of any size: larger, or cut to it."""
         assert self._dims is not None
         names = argument_paths(self._fn, call.args, call.kwargs)
@@ -294,7 +302,7 @@ class InBucket:
 
         return run
 
-    def _in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | Refusal]:
+    def _in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | PaddingRefusal]:
         """The call, eagerly, and along which dims its pieces' results are joined."""
         _, found = self._verdicts(call, big.dims, call.world)
         problem = self._judge.why_not_split(found, big.name, big.pieces, big.sizes)
@@ -324,5 +332,5 @@ class InBucket:
             call.device,
         )
         if compared.problem:
-            return compared.result, Refusal(compared.problem.replace("without padding", "at once"))
+            return compared.result, PaddingRefusal(compared.problem.replace("without padding", "at once"))
         return compared.result, joints([t.size() for t in compared.outputs], parts)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.effects import Draws
-from gfxgraph.callables.pieces.region import Region, Wanted
+from gfxgraph.callables.pieces.region import Region, RegionOptions
 from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.found import Found
@@ -38,7 +38,7 @@ class Piece:
             lambda inputs: self._graph(*inputs),
             self._static,
             [],
-            wanted=Wanted(max_graphs=max_graphs),
+            wanted=RegionOptions(max_graphs=max_graphs),
             mode=ReplayMode.STANDARD,
             alignment=1,
             name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",

@@ -46,7 +46,7 @@ _regions: weakref.WeakSet[Region] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RegionOptions:
     """What the caller of ``torch.compile`` asked of our graphs."""
 
     buckets: Any = None
@@ -81,7 +81,7 @@ class Region:
         is_backward: bool = False,
         is_inference: bool = True,
         is_partition: bool = False,
-        wanted: Wanted = Wanted(),
+        wanted: RegionOptions = RegionOptions(),
         mode: ReplayMode = ReplayMode.HOT,
         name: str = "",
         alignment: int = ALIGNMENT,

@@ -23,7 +23,7 @@ HAS_TAGS = sys.version_info < (3, 12)
 """Every store, to an object's attributes too, changes the number of the object's dict."""
 
 
-class Watched(Protocol):
+class DictWatch(Protocol):
     """Several dicts, watched together."""
 
     def is_same(self) -> bool:
@@ -112,7 +112,7 @@ def _let_go(dicts: list[dict[Any, Any]]) -> None:
             _api.unwatch(_api.number, each)
 
 
-def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> Watched | None:
+def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> DictWatch | None:
     """Watch ``dicts`` from now on; None where this Python cannot.
 
     Args:

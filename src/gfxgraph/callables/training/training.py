@@ -76,7 +76,7 @@ MAX_UNSETTLED = 8
 
 
 @dataclass
-class _Captured:
+class _CapturedStep:
     """One graph of the step and what it stands on."""
 
     graph: Any
@@ -135,7 +135,7 @@ class TrainingStep:
         self.n_captures = 0
         self.why_eager = ""
         self._pool = pool
-        self._captured: dict[Any, list[_Captured]] = {}
+        self._captured: dict[Any, list[_CapturedStep]] = {}
         """By arguments: one graph for each state."""
         self._settled: list[Snapshot] = []
         """The last two states that an eager step has left as it found them."""
@@ -180,7 +180,7 @@ class TrainingStep:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _known(self, held: list[_Captured], args: Any, kwargs: Any) -> _Captured | None:
+    def _known(self, held: list[_CapturedStep], args: Any, kwargs: Any) -> _CapturedStep | None:
         """The graph for the state of now, captured where a step has left that state alone."""
         if self._counts_on_the_host():
             self._fall_back(_ON_THE_HOST, for_good=True)
@@ -262,7 +262,7 @@ class TrainingStep:
         assert self._place is not None
         return self._place
 
-    def _replay(self, known: _Captured, given: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _replay(self, known: _CapturedStep, given: list[Tensor], args: Any, kwargs: Any) -> Any:
         try:
             replay(known.graph)
         except RunEagerly as failed:
@@ -276,7 +276,7 @@ class TrainingStep:
                 given[at].copy_(known.inputs[at])
         return copied(known.outputs)
 
-    def _capture(self, held: list[_Captured], now: Snapshot, args: Any, kwargs: Any) -> _Captured | None:
+    def _capture(self, held: list[_CapturedStep], now: Snapshot, args: Any, kwargs: Any) -> _CapturedStep | None:
         if self.n_captures >= MAX_CAPTURES:
             what = held[-1].snapshot.differs(now) if held else "the shape of an argument"
             self._fall_back(
@@ -288,7 +288,7 @@ class TrainingStep:
         self.n_captures += 1
         flat, spec = pytree.tree_flatten((args, kwargs))
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
+        known = _CapturedStep(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]

@@ -27,7 +27,7 @@ import torch
 from bench_core import environment
 
 import gfxgraph
-from gfxgraph.callables.plans import Sizes
+from gfxgraph.callables.plans import BucketSizes
 from gfxgraph.core.buckets import Buckets, ladder, learn
 
 HIDDEN, LAYERS = 256, 40  # 200 kernels: what a graph of much fewer takes, the driver hands out in larger pieces
@@ -47,7 +47,7 @@ def counted(buckets: Buckets, sizes: list[int]) -> dict:
 
 def as_it_goes(sizes: list[int]) -> dict:
     """What "auto" pads, learning on the way."""
-    known = Sizes("auto")
+    known = BucketSizes("auto")
     padded = n_plans = 0
     for n in sizes:
         picked = known["batch"].pick(n)

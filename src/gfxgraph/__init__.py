@@ -41,7 +41,7 @@ _EXPORTS: dict[str, str] = {
     "Composition": "gfxgraph.callables.control.compose:Composition",
     "compose": "gfxgraph.callables.control.compose:compose",
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",
-    "make_graphed_callables": "gfxgraph.callables.training.training:make_graphed_callables",
+    "make_graphed_callables": "gfxgraph.callables.training.make_graphed:make_graphed_callables",
     "Agreed": "gfxgraph.callables.distributed.agreed:Agreed",
     "Ranks": "gfxgraph.callables.distributed.ranks:Ranks",
     "ShapeBucketPool": "gfxgraph.callables.older:ShapeBucketPool",

@@ -14,8 +14,8 @@ from gfxgraph.callables.graphed import Graphed as Graphed
 from gfxgraph.callables.older import ConditionalGraph as ConditionalGraph
 from gfxgraph.callables.older import CUDAGraphWrapper as CUDAGraphWrapper
 from gfxgraph.callables.older import ShapeBucketPool as ShapeBucketPool
+from gfxgraph.callables.training.make_graphed import make_graphed_callables as make_graphed_callables
 from gfxgraph.callables.training.training import TrainingStep as TrainingStep
-from gfxgraph.callables.training.training import make_graphed_callables as make_graphed_callables
 from gfxgraph.compat.devices import RocmTorchError as RocmTorchError
 from gfxgraph.compat.devices import detect_accelerators as detect_accelerators
 from gfxgraph.compat.devices import detect_engines as detect_engines

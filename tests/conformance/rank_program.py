@@ -18,7 +18,7 @@ import torch.distributed as dist
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-from gfxgraph.callables.fast_path.writer import MISS
+from gfxgraph.callables.signature import MISS
 from gfxgraph.errors import ReplayError
 
 gfxgraph.enable(simulate=sys.argv[1], validate=False)

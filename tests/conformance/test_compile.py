@@ -19,7 +19,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph import GuardMismatch
-from gfxgraph.callables.trace.region import Region
+from gfxgraph.callables.pieces.region import Region
 from gfxgraph.compile import regions as living
 from tests.conformance.conftest import HAS_GPU
 

@@ -9,7 +9,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.fast_path import copying, joining
-from gfxgraph.callables.fast_path.writer import MISS
+from gfxgraph.callables.signature import MISS
 from gfxgraph.process import process
 from tests.conformance.conftest import HAS_GPU
 

@@ -63,7 +63,7 @@ def main() -> int:
 
     import gfxgraph
     from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-    from gfxgraph.callables.fast_path.writer import MISS
+    from gfxgraph.callables.signature import MISS
     from gfxgraph.errors import ReplayError
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -11,7 +11,8 @@ from gfxgraph.core.constants import constant_key
 from gfxgraph.core.buckets import explicit
 from gfxgraph.callables.buckets import Dims
 from gfxgraph.callables.plans import Unbounded
-from gfxgraph.callables.signature import builder, flatten, replace
+from gfxgraph.callables.outputs import builder
+from gfxgraph.callables.signature import flatten, replace
 
 constants = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=True, width=16), st.text("ab", max_size=2)

@@ -206,8 +206,8 @@ class GraphedProgram:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables.call import RunEagerly
         from gfxgraph.callables.captured_function import replay
+        from gfxgraph.callables.signature import RunEagerly
 
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:

@@ -18,7 +18,7 @@ from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
-from gfxgraph.callables.trace.pieces import make_piece
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.typed import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.core.buckets import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
@@ -131,23 +131,7 @@ def graphed(
             `graphed_unknown_object`, `vram_cap_exceeded`.
     """
     if fn is None:
-        return functools.partial(
-            graphed,
-            dynamic=dynamic,
-            buckets=buckets,
-            above=above,
-            budget=budget,
-            pad=pad,
-            mode=mode,
-            policy=policy,
-            moved=moved,
-            threads=threads,
-            warmup=warmup,
-            max_graphs=max_graphs,
-            strict=strict,
-            ranks=ranks,
-            assume_pure=assume_pure,
-        )
+        return functools.partial(graphed, **{name: value for name, value in locals().items() if name != "fn"})
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
     mode = mode if mode is not None else policy

@@ -16,19 +16,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from gfxgraph.callables.signature import paths
-
-
-class Picks(Protocol):
-    """What the sizes of one dim are rounded up by (``core.buckets.Buckets``)."""
-
-    def pick(self, n: int, /) -> int | None:
-        """The smallest bucket holding ``n``; None above the largest."""
-        ...
+from gfxgraph.callables.typed import Picks
 
 
 @dataclass(frozen=True, slots=True)

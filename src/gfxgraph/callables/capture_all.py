@@ -11,10 +11,9 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
-from gfxgraph.callables.call import Call, InPieces, RunEagerly
 from gfxgraph.callables.padding.content import Content
-from gfxgraph.callables.padding.judge import Refusal
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, flatten
+from gfxgraph.callables.padding.judge import PaddingRefusal
+from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten, understand
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
@@ -32,16 +31,17 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
         return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
     tensors: list[Tensor] = []
     structure = flatten((args, kwargs), tensors)
-    call = graphed._understand(state, structure, args, kwargs, tensors)
+    graphed._at(state)
+    call = understand(graphed._name, args, kwargs, tensors, structure, graphed._is_in_place)
     arena = arena_of(state, call.device)
     where = lambda: argument_paths(graphed._fn, args, kwargs)  # noqa: E731
     with arena.lock:
         buckets = graphed._dims.all_buckets(structure, tensors, where)
         try:
-            world = graphed._world_of(call)
+            world = graphed._worlds.of(call)
             if world is None:  # the example itself, so that it is known what the function does
-                graphed._traced(arena, call)
-                world = graphed._world_of(call)
+                graphed._warmed(arena, call, graphed._worlds.trace(arena, call))
+                world = graphed._worlds.of(call)
             if world is None:
                 raise RunEagerly("the function is not traced")
             if call.world is None:
@@ -59,7 +59,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
             if entry.is_captured or entry.why_eager:
                 continue
             content = graphed._in_bucket.content_ahead(call, bucketed)
-            if isinstance(content, Refusal):
+            if isinstance(content, PaddingRefusal):
                 why = f"not captured ahead, for the example's values are not for its size: {content.reason}"
                 arena.state.report("fallback", why, graphed._name, entry.label)
                 n_left += 1
@@ -73,7 +73,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
     def capture(entry: Captures, content: list[Content], pool: Any = None) -> Any:
         _fill(entry, call, content)
-        instance = entry.capture(recorded=not graphed._capturer.may_go_unrecorded(call), pool=pool)
+        instance = entry.capture(recorded=not graphed._capturer.may_go_unrecorded(arena, call), pool=pool)
         graphed._capturer.learn(call, entry, instance)
         return instance
 

@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
-from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import Layout, used_on

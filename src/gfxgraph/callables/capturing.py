@@ -19,22 +19,21 @@ from torch import Tensor
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.call import Call, RunEagerly
-from gfxgraph.callables.draws import Draws
+from gfxgraph.callables.effects import ArgumentWrites, Draws
 from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
+from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
-from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.callables.trace.frontend import is_compiled
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.signature import Call, NotATree, RunEagerly, flatten
+from gfxgraph.callables.trace.dynamo import is_compiled
 from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
-from gfxgraph.process import process
-from gfxgraph.types import MovedInput, ReplayMode
+from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
+    from gfxgraph.callables.padding.content import Content
     from gfxgraph.callables.trace.frontend import Frontend
 
 TRY_AGAIN_AFTER = 64
@@ -71,6 +70,7 @@ class Capturer:
         self._name = name
         self._options = options
         self._eager = eager
+        self._is_opaque = is_compiled(fn)
         self._entries = entries
         self._is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
@@ -91,12 +91,14 @@ class Capturer:
         current = torch.cuda.current_stream(arena.device_index)
         stream = current if torch.is_grad_enabled() else arena.stream
         stream.wait_stream(current)
-        draws = Draws(arena.device_index, is_opaque=is_compiled(self._fn))
-        writes = Writes(call.tensors)
+        draws = Draws(arena.device_index, is_opaque=self._is_opaque)
+        writes = ArgumentWrites(call.tensors)
         try:
             args, kwargs = call.for_dynamo() if self._run is not self._fn else (call.args, call.kwargs)
             with torch.cuda.stream(stream), draws:
-                result = call.given_back(self._run(*args, **kwargs), args, kwargs)
+                result = self._run(*args, **kwargs)
+                if args is not call.args:
+                    result = call.given_back(result, args, kwargs)
         finally:
             current.wait_stream(stream)
         entry.is_drawless = draws.none
@@ -127,7 +129,7 @@ class Capturer:
         Raises:
             RunEagerly: it stays eager, for now or for good.
         """
-        captured = [e for e in self._entries.values() if e.is_captured]
+        captured = [e for e in self._entries.values() if e.first is not None]
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
         entry.world = call.world
@@ -201,12 +203,16 @@ class Capturer:
 
     def _attempt(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """One capture, recorded where need be; None where the entry is eager from now on."""
-        for recorded in (False, True) if self.may_go_unrecorded(call) else (True,):
+        for recorded in (False, True) if self.may_go_unrecorded(arena, call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
             entry.fill(call.tensors)
-            if self._front is not None and not self._is_traced_for(entry):
-                entry.fall_back("what was traced does not hold for the buffers that a graph would read")
-                return None
+            if self._front is not None:
+                # In a capture nothing may be traced: Dynamo must have code for the entry's own buffers.
+                world = self._front.find(entry.args, entry.kwargs)
+                if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
+                    entry.fall_back("what was traced does not hold for the buffers that a graph would read")
+                    return None
+                entry.world = world
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
             try:
                 return entry.capture(recorded=recorded)
@@ -219,25 +225,47 @@ class Capturer:
                 break
         return None
 
-    def _is_traced_for(self, entry: Captures) -> bool:
-        """Whether Dynamo has code for the entry's own buffers: in a capture nothing may be traced."""
-        assert self._front is not None
-        world = self._front.find(entry.args, entry.kwargs)
-        if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
-            return False
-        entry.world = world
-        return True
-
     def learn(self, call: Call, entry: Captures, instance: Instance) -> None:
         """What the first recorded capture of a kind of call says of the others: only sizes differ."""
         if instance.is_recorded and call.kind not in self._is_clean:
-            self._is_clean[call.kind] = instance.graph._program.is_plain and not instance.has_guards
-        entry.is_clean = self.may_go_unrecorded(call)
+            self._is_clean[call.kind] = instance.is_plain and not instance.has_guards
+        entry.is_clean = self.may_go_unrecorded(entry.arena, call)
 
-    def may_go_unrecorded(self, call: Call) -> bool:
+    def may_go_unrecorded(self, arena: Arena, call: Call) -> bool:
         if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
             return False
-        return self._is_clean.get(call.kind, False) and engine.may_go_unrecorded(process.require())
+        if not self._is_clean.get(call.kind, False):
+            return False
+        # Only where the driver itself refuses what no graph can hold, and nothing asks for a tape.
+        state = arena.state
+        is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
+        return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
+
+    def of_ring(
+        self, entry: Captures, stream: Any, tensors: list[Tensor], content: Sequence[Content] | None
+    ) -> tuple[Instance, bool]:
+        """In hot mode: the graph to launch, and whether its results are to be copied out."""
+        assert entry.first is not None
+        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
+            # A capture that is split runs its parts, and the inputs hold what another call left there.
+            entry.fill(tensors, content)
+            entry.arena.stream.wait_stream(stream)
+            try:
+                chosen = entry.add_to_ring(recorded=not entry.is_clean)
+                self.n_captures += 1
+                stream.wait_stream(entry.arena.stream)
+            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                entry.ring_failed = True  # results are copied out from now on
+                why = "no further graph for hot mode; results are copied"
+                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+        if chosen is None:
+            entry.all_held = True
+            return entry.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # there the last results may still be read
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
 
     def variant(self, arena: Arena, entry: Captures) -> Instance:
         """A replay of another capture of the same signature, made with the values at hand.

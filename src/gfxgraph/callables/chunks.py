@@ -9,14 +9,32 @@ whole's: the verdict says that there is one, or that the result does not depend 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.signature import builder, flatten
+from gfxgraph.callables.outputs import builder
+from gfxgraph.callables.signature import flatten
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.padding.judge import PaddingRefusal
 
 Dims = Mapping[int, Mapping[int, str]]
+
+
+class TooLarge:
+    """A call above the largest bucket: which dim, every dim's size, and how pieces are joined, once known."""
+
+    __slots__ = ("dims", "joints", "name", "pieces", "refusal", "sizes")
+
+    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+        self.name = name
+        self.sizes = sizes
+        self.pieces: tuple[int, ...] = ()
+        self.dims: Mapping[int, Mapping[int, str]] = {}
+        self.joints: list[int] | None = None
+        self.refusal: PaddingRefusal | None = None
 
 
 class NotInPieces(Exception):

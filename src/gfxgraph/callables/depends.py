@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import watched
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.core.constants import NotConstant, constant_key
 
@@ -57,10 +58,6 @@ _UNSEEN = {"_per_optimizer_states"}
 _NOTHING = object()
 _OF_OURS = ("fn", "_fn", "step", "branches", "condition", "body")
 """What our own callables run."""
-
-
-class Unwatchable(Exception):
-    """A step reads something whose changes cannot be noticed; ``args[0]`` says what."""
 
 
 class Snapshot:

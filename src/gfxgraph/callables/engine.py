@@ -60,6 +60,7 @@ class SharedPool:
     """
 
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
+        self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
         workspaces.own_pools.add(tuple(self.id))
@@ -81,28 +82,13 @@ class CaptureDied(RuntimeError):
 
 
 @dataclass(slots=True)
-class Capture:
+class CaptureResult:
     """One captured graph, what the function returned while it was captured, and what is known of it."""
 
     graph: Any
     result: Any
     is_recorded: bool
     pool: SharedPool
-
-    @property
-    def program(self) -> Program:
-        program: Program = self.graph._program
-        return program
-
-    @property
-    def is_plain(self) -> bool:
-        return self.program.is_plain
-
-
-def may_go_unrecorded(state: process.Process) -> bool:
-    """True where the driver itself refuses what no graph can hold, and nothing asks for a tape."""
-    is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
-    return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
 def capture(
@@ -113,7 +99,7 @@ def capture(
     recorded: bool,
     is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
-) -> Capture:
+) -> CaptureResult:
     """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
 
     Args:
@@ -124,25 +110,25 @@ def capture(
         CaptureDied: the capture failed, whatever the reason; the process is as before.
         torch.OutOfMemoryError: as torch raised it.
     """
-    state = process.require()
+    state = pool.state
     policy = on_unsafe or state.settings.on_unsafe
     if policy is OnUnsafe.SPLIT:
         policy = OnUnsafe.PIN
-    graph = graph_class(state)(on_unsafe=policy)
     capturing = _recorded if recorded else _unrecorded
     # Copies of weights that autocast keeps must neither come into the graph nor out of it: outside they
     # are freed with the context, inside they are computed by replays only.
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(stream), drawless(is_drawless):
-            return Capture(graph, capturing(state, graph, pool.id, stream, call), recorded, pool)
+            return capturing(pool, policy, stream, call)
     finally:
         torch.clear_autocast_cache()
 
 
-def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
+def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
+    graph = graph_class(pool.state)(on_unsafe=policy)
     try:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
         result = call()
         graph.capture_end()
     except torch.OutOfMemoryError:
@@ -153,7 +139,7 @@ def _recorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: 
         if isinstance(error, Exception):
             raise CaptureDied(kind_and_line(error)) from error
         raise
-    return result
+    return CaptureResult(graph, result, True, pool)
 
 
 def _abandon(graph: Any) -> None:
@@ -161,14 +147,15 @@ def _abandon(graph: Any) -> None:
         graph.reset()
 
 
-def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call: Callable[[], Any]) -> Any:
+def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
     """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
-    base = state.base
+    state = pool.state
+    base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
     intercept.enter(graph, "a graphed callable", draws=not is_drawless())
     try:
         with turns.unnoticed(), kept_out(stream.device_index):
-            base.capture_begin(graph, pool, "thread_local")
+            base.capture_begin(graph, pool.id, "thread_local")
         with _refusing_waits():
             result = call()
         with turns.unnoticed(), warnings.catch_warnings():
@@ -191,7 +178,7 @@ def _unrecorded(state: process.Process, graph: Any, pool: Any, stream: Any, call
     graph._is_instantiated = True
     graph._choose_path()
     state.counters.add("capture")
-    return result
+    return CaptureResult(graph, result, False, pool)
 
 
 def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: SharedPool) -> int | None:

@@ -1,4 +1,4 @@
-"""One captured signature: its static inputs, its graphs, and one replay.
+"""One captured signature: its static inputs, its graphs, one replay; and the routes of calls to it.
 
     new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
                                     └──> eager (it cannot be captured; the reason is kept)
@@ -10,6 +10,7 @@ call uses another; when all are held, the first graph's are copied out.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,36 +20,41 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.captured_function import replay
+from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
-from gfxgraph.callables.outputs import Outputs, Result
+from gfxgraph.callables.outputs import GraphOutput, Outputs
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
-from gfxgraph.callables.signature import Args, Kwargs, flatten, replace, twins_of
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
+    from gfxgraph.callables.buckets import Bucketed
+    from gfxgraph.callables.chunks import TooLarge
     from gfxgraph.callables.fast_path.joining import JoinedCall
-    from gfxgraph.callables.relocation import Moving
+    from gfxgraph.callables.padding.judge import Padded
+    from gfxgraph.callables.relocation import RelocatedInputs
 
 
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
-    def __init__(self, made: engine.Capture, outputs: Outputs) -> None:
+    def __init__(self, made: engine.CaptureResult, outputs: Outputs) -> None:
         self.graph = made.graph
         self.pool = made.pool
         self.outputs = outputs
         self.is_recorded = made.is_recorded
-        program = made.program
+        program = made.graph._program
         self.has_guards = program.n_guards > 0
+        self.is_plain = program.is_plain
+        self.is_opaque = any(step.tape.opaque for step in program.segments)
+        """It launches what torch did not make: what that reads and writes is not known."""
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
-        self.moving: Moving | None = None
+        self.moving: RelocatedInputs | None = None
         """Where arguments are read in place of buffers; None where all are copied."""
         self.draws: bool | None = None
         """A replay advances a random generator, which only torch's own replay does; None before the first."""
@@ -61,6 +67,12 @@ class Instance:
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
+
+
+def label_of(tensors: Sequence[Tensor]) -> str:
+    """A signature for people: dtypes and shapes."""
+    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in tensors]
+    return ", ".join(shown) or "no tensors"
 
 
 class Captures:
@@ -203,13 +215,13 @@ class Captures:
         *,
         recorded: bool,
         pool: engine.SharedPool | None = None,
-        copy_results: Callable[[Any], None] | None = None,
+        copy_results: Callable[[Any], Any] | None = None,
     ) -> Instance:
         """Capture the function once more on the static inputs.
 
         Args:
             pool: another one than the arena's.
-            copy_results: called with the function's result, inside the capture.
+            copy_results: called with the function's result, inside the capture; what it gives is the result.
 
         Raises:
             CaptureDied: it could not be captured.
@@ -220,15 +232,10 @@ class Captures:
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
 
-        def run() -> Any:
-            result = self.fn(*self.args, **self.kwargs)
-            if copy_results is not None:
-                copy_results(result)
-            return result
-
+        run = functools.partial(self.fn, *self.args, **self.kwargs)
         try:
             made = engine.capture(
-                run,
+                run if copy_results is None else lambda: copy_results(run()),
                 arena.stream,
                 pool or arena.pool,
                 recorded=recorded,
@@ -254,6 +261,8 @@ class Captures:
         """Positions of static inputs that a recorded capture wrote to: a collective's writes are counted nowhere."""
         if not instance.is_recorded:
             return set(self.mutates)
+        if not instance.mutated:
+            return set()
         homes = {storage_address(place) for place in instance.mutated if isinstance(place, Tensor)}
         spans = [
             (place.address, place.address + place.span_nbytes)
@@ -263,7 +272,7 @@ class Captures:
         found = set()
         for i, static in enumerate(self.statics):
             begin = static.tensor.data_ptr()
-            end = begin + max(static.nbytes, 1)
+            end = begin + max(Layout.of(static.tensor).span_nbytes, 1)
             if storage_address(static.tensor) in homes or any(a < end and begin < b for a, b in spans):
                 found.add(i)
         return found
@@ -319,7 +328,7 @@ class Captures:
     # -- replay -----------------------------------------------------------------------------------
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[GraphOutput]:
         return self.first.outputs.results if self.first is not None else []
 
     def fill(
@@ -369,12 +378,8 @@ class Captures:
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
         writes = None
-        if (
-            not self.was_looked_at
-            and not self.in_place
-            and any(s.tape.opaque for s in getattr(instance.graph._program, "segments", ()))
-        ):
-            writes = Writes([static.tensor for static in self.statics])
+        if instance.is_opaque and not self.was_looked_at and not self.in_place:
+            writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss:
@@ -415,3 +420,65 @@ class Captures:
                 target, source = self.statics[i].target(tensors[i])
                 if target.data_ptr() != source.data_ptr():
                     source.copy_(target)
+
+
+REFUSED = "padding refused"
+
+
+class Route:
+    """Where calls of one exact signature go."""
+
+    __slots__ = (
+        "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "padded", "result_sizes", "too_large",
+        "why_eager",
+    )  # fmt: skip
+
+    def __init__(self, entry: Captures | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
+        self.entry = entry
+        self.bucketed = bucketed
+        self.why_eager = why_eager
+        self.fast: Fast | None = None
+        self.fast_of: tuple[object, ...] = ()
+        self.mark = object()
+        """Stands for the route where a reference to it would be a cycle."""
+        self.padded: Padded | None = None
+        """How the bucket serves this size; None until that is known, and where nothing is padded."""
+        self.content: Sequence[Content] | None = None
+        """What the padding of each argument holds."""
+        self.result_sizes: Sequence[Sequence[int] | None] | None = None
+        self.too_large: TooLarge | None = None
+        self.has_views = True
+        """Whether a result may be a view of an argument that lies differently than the bucket's buffer."""
+
+    def cut_to(self, entry: Captures) -> None:
+        """Make out how a replay's results are cut to the call's size.
+
+        Raises:
+            RunEagerly: they cannot be.
+        """
+        assert self.padded is not None and entry.first is not None
+        results = entry.results
+        sizes: list[Sequence[int] | None] = []
+        if self.padded.structure != entry.first.outputs.structure:
+            self.entry, self.why_eager = None, "the captured function returned something else than before"
+            raise RunEagerly(self.why_eager)
+        for size, result in zip(self.padded.sizes, results):
+            if result.of_input >= 0 and not result.layout[0]:
+                self.entry, self.why_eager = None, "a result is a view of a padded argument"
+                raise RunEagerly(self.why_eager)
+            made = result.made
+            sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
+        self.result_sizes = sizes
+
+    def look_for_views(self, entry: Captures, tensors: Sequence[Tensor]) -> None:
+        """See whether results are views of arguments, which the strides of other calls in the bucket do not fit.
+
+        Raises:
+            RunEagerly: one is.
+        """
+        for result in entry.results:
+            if result.of_input >= 0 and not result.layout[0]:
+                if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
+                    self.entry, self.why_eager = None, "a result is a view of an argument of another layout"
+                    raise RunEagerly(self.why_eager)
+        self.has_views = False

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.callables.advice import advice, folded
-from gfxgraph.callables.route import REFUSED
+from gfxgraph.callables.entry import REFUSED
 
 if TYPE_CHECKING:
     from gfxgraph.callables.graphed import Graphed
+
+MANY_CONSTANTS = 6
+"""So many values of one constant argument, and it belongs in a tensor."""
 
 
 def explain(graphed: Graphed) -> str:
@@ -30,7 +35,7 @@ def explain(graphed: Graphed) -> str:
         else:
             how = "not captured yet, for it has not been called again since its warm-up"
         lines.append(f"  {entry.label}: {how}")
-    calls = [key[0] for key in graphed._worlds] or [key[0] for key in graphed._routes]
+    calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
     lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
@@ -70,3 +75,35 @@ def _ways(graphed: Graphed) -> list[str]:
     if n_in_pieces:
         lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
     return lines
+
+
+def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
+    """Arguments that are another constant at each call, by name.
+
+    Args:
+        calls: the structures of the calls seen (signature.py).
+    """
+    positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
+    try:
+        names = list(inspect.signature(getattr(fn, "forward", fn)).parameters)
+    except (TypeError, ValueError):
+        names = []
+    found = []
+    for i in range(min((len(each) for each in positional), default=0)):
+        seen = {each[i] for each in positional if _is_number(each[i])}
+        if len(seen) >= MANY_CONSTANTS:
+            name = names[i] if i < len(names) else f"number {i + 1}"
+            found.append(
+                f"argument {name} was {len(seen)} different numbers, each a graph of its own: "
+                "pass it as a tensor on the device"
+            )
+    return found
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """The lines, equal ones once, with how often."""
+    return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
+
+
+def _is_number(structure: Any) -> bool:
+    return isinstance(structure, tuple) and len(structure) == 2 and structure[0] in (int, float)

@@ -39,58 +39,52 @@ from gfxgraph.callables import engine, explanation
 from gfxgraph.callables.adaptive import Adaptive, Store
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call, GuardMiss, InPieces, RunEagerly, understand
 from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.capturing import Capturer
-from gfxgraph.callables.chunks import join, split
-from gfxgraph.callables.entry import Captures, Instance
-from gfxgraph.callables.fast_path.fast import make_fast, never
-from gfxgraph.callables.fast_path.writer import MISS, Fast
+from gfxgraph.callables.chunks import TooLarge
+from gfxgraph.callables.entry import Captures, Route, label_of
+from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.padding.in_bucket import InBucket
-from gfxgraph.callables.padding.judge import Judge, Padded, Refusal
-from gfxgraph.callables.planned import Planned
-from gfxgraph.callables.plans import Sizes, refusal
-from gfxgraph.callables.reads import Promised, Reads
-from gfxgraph.callables.route import REFUSED, Route, TooLarge
+from gfxgraph.callables.padding.judge import Judge
+from gfxgraph.callables.plans import BucketSizes, Planned
 from gfxgraph.callables.signature import (
+    MISS,
     Args,
+    Call,
+    Fast,
+    GuardMiss,
+    InPieces,
     Kwargs,
     NotATree,
+    RunEagerly,
     Unguarded,
     copied_key,
     flatten,
     foreign_mode,
-    skeleton,
+    never,
     tensor_key,
-    what_changed,
-    why_in_pieces,
-    zeros_in,
+    understand,
 )
-from gfxgraph.callables.trace import frontend
-from gfxgraph.callables.trace.frontend import Frontend, Untraceable, is_compiled
+from gfxgraph.callables.trace.dynamo import is_compiled, shield
+from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
+from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import used_on
-from gfxgraph.core.buckets import Above, Plan
+from gfxgraph.core.buckets import Plan
 from gfxgraph.core.choice import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
-"""Given what Dynamo found and a name: a callable for the FX graph (trace/pieces.py)."""
+"""Given what Dynamo found and a name: a callable for the FX graph (pieces/piece.py)."""
 MAX_ROUTES = 4096
-MAX_REBOUND = 4
-"""How often a tensor from outside may be another one before it is an input like an argument."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond, those that were never captured are forgotten."""
 SAMPLED_IN_ADAPTIVE = 512
 """One call in so many asks whether it is time to look at a decision again."""
-JUDGING = "compared with a padded run"
-JUDGING_PIECES = "compared with a run in pieces"
 
 
 class Graphed:
@@ -98,7 +92,8 @@ class Graphed:
 
     What a signature goes through, one call after another; a call that cannot go on runs eagerly, with the reason:
 
-    1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`_traced`); not with ``assume_pure``.
+    1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`Worlds.trace`). Not where
+       ``assume_pure`` is given.
     2. Warm-up: the call, eagerly, on the stream that captures, ``warmup`` times (`Capturer.warm_up`). A call
        that its bucket is to serve is compared with a padded run meanwhile (`_judge`).
     3. Record: the function is captured over static inputs (`Capturer.capture`).
@@ -122,6 +117,8 @@ class Graphed:
         self._owner = owner
         """Whose arena: 0 the process's, else a thread's own."""
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._is_in_place = options.moved is MovedInput.RECAPTURE
+        """The caller's tensors are read and written where they are, so where they lie is part of a signature."""
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
@@ -132,28 +129,25 @@ class Graphed:
         """Replays of signatures that have been forgotten."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = Planned(Sizes(options.buckets, options.above, options.budget))
+        self._planned = Planned(BucketSizes(options.buckets, options.above, options.budget))
         self._padding = Judge(options.pad)
         self._adaptive: Adaptive | None = None
         self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
         self._front: Frontend | None = None
-        self._promised: Promised | None = None
         self._run: Callable[..., Any] = fn
         """What is warmed up and captured."""
-        if options.assume_pure or make_piece is None:
-            self._promised = Promised(fn)
-        else:
+        if not options.assume_pure and make_piece is not None:
             self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
             if not is_compiled(fn):
                 self._run = self._front.run
-        self._worlds: dict[Any, World] = {}
-        """By signature: the world that the last call of it was in."""
-        self._untraceable = self._changing = ""
         self._pieces: Counter[str] = Counter()
         """Calls in pieces, by reason."""
         self._capturer = Capturer(fn, self._run, self._front, self._name, options, self._eager, self._entries)
         forget = weakref.WeakMethod(self._evict_world)
-        self._in_bucket = InBucket(fn, self._run, self._front, self._dims, self._padding, forget)
+        self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
+        self._in_bucket = InBucket(
+            fn, self._run, self._front, self._name, self._dims, self._planned, self._padding, self._eager, forget
+        )
         self._state: process.Process | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -174,9 +168,6 @@ class Graphed:
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
-            mode = foreign_mode()
-            if mode:
-                raise RunEagerly(f"{mode} is to see each operation")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             assert self._front is not None
@@ -199,19 +190,17 @@ class Graphed:
         Raises:
             RunEagerly: the call is for the function itself.
         """
+        self._at(state)
+        mode = foreign_mode()
+        if mode:
+            raise RunEagerly(f"{mode} is to see each operation")
         tensors: list[Tensor] = []
         try:
             structure = flatten((args, kwargs), tensors)
         except Unguarded as error:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
-            front = self._front
-            if front is not None and (front.does_catch or front.does_ask_mappings and holds_mapping((args, kwargs))):
-                raise RunEagerly(f"it catches errors, and an argument may lack what it asks for: {error}") from None
-            if self._front is not None:
-                raise InPieces(f"an argument is more than a tree of tensors and constants: {error}") from None
-            problem = CaptureError("graphed_unknown_object", function=self._name, kind=str(error))
-            raise RunEagerly(f"an argument cannot be compared: {error}", problem) from None
+            raise self._more_than_a_tree(args, kwargs, str(error)) from None
         near = (structure, *[t.shape for t in tensors])
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
@@ -223,15 +212,17 @@ class Graphed:
                 if route.bucketed is not None:
                     self._count(route)
                 return result
-        call = self._understand(state, structure, args, kwargs, tensors)
+        call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
         arena = arena_of(state, call.device, self._owner)
         state.contexts.give(arena.device_index)
         with arena.lock:
             if self._dims is not None:
                 self._planned.count_fast_calls()
-            world = self._world_of(call)
+            world = self._worlds.of(call)
             if world is None:
-                return self._traced(arena, call)
+                result = self._worlds.trace(arena, call)
+                self._warmed(arena, call, result)
+                return result
             call.in_world(world)
             route = self._routes.get(call.key)
             if route is None:
@@ -247,139 +238,38 @@ class Graphed:
                 self._near[near] = route
             return result
 
-    def _understand(
-        self, state: process.Process, structure: Any, args: Args, kwargs: Kwargs, tensors: list[Tensor]
-    ) -> Call:
+    def _more_than_a_tree(self, args: Args, kwargs: Kwargs, what: str) -> RunEagerly | InPieces:
+        """The way of a call with an argument that cannot be compared."""
+        front = self._front
+        if front is None:
+            problem = CaptureError("graphed_unknown_object", function=self._name, kind=what)
+            return RunEagerly(f"an argument cannot be compared: {what}", problem)
+        if front.does_catch or front.does_ask_mappings and holds_mapping((args, kwargs)):
+            return RunEagerly(f"it catches errors, and an argument may lack what it asks for: {what}")
+        return InPieces(f"an argument is more than a tree of tensors and constants: {what}")
+
+    def _at(self, state: process.Process) -> None:
         if state is not self._state:
             if self._state is not None:  # the bridge was switched on or off
                 self._forget(lambda entry: True)
                 self._capturer.forget()
                 self._adaptive = None
             self._state = state
-        by_address = self._options.moved is MovedInput.RECAPTURE
-        return understand(self._name, args, kwargs, tensors, structure, by_address)
 
-    # -- the world of a call --------------------------------------------------------------------------
-
-    def _world_of(self, call: Call) -> Reads | None:
-        """What a graph for this call reads besides its arguments; None for a call that is to be traced.
-
-        Raises:
-            InPieces, RunEagerly: the call is not for one graph.
-        """
-        if self._promised is not None:
-            if not self._promised.is_same():
-                token = self._promised.token
-                self._promised.look()
-                if self._promised.token != token:
-                    self._evict(lambda entry: True)
-            return self._promised
+    def _warmed(self, arena: Arena, call: Call, result: Any) -> None:
+        """The trace of a call that is one graph is a warm-up, too."""
+        if call.world is None:
+            return
         assert self._front is not None
-        if self._front.keeps:  # asked first: a call in pieces may have been the one that found it
-            raise RunEagerly(self._front.keeps)
-        if self._untraceable:
-            raise InPieces(self._untraceable)
-        if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
-            raise RunEagerly("it asks for attributes by name, and an argument is a tensor that was given some")
-        world = self._worlds.get(call.key)
-        if world is None or not world.is_same():
-            world = self._find(call)
-            if world is None:
-                why = self._front.why_no_more()
-                if why:
-                    raise RunEagerly(self._never_the_same(why, call))
-                return None
-        if world.why_eager:
-            raise RunEagerly(world.why_eager)
-        if not world.stores_are_there():
-            raise InPieces("an attribute that each call sets has been set to something else")
-        if world.why_pieces:
-            raise InPieces(world.why_pieces)
-        if world.written_homes and any(t.untyped_storage().data_ptr() in world.written_homes for t in call.tensors):
-            raise RunEagerly("an argument lies in memory that the function writes to by another name")
-        return world
-
-    def _find(self, call: Call) -> World | None:
-        """The world in which the call was traced before; its graphs are void where it reads other tensors now."""
-        assert self._front is not None
-        if len(self._worlds) >= MAX_ROUTES:
-            self._worlds.clear()
-        self._worlds.pop(call.key, None)
-        args, kwargs = call.for_dynamo()
-        world = self._front.find(args, kwargs)
-        if world is None:
-            return None
-        if world.zeros != zeros_in(call.structure):
-            raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
-        if world.skeleton not in (None, skeleton(call.structure)):
-            raise RunEagerly("it catches errors, and Dynamo does not tell apart what arguments of two kinds lack")
-        if not world.why_pieces and self._front.has_moved(world, args, kwargs):
-            token = world.token
-            self._evict_world(world)
-            self._front.rebind(world, args, kwargs)
-            assert world.token != token
-            if world.n_rebound > MAX_REBOUND:
-                world.why_pieces = "a tensor that it reads from outside is another one again and again"
-        self._worlds[call.key] = world
-        return world
-
-    def _traced(self, arena: Arena, call: Call) -> Any:
-        """The call itself, eagerly, by way of Dynamo: what does it read, and is it one graph?"""
-        assert self._front is not None
-        current = torch.cuda.current_stream(arena.device_index)
-        # A call that may be differentiated stays on its own stream: backward runs where forward ran.
-        stream = current if torch.is_grad_enabled() else arena.stream
-        layouts = [tensor_key(t) for t in call.tensors]
-        stream.wait_stream(current)
-        args, kwargs = call.for_dynamo()
-        try:
-            with torch.cuda.stream(stream):
-                result, world = self._front.trace(args, kwargs)
-                result = call.given_back(result, args, kwargs)
-        except Untraceable as error:
-            self._untraceable, result = error.args
-            self._pieces[self._untraceable] += 1
-            return result
-        except Exception:
-            self._eager[frontend.RAISED] += 1
-            raise
-        finally:
-            current.wait_stream(stream)
-        self._eager["warm-up"] += 1
-        self._worlds[call.key] = world
-        world.zeros = zeros_in(call.structure)
-        world.skeleton = skeleton(call.structure) if world.does_catch else None
-        made: list[Tensor] = []
-        world.why_pieces = world.why_pieces or why_in_pieces(result, made)
-        world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
-        if world.why_eager or world.why_pieces:
-            for tensor in made:
-                if tensor.is_cuda and tensor.layout is torch.strided:
-                    used_on(tensor, current)
-            return result
-        call.in_world(world)
         route = self._route(arena, call)
         if route.entry is not None and self._run is not self._fn:
             route.entry.n_seen += 1
             route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
-            self._capturer.look_at(route.entry, result, current)
-        return result
+            self._capturer.look_at(route.entry, result, torch.cuda.current_stream(arena.device_index))
 
-    def _never_the_same(self, why: str, call: Call) -> str:
-        """Why tracing has been given up, and what differs from call to call."""
-        if not self._changing:
-            assert self._front is not None
-            self._changing = why
-            differs = self._front.why_not(call.args, call.kwargs)
-            if differs:
-                self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
-        return self._changing
-
-    def _evict_world(self, world: World) -> None:
-        self._evict(lambda entry: entry.world is world)
-
-    def _evict(self, which: Callable[[Captures], bool]) -> None:
-        """What was captured reads tensors that are no more, and would keep them."""
+    def _evict_world(self, world: World | None) -> None:
+        """What was captured in a world, or in any, reads tensors that are no more, and would keep them."""
+        which: Callable[[Captures], bool] = lambda entry: world is None or entry.world is world  # noqa: E731
         for entry in self._entries.values():
             if which(entry) and entry.is_captured:
                 entry.evict("the tensors that the function reads have been replaced")
@@ -402,14 +292,14 @@ class Graphed:
                 route.too_large = TooLarge(name, sizes)
                 return route
         if bucketed is None:
-            route = Route(self._entry_for(arena, call.key, call.label))
+            route = Route(self._entry_for(arena, call.key, call))
         else:
             route = Route(self._entry_in_bucket(arena, call, bucketed), bucketed)
         self._routes[call.key] = route
         return route
 
     def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Captures:
-        in_place = self._options.moved is MovedInput.RECAPTURE
+        in_place = self._is_in_place
         shapes: list[Any] = []
         for t, size in zip(call.tensors, bucketed.sizes):
             if size is None or (in_place and tuple(t.size()) == size):
@@ -417,21 +307,21 @@ class Graphed:
             else:
                 shapes.append(copied_key(t, size))
         label = ", ".join(f"{name}={n}" for name, n in bucketed.bucket.items())
-        entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), label)
+        entry = self._entry_for(arena, ("bucket", *call.kind, *shapes), call, label)
         entry.bucket = bucketed.bucket
         return entry
 
     def _routed(self, arena: Arena, route: Route, call: Call) -> Any:
         entry, bucketed = route.entry, route.bucketed
         if route.too_large is not None:
-            return self._in_chunks(route, route.too_large, call)
+            return self._in_bucket.in_chunks(route, call, self._slow)
         if entry is None:
             raise RunEagerly(route.why_eager)
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.padded is None:
             return self._judge(arena, route, call)
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error)
-        if not entry.is_captured:
+        if entry.first is None:
             if entry.n_seen < self._options.warmup:
                 entry.n_seen += 1
                 return self._capturer.warm_up(arena, entry, call)
@@ -453,7 +343,10 @@ class Graphed:
     def _replay(self, arena: Arena, entry: Captures, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
-        instance, own = self._instance(entry, stream, route, tensors)
+        assert entry.first is not None
+        instance, own = entry.first, True
+        if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
+            instance, own = self._capturer.of_ring(entry, stream, tensors, route.content)
         # What the function writes to its arguments it writes to their padding too.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         try:
@@ -466,32 +359,6 @@ class Graphed:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
-
-    def _instance(self, entry: Captures, stream: Any, route: Route, tensors: list[Tensor]) -> tuple[Instance, bool]:
-        """The graph to launch, and whether its results are to be copied out."""
-        assert entry.first is not None
-        if self._options.mode is not ReplayMode.HOT or entry.first.outputs.is_shared:
-            return entry.first, True
-        chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
-        if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
-            # A capture that is split runs its parts, and the inputs hold what another call left there.
-            entry.fill(tensors, route.content)
-            entry.arena.stream.wait_stream(stream)
-            try:
-                chosen = entry.add_to_ring(recorded=not entry.is_clean)
-                self._capturer.n_captures += 1
-                stream.wait_stream(entry.arena.stream)
-            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-                entry.ring_failed = True  # results are copied out from now on
-                why = "no further graph for hot mode; results are copied"
-                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
-        if chosen is None:
-            entry.all_held = True
-            return entry.first, True
-        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
-            stream.wait_stream(chosen.stream)  # there the last results may still be read
-        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
-        return chosen, False
 
     def _fast_for(self, route: Route, entry: Captures, call: Call) -> Fast:
         """The fast path of calls like this one; made once, and again when the entry was captured or watched anew."""
@@ -522,60 +389,19 @@ class Graphed:
 
     def _judge(self, arena: Arena, route: Route, call: Call) -> Any:
         """The call itself, eagerly; and whether its bucket would have given the same."""
-        entry, bucketed = route.entry, route.bucketed
-        assert entry is not None and bucketed is not None and self._dims is not None
-        names = argument_paths(self._fn, call.args, call.kwargs)
-        dims = self._dims.of(call.structure, call.tensors, lambda: names)
+        entry = route.entry
+        assert entry is not None
         current = torch.cuda.current_stream(arena.device_index)
         arena.follow(current)
         arena.stream.wait_stream(current)
         try:
             with torch.cuda.stream(arena.stream):
-                result, found = self._in_bucket.beside(call, bucketed, names, dims)
+                result = self._in_bucket.judge(route, call)
         finally:
             current.wait_stream(arena.stream)
-        self._eager[JUDGING if isinstance(found, Padded) else f"{REFUSED}: {found.reason}"] += 1
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         self._capturer.look_at(entry, result, current)
-        if isinstance(found, Padded):
-            route.padded, route.content = found, found.content
-        elif found.is_final:
-            self._refuse(route, found, bucketed)
         return result
-
-    def _refuse(self, route: Route, found: Refusal, bucketed: Bucketed) -> None:
-        route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
-        if bucketed.actual not in self._planned.refused:
-            self._planned.refused.append(bucketed.actual)
-        label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
-        self._padding.refusals[label] = found
-        if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
-            process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
-
-    def _in_chunks(self, route: Route, big: TooLarge, call: Call) -> Any:
-        """A call above the largest bucket in pieces, where they give the same.
-
-        Raises:
-            RunEagerly: they do not.
-        """
-        assert self._dims is not None
-        if self._planned.sizes.above is not Above.CHUNKS or big.refusal is not None:
-            raise RunEagerly(route.why_eager)
-        if big.joints is None:
-            names = argument_paths(self._fn, call.args, call.kwargs)
-            big.dims = self._dims.of(call.structure, call.tensors, lambda: names)
-            big.pieces = self._planned.sizes[big.name].chunks(big.sizes[big.name])
-            result, found = self._in_bucket.in_pieces(big, call)
-            self._eager[JUDGING_PIECES if isinstance(found, list) else f"{REFUSED}: {found.reason}"] += 1
-            if isinstance(found, list):
-                big.joints = found
-            else:
-                big.refusal = found
-                route.why_eager += ", and is not run in pieces"
-                self._padding.refusals[f"{big.name}={big.sizes[big.name]}"] = found
-            return result
-        piecewise = self._in_bucket.caller(call, lambda *args, **kwargs: self._slow(args, kwargs))
-        return join([piecewise(piece) for piece in split(call.tensors, big.dims, big.name, big.pieces)], big.joints)
 
     def _count(self, route: Route) -> None:
         """One more call of this size; where other buckets were learned, the old ones' captures go."""
@@ -610,8 +436,8 @@ class Graphed:
         """
         if self._adaptive is None:
             self._adaptive = Adaptive(self._fn, arena.device_index, Store(arena.state.settings.state_dir))
-        shapes = ", ".join(f"{_dtype(s.tensor)}{list(s.tensor.size())}" for s in entry.statics)
-        timed = self._adaptive.of(f"{shapes or 'no tensors'} #{_digest(call.structure)}")
+        digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
+        timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
 
         def graph() -> Any:
             result = self._fast_for(route, entry, call)(call.args, call.kwargs)
@@ -630,13 +456,13 @@ class Graphed:
 
     # -- capture ----------------------------------------------------------------------------------
 
-    def _entry_for(self, arena: Arena, key: Any, label: str) -> Captures:
+    def _entry_for(self, arena: Arena, key: Any, call: Call, label: str = "") -> Captures:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
-            in_place = self._options.moved is MovedInput.RECAPTURE
-            entry = Captures(arena, self._run, label, self._name, self._capturer.buffers, in_place)
+            label = label or label_of(call.tensors)
+            entry = Captures(arena, self._run, label, self._name, self._capturer.buffers, self._is_in_place)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -756,12 +582,4 @@ class Graphed:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
 
 
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _digest(structure: Any) -> str:
-    return hashlib.sha256(repr(structure).encode()).hexdigest()[:8]
-
-
-frontend.shield(Graphed.__call__)
+shield(Graphed.__call__)

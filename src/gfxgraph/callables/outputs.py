@@ -19,7 +19,7 @@ argument; one that the function returns from outside (a parameter) is that very 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
-from gfxgraph.callables.signature import NotATree, builder, flatten
-from gfxgraph.capture.memory import Layout, storage_address, tensor_at
+from gfxgraph.callables.signature import NotATree, children_of, flatten
+from gfxgraph.capture.memory import storage_address, storages_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
@@ -37,7 +37,7 @@ use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 @dataclass(slots=True)
-class Result:
+class GraphOutput:
     """One tensor of the captured result.
 
     Exactly one of ``made`` (the graph's buffer), ``of_input`` (position of the argument it is a view
@@ -70,18 +70,18 @@ class Outputs:
     ) -> None:
         tensors: list[Tensor] = []
         self.structure = flatten(result, tensors)
-        self.results = [_kind(t, statics, warm, i, homes) for i, t in enumerate(tensors)]
         self.build = builder(result)
-        made = [r.made for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
+        self.results = [_kind(t, statics, warm, i, homes) for i, t in enumerate(tensors)]
+        inside = [r for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
+        made = [r.made for r in inside if r.made is not None]
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
         """Results share memory with each other, and the caller's are to do so as well."""
         first: dict[int, int] = {}
         self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
         """For each result the first that is the same tensor."""
         # Copied out before anything else runs in the pool: later captures may have the memory.
-        for found, whole in zip(self.results, _storages(self.results)):
-            if whole is not None and found.made is not None:
-                found.made = typed(whole, found.made)
+        for found, tensor, whole in zip(inside, made, storages_at(made)):
+            found.made = typed(whole, tensor)
         self._count_holders()
 
     def _count_holders(self) -> None:
@@ -94,16 +94,17 @@ class Outputs:
         """Memory outside the pool like the results: for each what to hand out, where to copy, what is there now."""
         return [_place_for(tensor, False) for tensor in self.made]
 
-    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], None]:
-        """A function that copies another result of the same kind into ``buffers``."""
+    def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], Any]:
+        """A function that copies another result of the same kind into ``buffers``, and gives it back."""
         targets = [to for _, to, _ in buffers]
         positions = [i for i, r in enumerate(self.results) if r.made is not None and not r.is_host]
 
-        def copy(result: Any) -> None:
+        def copy(result: Any) -> Any:
             tensors: list[Tensor] = []
             flatten(result, tensors)
             made = [tensors[i].detach() for i in positions]
             copy_all(targets, [t if is_dense(t) else t.as_strided((span(t),), (1,)) for t in made])
+            return result
 
         return copy
 
@@ -181,6 +182,25 @@ class Outputs:
         return self.build(iter(given))
 
 
+def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
+    """A function that builds the same tree again, around other tensors taken from an iterator."""
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
+        return next
+    if kind is tuple or kind is list:
+        items = [builder(item) for item in value]
+        return lambda tensors: kind([make(tensors) for make in items])
+    if kind is dict:
+        named = [(name, builder(item)) for name, item in value.items()]
+        return lambda tensors: {name: make(tensors) for name, make in named}
+    children = children_of(value)
+    if children is not None:
+        _, parts, rebuild = children
+        made = [builder(part) for part in parts]
+        return lambda tensors: rebuild([make(tensors) for make in made])
+    return lambda tensors: value
+
+
 def copied(tree: Any) -> Any:
     """The tree with its tensors copied; those that share memory share a copy of it."""
     homes = [storage_address(t) for t in pytree.tree_leaves(tree) if isinstance(t, Tensor)]
@@ -212,30 +232,17 @@ def _cut(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
     return tensor
 
 
-def _storages(results: Sequence[Result]) -> list[Tensor | None]:
-    """For each result that the graph makes a tensor over all of its storage that results need; owning none of it."""
-    made = [r.made if r.made is not None and not r.is_host and r.made.numel() else None for r in results]
-    ends: dict[int, int] = {}
-    for t in made:
-        if t is not None:
-            end = (t.storage_offset() + span(t)) * t.element_size()
-            ends[storage_address(t)] = max(end, ends.get(storage_address(t), 0))
-    device = next((t.device for t in made if t is not None), torch.device("cpu"))
-    whole = {home: tensor_at(Layout(home, (n,), (1,), torch.uint8, device)) for home, n in ends.items()}
-    return [None if t is None else whole[storage_address(t)] for t in made]
-
-
 def _kind(
     tensor: Tensor,
     statics: Sequence[StaticInput],
     warm: Sequence[weakref.ref[Tensor]],
     i: int,
     homes: frozenset[int],
-) -> Result:
+) -> GraphOutput:
     if tensor.layout is torch.strided and tensor.numel() and storage_address(tensor) in homes:
-        return Result(outside=tensor)
+        return GraphOutput(outside=tensor)
     if i < len(warm) and warm[i]() is tensor:
-        return Result(outside=tensor)
+        return GraphOutput(outside=tensor)
     if tensor.layout is not torch.strided:
         raise NotATree(f"a {tensor.layout} tensor")
     if tensor.is_conj() or tensor.is_neg():
@@ -246,11 +253,13 @@ def _kind(
             if static.tensor.numel() and storage_address(static.tensor) == address:
                 layout = (tensor.size(), tensor.stride(), tensor.storage_offset() - static.tensor.storage_offset())
                 same = tensor.dtype == static.tensor.dtype and layout[0] == static.tensor.size()
-                return Result(of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout))
-    return Result(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
+                return GraphOutput(
+                    of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout)
+                )
+    return GraphOutput(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
 
 
-def _from_before(result: Result, args: Sequence[Tensor]) -> Tensor:
+def _from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
     if result.outside is not None:
         return result.outside
     given = args[result.of_input]

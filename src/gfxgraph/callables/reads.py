@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import Watched, watched
+from gfxgraph.callables.trace.dicts import DictWatch, watched
 
 
 class Reads(Protocol):
@@ -28,9 +28,8 @@ class Reads(Protocol):
     def written_homes(self) -> frozenset[int]:
         """Addresses of storages outside the arguments that the function writes to."""
 
-    @property
-    def homes(self) -> frozenset[int]:
-        """Addresses of the storages of all tensors that it takes from outside the arguments."""
+    homes: frozenset[int]
+    """Addresses of the storages of all tensors that it takes from outside the arguments."""
 
     def is_same(self) -> bool:
         """False where something may have changed."""
@@ -73,7 +72,7 @@ class Promised:
     def _look(self) -> None:
         inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
         state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
-        self._dicts: Watched | None = watched(state) if state else None
+        self._dicts: DictWatch | None = watched(state) if state else None
         held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
         tensors = [t for t in held if t is not None and t.layout is torch.strided]
         self._in_turn: tuple[list[Tensor], list[int]] = tensors, [t.data_ptr() for t in tensors]

@@ -56,7 +56,7 @@ class NotRelocatable(Exception):
 
 
 @dataclass(slots=True)
-class Place:
+class KernelSlots:
     """Where the kernels of one graph look for one argument."""
 
     home: int
@@ -68,14 +68,14 @@ class Place:
     patchers: list[Patcher] = field(default_factory=list)
 
 
-class Moving:
+class RelocatedInputs:
     """The arguments of one graph that are read where they lie."""
 
     def __init__(self, instance: Instance, driver: GraphDriver, base: Any, homes: dict[int, int]) -> None:
         self.graph = instance.graph
         self.driver = driver
         self.base = base
-        self.places = {i: Place(home, home) for i, home in homes.items()}
+        self.places = {i: KernelSlots(home, home) for i, home in homes.items()}
         self.budget: int | None = None
         """Changes of nodes that one graph exec may have; None for no limit."""
         self.words: list[tuple[int, int, KernelParams, int, int, int]] = []
@@ -137,7 +137,7 @@ class Moving:
         return True
 
 
-def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Moving:
+def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> RelocatedInputs:
     """Find out how the large arguments of a graph just captured can be moved, and prove it.
 
     Raises:
@@ -162,7 +162,7 @@ def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Mov
     if any((twins[i].data_ptr() - homes[i]) % ALIGNMENT for i in positions):
         raise NotRelocatable("its buffers are not aligned alike")
     second = entry.capture_over(twins)
-    moving = Moving(instance, driver, state.base, homes)
+    moving = RelocatedInputs(instance, driver, state.base, homes)
     moving.budget = budget
     moving.words = list(_words(entry, instance, second, twins))
     moving.prepare()
@@ -190,7 +190,7 @@ def _is_large(static: StaticInput, tensor: Tensor) -> bool:
 def _words(
     entry: Captures, first: Instance, second: Instance, twins: dict[int, Tensor]
 ) -> Iterator[tuple[int, int, KernelParams, int, int, int]]:
-    """Every address of a moving argument, as ``Moving.words`` has it.
+    """Every address of a moving argument, as ``RelocatedInputs.words`` has it.
 
     Words that differ without being such an address are results in the pool, or what a compiler left in the gaps of
     a struct; should one matter, the proof shows it, for the buffers are empty then.
@@ -244,7 +244,9 @@ def _shown(node: SegmentNode) -> str:
 # -- the proof ----------------------------------------------------------------------------------------
 
 
-def _prove(entry: Captures, first: Instance, second: Instance, moving: Moving, twins: dict[int, Tensor]) -> None:
+def _prove(
+    entry: Captures, first: Instance, second: Instance, moving: RelocatedInputs, twins: dict[int, Tensor]
+) -> None:
     """Moved to the twins, the first graph gives what the second gives and what the function gives."""
     launch = bare_launch(entry.arena.state.base)
     homes = [entry.statics[i].tensor.detach() for i in twins]

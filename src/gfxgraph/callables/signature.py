@@ -1,4 +1,4 @@
-"""Arguments and results as trees: what makes two calls the same.
+"""Arguments and results as trees, what makes two calls the same, and one call understood.
 
 A tree is walked once: tensors come out as a list, everything else, constants included, becomes part
 of a hashable structure. Two calls with equal structures and equal tensor keys can share a capture.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,54 @@ from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
 from gfxgraph.callables.inputs import dim_order
+from gfxgraph.callables.reads import Reads
 from gfxgraph.core.constants import NotConstant, constant_key
+from gfxgraph.errors import CaptureError
 
 TENSOR = "T"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+Fast = Callable[[Args, Kwargs], Any]
+"""A way for calls like one before (fast_path/): their result, or `MISS` where anything is not as it was then."""
+MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
+HOST_CONSTANT_NUMEL = 16
+"""CPU tensors up to this size are constants, compared by content."""
+_KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def never(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
+
+
+class RunEagerly(Exception):
+    """This call is for the function itself.
+
+    Args:
+        why: the reason, counted in ``stats()``.
+        error: what ``strict`` raises instead.
+    """
+
+    def __init__(self, why: str, error: CaptureError | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.error = error
+
+
+class GuardMiss(RunEagerly):
+    """A value read inside the function is another one than during the capture."""
+
+
+class InPieces(Exception):
+    """This call is for Dynamo's code, whose graphs are captured one by one.
+
+    Args:
+        why: why it is not one graph.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class NotATree(Exception):
@@ -54,7 +97,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     if kind in _UNGUARDED:
         what, instead = _UNGUARDED[kind]
         raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {what}; pass {instead}")
-    children = _children(value)
+    children = children_of(value)
     if children is not None:
         context, parts, _ = children
         return (kind, context, *[flatten(part, tensors) for part in parts])
@@ -66,7 +109,7 @@ def containers_in(value: Any) -> list[object]:
     kind = type(value)
     if isinstance(value, Tensor):
         return []
-    children = None if kind in (tuple, list, dict) else _children(value)
+    children = None if kind in (tuple, list, dict) else children_of(value)
     parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
     inner = [each for part in parts for each in containers_in(part)]
     return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
@@ -122,30 +165,11 @@ def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
         return kind([replace(item, change) for item in value])
     if kind is dict:
         return {name: replace(item, change) for name, item in value.items()}
-    children = _children(value)
+    children = children_of(value)
     if children is not None:
         _, parts, rebuild = children
         return rebuild([replace(part, change) for part in parts])
     return value
-
-
-def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
-    """A function that builds the same tree again, around other tensors taken from an iterator."""
-    kind = type(value)
-    if kind is Tensor or isinstance(value, Tensor):
-        return next
-    if kind is tuple or kind is list:
-        items = [builder(item) for item in value]
-        return lambda tensors: kind([make(tensors) for make in items])
-    if kind is dict:
-        named = [(name, builder(item)) for name, item in value.items()]
-        return lambda tensors: {name: make(tensors) for name, make in named}
-    children = _children(value)
-    if children is not None:
-        _, parts, rebuild = children
-        made = [builder(part) for part in parts]
-        return lambda tensors: rebuild([make(tensors) for make in made])
-    return lambda tensors: value
 
 
 def _key(value: Any) -> Any:
@@ -157,7 +181,7 @@ def _key(value: Any) -> Any:
         raise NotATree(f"a {type(value).__module__}.{type(value).__qualname__}") from None
 
 
-def _children(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
+def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
     """Context, parts, and how to put parts together again, for trees other than tuple, list and dict."""
     kind = type(value)
     if kind is torch.Size:
@@ -302,7 +326,7 @@ def paths(value: Any, name: str = "") -> list[str]:
     if kind is tuple or kind is list:
         items: list[tuple[str, Any]] = [(f"{name}[{i}]", item) for i, item in enumerate(value)]
     else:
-        children = _children(value)
+        children = children_of(value)
         if children is None:
             return []
         context, parts, _ = children
@@ -312,3 +336,135 @@ def paths(value: Any, name: str = "") -> list[str]:
     for label, item in items:
         found += paths(item, label)
     return found
+
+
+# -- one call ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """Arguments and what was understood of them.
+
+    ``kind`` is what all sizes of the same call share: the tree with its constants, torch's settings, the world
+    that it was traced in. ``key`` is the exact signature.
+    """
+
+    args: Args
+    kwargs: Kwargs
+    tensors: list[Tensor]
+    structure: Any
+    device: int
+    aliases: tuple[int, ...]
+    kind: tuple[Any, ...]
+    key: tuple[Any, ...]
+    world: Any = None
+
+    def kind_with_dims(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
+        """What calls share that differ in the dynamic ``dims`` alone: dtypes and all other sizes, too."""
+        shapes = [
+            (t.dtype, tuple(dims[i].get(dim, n) for dim, n in enumerate(t.size())) if i in dims else tuple(t.size()))
+            for i, t in enumerate(self.tensors)
+        ]
+        return (*self.kind, *shapes)
+
+    def in_world(self, world: Reads) -> None:
+        """The world is part of what makes the call what it is."""
+        self.world = world
+        self.kind = (*self.kind, world.token)
+        self.key = (*self.key, world.token)
+
+    def for_dynamo(self) -> tuple[Args, Kwargs]:
+        """The arguments as a graph's buffers are, which Dynamo tells apart from others: copies of inference
+        tensors, and in place of a view a tensor over the same memory that is none."""
+        given = [t for t in self.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
+        others = {id(t): _as_buffer(t) for t in given}
+        if not others:
+            return self.args, self.kwargs
+        change = lambda t: others.get(id(t), t)  # noqa: E731
+        return replace(tuple(self.args), change), replace(dict(self.kwargs), change)
+
+    def given_back(self, result: Any, args: Args, kwargs: Kwargs) -> Any:
+        """A result of a call with ``for_dynamo``'s arguments, as one of the call's own; what was written likewise."""
+        if args is self.args:
+            return result
+        copies: list[Tensor] = []
+        flatten((args, kwargs), copies)
+        own = {id(copy): t for copy, t in zip(copies, self.tensors) if copy is not t}
+        with torch.inference_mode():
+            for copy in copies:
+                if id(copy) in own and own[id(copy)].is_inference() and copy._version:
+                    own[id(copy)].copy_(copy)
+        try:
+            return replace(result, lambda t: own.get(id(t), t))
+        except NotATree:
+            return result
+
+
+def understand(
+    function: str,
+    args: Args,
+    kwargs: Kwargs,
+    tensors: list[Tensor],
+    structure: Any,
+    by_address: bool,
+) -> Call:
+    """Put together what makes a call what it is.
+
+    Args:
+        function: its name.
+        structure: the tree without its tensors.
+        by_address: where the tensors lie is part of the signature.
+
+    Raises:
+        RunEagerly: the arguments are of a kind that no graph can take.
+    """
+    device = _device_of(function, tensors)
+    host = tuple(repr(t.tolist()) for t in tensors if not t.is_cuda)
+    aliases = _aliases(tensors)
+    kind = (structure, host, mode_key(), aliases)
+    key = (*kind, *[tensor_key(t) for t in tensors])
+    if by_address:
+        key = (*key, *[t.data_ptr() for t in tensors])
+    return Call(args, kwargs, tensors, structure, device, aliases, kind, key)
+
+
+def _as_buffer(tensor: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        if tensor.is_inference():
+            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            made.data.copy_(tensor)
+            return made
+        return tensor.new_empty(0).set_(tensor.detach())
+
+
+def _device_of(function: str, tensors: Sequence[Tensor]) -> int:
+    device = -1
+    for tensor in tensors:
+        if type(tensor) not in _KINDS:
+            raise RunEagerly(f"an argument is a {type(tensor).__qualname__}")
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+            raise RunEagerly(f"an argument is a {tensor.layout} tensor, conjugated or negated")
+        if tensor.is_cuda:
+            index = tensor.get_device()
+            if device not in (-1, index):
+                devices = f"cuda:{device}, cuda:{index}"
+                error = CaptureError("graphed_other_device", function=function, devices=devices)
+                raise RunEagerly("its arguments are on several devices", error)
+            device = index
+        elif tensor.device.type != "cpu":
+            raise RunEagerly(f"an argument is on {tensor.device}")
+        elif tensor.numel() > HOST_CONSTANT_NUMEL:
+            error = CaptureError("graphed_other_device", function=function, devices="cpu")
+            raise RunEagerly("an argument is a CPU tensor", error)
+    return device if device >= 0 else torch.cuda.current_device()
+
+
+def _aliases(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Which arguments are one, and which share memory: for each the first of its kind; () where none does."""
+    if len(tensors) < 2:
+        return ()
+    seen: dict[int, int] = {}
+    homes = [seen.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
+    if len(seen) == len(tensors):
+        return ()
+    return (*homes, *twins_of(tensors))

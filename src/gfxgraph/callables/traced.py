@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.signature import Args, Kwargs, tensor_key, what_changed, why_in_pieces
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
-from gfxgraph.callables.trace.pieces import make_piece
 from gfxgraph.callables.trace.world import World
 from gfxgraph.process import bridge
 
@@ -31,7 +31,7 @@ MAX_REBOUND = 4
 MAX_KEYS = 256
 
 
-class Traced:
+class TracedFunction:
     """One function, the worlds that it was traced in, and why calls of it are no single graph.
 
     Args:

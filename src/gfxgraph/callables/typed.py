@@ -23,9 +23,10 @@ S = TypeVar("S")
 
 
 class Picks(Protocol):
-    """Something that rounds sizes up."""
+    """What the sizes of one dim are rounded up by (``core.buckets.Buckets``)."""
 
-    def pick(self, n: int, /) -> int | None: ...
+    def pick(self, n: int, /) -> int | None:
+        """The smallest bucket holding ``n``; None above the largest."""
 
 
 class GraphedOptions(TypedDict, total=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,16 @@ def tensor_at(layout: Layout) -> Tensor:
         "storage_offset": 0,
     }
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
+
+
+def storages_at(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """For each tensor one of bytes over all of its storage that any of them needs; owning none of it."""
+    ends: dict[int, int] = {}
+    for tensor in tensors:
+        end = tensor.storage_offset() * tensor.element_size() + Layout.of(tensor).span_nbytes
+        ends[storage_address(tensor)] = max(end, ends.get(storage_address(tensor), 0))
+    whole = {home: Layout(home, (n,), (1,), torch.uint8, tensors[0].device).tensor() for home, n in ends.items()}
+    return [whole[storage_address(tensor)] for tensor in tensors]
 
 
 def storage_address(tensor: Tensor) -> int:

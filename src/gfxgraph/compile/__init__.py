@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gfxgraph.callables.trace import region
+from gfxgraph.callables.pieces import region
 
 
 def regions() -> list[Any]:

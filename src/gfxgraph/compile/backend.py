@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.plans import Sizes
-from gfxgraph.callables.trace.region import Wanted
+from gfxgraph.callables.pieces.region import RegionOptions
+from gfxgraph.callables.plans import BucketSizes
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
@@ -46,7 +46,7 @@ def gfxgraph(
     calls.note_what_is_traced()
     asked = dict(options or {})
     _check_ours(asked)
-    wanted = Wanted(**{name: asked.pop(name) for name in OURS if name in asked})
+    wanted = RegionOptions(**{name: asked.pop(name) for name in OURS if name in asked})
     config = _inductors(mode, asked)
     with simulated.device():
         return inductor_hook.compile_with(wanted, compile_fx, gm, example_inputs, config)
@@ -54,7 +54,7 @@ def gfxgraph(
 
 def _check_ours(asked: Mapping[str, Any]) -> None:
     """Refuse here what would be refused at a call, in a region's own words."""
-    Sizes(asked.get("buckets"))
+    BucketSizes(asked.get("buckets"))
     most = asked.get("max_graphs", 1)
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         fields = {"argument": "max_graphs", "value": repr(most), "allowed": "a whole number, 1 or more"}

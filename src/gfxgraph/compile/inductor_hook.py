@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gfxgraph.callables.trace.region import Region, Wanted
+from gfxgraph.callables.pieces.region import Region, RegionOptions
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ def has_policy() -> bool:
 
 
 @contextmanager
-def marked(wanted: Wanted) -> Iterator[None]:
+def marked(wanted: RegionOptions) -> Iterator[None]:
     """What is compiled between is handed over to us, by torch 2.11's way."""
     before = getattr(_mine, "wanted", None)
     _mine.wanted = wanted
@@ -50,7 +50,7 @@ def marked(wanted: Wanted) -> Iterator[None]:
         _mine.wanted = before
 
 
-def patches(wanted: Wanted) -> dict[str, Any]:
+def patches(wanted: RegionOptions) -> dict[str, Any]:
     """Configuration under which Inductor hands its callables over to us."""
     stand()
     found: dict[str, Any] = {"triton.cudagraphs": True}
@@ -59,7 +59,9 @@ def patches(wanted: Wanted) -> dict[str, Any]:
     return found
 
 
-def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]) -> Any:
+def compile_with(
+    wanted: RegionOptions, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
+) -> Any:
     """Inductor's compilation of ``gm``, what it makes handed over to us, now and when the backward is compiled."""
     config = {**config, **patches(wanted)}
     if has_policy():
@@ -125,7 +127,7 @@ def _is_ours() -> bool:
 
 
 def _region(
-    model: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any], is_partition: bool = False
+    model: Any, static: Sequence[int], wanted: RegionOptions, known: dict[str, Any], is_partition: bool = False
 ) -> Region:
     return Region(
         model,
@@ -138,7 +140,7 @@ def _region(
     )
 
 
-def policy(wanted: Wanted) -> Any:
+def policy(wanted: RegionOptions) -> Any:
     """Ours, for ``torch._inductor.config.cudagraph_policy``."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
@@ -169,7 +171,7 @@ def policy(wanted: Wanted) -> Any:
 
 
 def _for_partitions(
-    graph: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]
+    graph: Any, static: Sequence[int], wanted: RegionOptions, known: dict[str, Any]
 ) -> list[Callable[[Any], Region]]:
     """For each partition what makes it a region, with the whole's knowledge brought down to it."""
     # lazily: Inductor takes seconds to import

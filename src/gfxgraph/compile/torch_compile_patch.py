@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.callables.trace.region import Wanted
+from gfxgraph.callables.pieces.region import RegionOptions
 from gfxgraph.capture.random_state import shield_from_dynamo
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import register
@@ -82,7 +82,7 @@ def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapp
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return inductor_hook.compile_with(Wanted(), compile_fx, gm, inputs, patches)
+        return inductor_hook.compile_with(RegionOptions(), compile_fx, gm, inputs, patches)
 
 
 def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:

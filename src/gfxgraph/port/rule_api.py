@@ -30,7 +30,7 @@ from gfxgraph.port.env import Env
 from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.cmake import fix_entry
 from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_import, torch_is_bound
-from gfxgraph.port.guards.worlds import NVIDIA, World, truth
+from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppCall, CppFile
@@ -78,7 +78,7 @@ __all__ = [
     "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "CppCall", "Condition", "Context", "CppFile", "EXCHANGE", "Edit",
     "Effort", "LogicalLine", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
     "NOT_FNUZ_FP8", "NVIDIA", "Project", "PyFile", "ROCM", "Refusal", "RequirementFile", "Rule", "SYNC_INTRINSICS",
-    "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64", "World", "argument",
+    "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64", "DeviceKind", "argument",
     "asm_blocks", "assigned", "ast", "blank_comments", "captured_blocks", "compile_modes", "cpp_hit", "defaults",
     "embedded_sources", "entry_hit", "env_writes", "exchange_lines", "exchanges", "fix_entry", "functions_with",
     "hit", "ident_hits", "import_guard", "import_hits", "imports_of", "in_function_named", "include_hits",

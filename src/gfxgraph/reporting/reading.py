@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gfxgraph.callables.explanation import regions
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.trace.region import Region
+from gfxgraph.callables.pieces.region import Region
 from gfxgraph.capture.memory import Layout, pool_of, pool_ranges
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep

@@ -201,7 +201,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import base as adapter
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
-    from gfxgraph.callables.training import training
+    from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import blocks, remedies, waits, watch, workspaces
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.compile import torch_compile_patch
@@ -237,7 +237,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
     bridge.replace(torch.cuda.graph, "__enter__", blocks.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
-    bridge.undo.append(training.take_name())
+    bridge.undo.append(make_graphed.take_name())
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(waits.event_new(torch.cuda.Event.__new__))
     bridge.undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph import simulator
-from gfxgraph.callables.call import GuardMiss, RunEagerly
 from gfxgraph.callables.captured_function import replay
+from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.errors import GuardMismatch, ReplayError
 
 

@@ -40,9 +40,9 @@ from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
 from gfxgraph.callables.signature import key_of
-from gfxgraph.callables.trace import frontend
+from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced import Traced, home, why_shared
+from gfxgraph.callables.traced import TracedFunction, home, why_shared
 from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
@@ -54,7 +54,7 @@ MAX_WORLDS = 8
 
 
 @dataclass
-class _Captured:
+class _CapturedBranch:
     """A branch as a graph, in one world."""
 
     piece: CapturedFunction
@@ -75,10 +75,10 @@ class _Signature:
     args: Any
     inputs: list[Tensor]
     outputs: list[Tensor] | None = None
-    captured: dict[Hashable, list[_Captured]] = field(default_factory=dict)
+    captured: dict[Hashable, list[_CapturedBranch]] = field(default_factory=dict)
     n_calls: dict[Hashable, int] = field(default_factory=dict)
 
-    def find(self, name: Hashable, world: World) -> _Captured | None:
+    def find(self, name: Hashable, world: World) -> _CapturedBranch | None:
         """The graph of a branch in a world; those whose world has moved on are dropped."""
         held = self.captured.setdefault(name, [])
         held[:] = [each for each in held if each.token == each.world.token]
@@ -121,7 +121,7 @@ class Conditional:
         self.hands_out_static = outputs == "static"
         self._pool = pool
         self._signatures: dict[Any, _Signature] = {}
-        self._traced: dict[Any, Traced] = {}
+        self._traced: dict[Any, TracedFunction] = {}
         self._place: Arena | None = None
 
     # -- choosing -------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Conditional:
             copy_in([given[at]], [known.inputs[at]])
         return made if self.hands_out_static else _owned(made, captured.itself, given)
 
-    def _beside(self, place: Arena, traced: Traced, args: Any, kwargs: Any) -> Any:
+    def _beside(self, place: Arena, traced: TracedFunction, args: Any, kwargs: Any) -> Any:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of((args, kwargs))):
             return traced.run(*args, **kwargs)  # backward runs where forward ran
         return beside(place, traced.run, args, kwargs)
@@ -282,7 +282,7 @@ class Conditional:
             place, branch, static_args, static_kwargs,
             pool=self._pool, into=into, name=f"branch {name!r}", keeps_grad_mode=True,
         )  # fmt: skip
-        captured = _Captured(piece, world, world.token, itself)
+        captured = _CapturedBranch(piece, world, world.token, itself)
         if piece.capture():
             captured.written = written_inputs(piece.graph, known.inputs)
         self._pool = piece.pool
@@ -290,11 +290,11 @@ class Conditional:
         held.append(captured)
         del held[:-MAX_WORLDS]
 
-    def _of(self, name: Any) -> Traced:
+    def _of(self, name: Any) -> TracedFunction:
         """The branch as Dynamo sees it; another function may have taken its place."""
         traced = self._traced.get(name)
         if traced is None or traced.fn is not self.branches[name]:
-            traced = self._traced[name] = Traced(self.branches[name], f"branch {name!r}")
+            traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}")
             for known in self._signatures.values():
                 known.captured.pop(name, None)
         return traced
@@ -354,4 +354,4 @@ def _meta(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
-frontend.shield(Conditional.__call__)
+shield(Conditional.__call__)

@@ -36,9 +36,9 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
 from gfxgraph.callables.signature import key_of
-from gfxgraph.callables.trace import frontend
+from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced import Traced, why_shared
+from gfxgraph.callables.traced import TracedFunction, why_shared
 from gfxgraph.errors import CaptureError
 
 # So many launches may be queued whose flags have not arrived.
@@ -108,8 +108,8 @@ class WhileLoop:
         self.run_ahead = run_ahead
         self._pool = pool
         self._known: dict[Any, tuple[_Memory, CapturedFunction, bool]] = {}
-        self._test = Traced(condition, "condition of a while loop")
-        self._turn = Traced(body, "body of a while loop")
+        self._test = TracedFunction(condition, "condition of a while loop")
+        self._turn = TracedFunction(body, "body of a while loop")
         self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self.n_launches = 0
@@ -249,7 +249,7 @@ class Unrolled:
         self.k = k
         self._pool = pool
         self._known: dict[Any, tuple[list[Tensor], dict[int, CapturedFunction]]] = {}
-        self._traced = Traced(step, "step of an unrolled loop")
+        self._traced = TracedFunction(step, "step of an unrolled loop")
         self._place: Arena | None = None
         self.n_launches = 0
         """Graph launches of the last call."""
@@ -360,7 +360,7 @@ def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
     return place
 
 
-def _worlds(functions: Sequence[Traced], state: Sequence[Tensor]) -> tuple[World, ...]:
+def _worlds(functions: Sequence[TracedFunction], state: Sequence[Tensor]) -> tuple[World, ...]:
     """The worlds that the functions are in; () where one is no graph, or not traced yet."""
     key = key_of(state)
     found = [each.world(key, tuple(state), {}) for each in functions]
@@ -406,4 +406,4 @@ def _kind(item: Any) -> str:
 
 
 for _loop in (WhileLoop, Unrolled):  # inside a graphed function a break: the host follows their flags
-    frontend.shield(_loop.__call__, from_us=True)
+    shield(_loop.__call__, from_us=True)

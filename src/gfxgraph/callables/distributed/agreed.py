@@ -38,16 +38,26 @@ from torch import Tensor
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.captured_function import arena, beside, tensors_of
-from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
+from gfxgraph.callables.depends import HostEffects, Snapshot
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
-from gfxgraph.callables.entry import Captures
-from gfxgraph.callables.fast_path.fast import make_fast, never
-from gfxgraph.callables.fast_path.writer import MISS, Fast
+from gfxgraph.callables.effects import ArgumentWrites
+from gfxgraph.callables.entry import Captures, label_of
+from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.signature import Args, Kwargs, NotATree, key_of, replace, twins_of
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables.signature import (
+    MISS,
+    Args,
+    Fast,
+    Kwargs,
+    NotATree,
+    RunEagerly,
+    key_of,
+    never,
+    replace,
+    twins_of,
+)
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -336,7 +346,7 @@ class Agreed:
 
     def _warm_up(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs) -> Any:
         """An eager call that tells whether a graph can stand for the function on this rank."""
-        writes = Writes(_tensors(args, kwargs))
+        writes = ArgumentWrites(_tensors(args, kwargs))
         with HostEffects() as effects:
             before = self._look(bucket)
             made = beside(place, self.fn, args, kwargs)
@@ -425,8 +435,7 @@ class Agreed:
         if found is None:
             if not all(t.is_cuda for t in tensors):
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
-            label = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
-            found = self._known[key] = _Bucket(label, interval=self.check_every)
+            found = self._known[key] = _Bucket(label_of(tensors), interval=self.check_every)
         return found
 
 

@@ -25,7 +25,7 @@ LARGEST_NBYTES = 1 << 20
 """Larger tensors are copied by the driver or by torch: there the device is what counts."""
 
 
-class Launches:
+class CopyLaunches:
     """The prepared launches of one fast path, all on one stream.
 
     Args:

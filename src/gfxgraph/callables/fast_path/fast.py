@@ -21,18 +21,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.fast_path.writer import MISS, Fast, Writer
+from gfxgraph.callables.fast_path.writer import Writer
 from gfxgraph.callables.inputs import is_dense
 from gfxgraph.callables.padding.content import Content
+from gfxgraph.callables.signature import Fast
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures, Instance
     from gfxgraph.callables.reads import Reads
-
-
-def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The fast path of a callable that has none yet."""
-    return MISS
 
 
 def has_guards() -> bool:

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.fast_path.copying import Launches, copy_kernel, part, takes
+from gfxgraph.callables.fast_path.copying import CopyLaunches, copy_kernel, part, takes
 from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joined_call
 from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
-from gfxgraph.callables.outputs import Result
+from gfxgraph.callables.outputs import GraphOutput
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
-from gfxgraph.callables.signature import function_modes
+from gfxgraph.callables.signature import MISS, Fast, function_modes
 from gfxgraph.capture import countdown
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.copies import MOST
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.reads import Reads
 
-MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
-Fast = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 DRIVER_COPIES = 2
 """Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"
@@ -57,7 +55,7 @@ class Writer:
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
         self.kernel = copy_kernel(arena.state, arena.device_index)
-        self.launches = Launches(arena.state, arena.last_raw)
+        self.launches = CopyLaunches(arena.state, arena.last_raw)
         self.names: dict[str, Any] = {
             "MISS": MISS,
             "ReplayError": ReplayError,
@@ -294,7 +292,7 @@ class Writer:
         for text in countdown.lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
-    def join(self, instance: Instance, results: Sequence[Result]) -> bool:
+    def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
         """Whether ``instance`` is launched with its copies as one graph: the arguments', and those of ``results``."""
         entry = self.entry
         if self._is_padded or self._moving or entry.in_place or any(self._cut(i) for i in range(len(results))):

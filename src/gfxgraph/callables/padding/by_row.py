@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.padding.rows import Rows, Step, Value, wrap
+from gfxgraph.callables.padding.rows import JudgedOperation, RowDependence, RowValue, wrap
 
 _ALONG = frozenset(
     f"aten::{name}"
@@ -44,7 +44,7 @@ _BY_BATCH = frozenset(
 """By row where the rows are the first dim."""
 
 
-def is_by_row(step: Step, made: Sequence[Rows], is_touched: bool) -> bool:
+def is_by_row(step: JudgedOperation, made: Sequence[RowDependence], is_touched: bool) -> bool:
     """Whether each row of the results depends on the same row of the arguments alone.
 
     Args:
@@ -61,7 +61,7 @@ def is_by_row(step: Step, made: Sequence[Rows], is_touched: bool) -> bool:
     name = step.op._schema.name
     if name == "aten::embedding":
         weight = step["weight"]
-        return isinstance(weight, Value) and weight.rows.is_free
+        return isinstance(weight, RowValue) and weight.rows.is_free
     if name in _ALONG:
         return given != [] and all(_is_elsewhere(step, value) for value in given)
     if name in _BY_BATCH:
@@ -69,7 +69,7 @@ def is_by_row(step: Step, made: Sequence[Rows], is_touched: bool) -> bool:
     return name in _BY_ROW or torch.Tag.pointwise in step.op.tags
 
 
-def _is_elsewhere(step: Step, value: Value) -> bool:
+def _is_elsewhere(step: JudgedOperation, value: RowValue) -> bool:
     named: Any = step.args.get("dim", step.args.get("dims"))
     dims = named if isinstance(named, (list, tuple)) else [named]
     return all(isinstance(dim, int) and wrap(dim, value.ndim) not in value.rows.dims for dim in dims) and bool(dims)

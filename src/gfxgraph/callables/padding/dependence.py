@@ -42,16 +42,16 @@ from gfxgraph.callables.padding.rows import (
     FREE,
     RULES,
     Cause,
+    JudgedOperation,
     Padding,
-    Refused,
-    Rows,
+    RowDependence,
+    RowsRefused,
+    RowValue,
     Ruled,
-    Sizes,
-    Step,
-    Value,
+    SymbolicSizes,
     Why,
 )
-from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, Traced, traced
+from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, SymbolicTape, traced
 
 _TABLES = (index_rules, layout_rules, row_rules)  # imported for the rules that they register
 
@@ -70,7 +70,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DimVerdict:
     """What padding along one dynamic dim would do.
 
     Attributes:
@@ -118,11 +118,11 @@ class Verdict:
 class Independence:
     """The verdict for each dynamic dim, and the sizes that it is valid for."""
 
-    dims: Mapping[str, Verdict]
+    dims: Mapping[str, DimVerdict]
     conditions: tuple[sympy.Basic, ...] = ()
     """What the trace assumes about sizes, over the names of the dynamic dims."""
 
-    def __getitem__(self, name: str) -> Verdict:
+    def __getitem__(self, name: str) -> DimVerdict:
         return self.dims[name]
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
@@ -158,11 +158,9 @@ def rows_independent(
     try:
         found = traced(graph, inputs, dynamic, hints)
     except NotTraced as error:
-        return Independence({
-            name: Verdict(name, refusal=f"{name} is not padded: the function cannot be traced with a symbol for its "
-                          f"size ({error}); keep that size out of Python and of constant tensors")
-            for name in names
-        })  # fmt: skip
+        why = f"size ({error}); keep that size out of Python and of constant tensors"
+        refusal = "is not padded: the function cannot be traced with a symbol for its"
+        return Independence({name: DimVerdict(name, refusal=f"{name} {refusal} {why}") for name in names})
     simplify = found.env.replace if hasattr(found.env, "replace") else lambda expr: expr
     back = {symbol: sympy.Symbol(name, integer=True, positive=True) for name, symbol in found.symbols.items()}
     judged = {
@@ -181,13 +179,15 @@ def rows_independent(
 class _Judgement:
     """One dynamic dim followed through one graph."""
 
-    def __init__(self, found: Traced, name: str, symbol: Any, simplify: Callable[[Any], Any], back: Any) -> None:
+    def __init__(
+        self, found: SymbolicTape, name: str, symbol: Any, simplify: Callable[[Any], Any], back: Any
+    ) -> None:
         self.found = found
         self.name = name
         self.symbol = symbol
-        self.sizes = Sizes(symbol, simplify)
+        self.sizes = SymbolicSizes(symbol, simplify)
         self.back = back
-        self.rows: dict[int, Rows] = {}
+        self.rows: dict[int, RowDependence] = {}
         """Of each tensor, by its id: the trace keeps them all."""
         self.last: dict[int, Operation] = {}
         """The operation that made each tensor."""
@@ -195,10 +195,10 @@ class _Judgement:
         self.written: dict[str, tuple[Cut, ...]] = {}
         self.in_pieces: Cause | None = None
 
-    def verdict(self, results: Sequence[int] | None) -> Verdict:
+    def verdict(self, results: Sequence[int] | None) -> DimVerdict:
         try:
             if not isinstance(self.symbol, sympy.Symbol):
-                raise Refused(Cause("", None, Why.FIXED, f"{self.name} is {self.symbol}"))
+                raise RowsRefused(Cause("", None, Why.FIXED, f"{self.name} is {self.symbol}"))
             outputs: tuple[tuple[Cut, ...] | None, ...] = ()
             for value in self.found.inputs:
                 if isinstance(value, Tensor):
@@ -206,14 +206,14 @@ class _Judgement:
             for entry in self.found.tape:
                 self._call(entry)
             outputs = self._results(results)
-        except Refused as refused:
+        except RowsRefused as refused:
             cause = refused.cause
-            return Verdict(self.name, padding=self.needs, refusal=sentence(self.name, cause), reason=cause)
-        return Verdict(self.name, outputs, self.written, self.needs, in_pieces=self.in_pieces)
+            return DimVerdict(self.name, padding=self.needs, refusal=sentence(self.name, cause), reason=cause)
+        return DimVerdict(self.name, outputs, self.written, self.needs, in_pieces=self.in_pieces)
 
-    def _argument(self, value: Tensor) -> Rows:
+    def _argument(self, value: Tensor) -> RowDependence:
         dims = {d: 1 for d, size in enumerate(value.shape) if self.sizes.depends(size)}
-        return Rows(dims, is_moved=bool(dims))
+        return RowDependence(dims, is_moved=bool(dims))
 
     # -- one operation --------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class _Judgement:
         if not isinstance(entry.op, torch._ops.OpOverload):
             self._unknown(entry)
             return
-        step = Step(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
+        step = JudgedOperation(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
         rows = self._ruled(step)
         self.needs = max(self.needs, step.needs)
         rows = [self._checked(step, each, leaf) for each, leaf in zip(rows, leaves)]
@@ -237,7 +237,7 @@ class _Judgement:
             elif isinstance(leaf, (list, tuple)):
                 raise step.refuse(Why.NO_RULE, "lists within its results")
 
-    def _ruled(self, step: Step) -> list[Rows]:
+    def _ruled(self, step: JudgedOperation) -> list[RowDependence]:
         n = len(step.out)
         touched = [name for name, value in step.args.items() if self._depends(value)]
         tensors = list(step.tensors())
@@ -261,16 +261,16 @@ class _Judgement:
         rows = ruled.rule(step)
         return rows if isinstance(rows, list) else [rows] * n
 
-    def _same_in_both(self, step: Step) -> list[Rows]:
+    def _same_in_both(self, step: JudgedOperation) -> list[RowDependence]:
         """Nothing of the dim comes near the operation; what its rule knows of signs is kept."""
         ruled = _rule_of(step.op)
         if ruled is None or step.name not in _KNOWS_SIGNS:
             return [FREE] * len(step.out)
         rows = ruled.rule(step)
         each = rows if isinstance(rows, list) else [rows] * len(step.out)
-        return [Rows(is_nonnegative=r.is_nonnegative) for r in each]
+        return [RowDependence(is_nonnegative=r.is_nonnegative) for r in each]
 
-    def _checked(self, step: Step, rows: Rows, leaf: Any) -> Rows:
+    def _checked(self, step: JudgedOperation, rows: RowDependence, leaf: Any) -> RowDependence:
         """The rows, held against the shape of the result."""
         if not isinstance(leaf, Tensor) or rows.mixed is not None:
             return rows
@@ -299,16 +299,16 @@ class _Judgement:
             rows = self.rows.get(id(value))
             if rows is None:  # a constant, made where no operation was seen
                 is_same = not any(map(self.sizes.depends, value.shape))
-                rows = FREE if is_same else Rows(mixed=Cause("a tensor made unseen", None, Why.NO_RULE))
-            return Value(tuple(value.shape), value.dtype, rows)
+                rows = FREE if is_same else RowDependence(mixed=Cause("a tensor made unseen", None, Why.NO_RULE))
+            return RowValue(tuple(value.shape), value.dtype, rows)
         if isinstance(value, (list, tuple)):
             return [self._value(v) for v in value]
         return value
 
     def _unknown(self, entry: Operation) -> None:
         given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
-        if any(self._depends(v) or (isinstance(v, Value) and not v.rows.is_free) for v in given):
-            raise Refused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
+        if any(self._depends(v) or (isinstance(v, RowValue) and not v.rows.is_free) for v in given):
+            raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
 
     # -- what the caller sees ----------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class _Judgement:
                 made.append(None)
                 continue
             if self._depends(value):
-                raise Refused(Cause(f"result {i}", None, Why.RETURNS))
+                raise RowsRefused(Cause(f"result {i}", None, Why.RETURNS))
             made.append(self._cuts(value, Why.INTERLEAVED) if isinstance(value, Tensor) else None)
         for name, value in self.found.written.items():
             self.written[name] = self._cuts(value, Why.WRITES)
@@ -328,10 +328,10 @@ class _Judgement:
     def _cuts(self, value: Tensor, why: Why) -> tuple[Cut, ...]:
         rows, entry = self._value(value).rows, self.last.get(id(value))
         if rows.mixed is not None:
-            raise Refused(rows.mixed)
+            raise RowsRefused(rows.mixed)
         if any((outer or 1) != 1 for outer in rows.dims.values()):
             name = entry.op._schema.name if entry is not None else ""
-            raise Refused(Cause(name, entry.stack_trace if entry is not None else None, why))
+            raise RowsRefused(Cause(name, entry.stack_trace if entry is not None else None, why))
         return tuple(Cut(d, self._named(value.shape[d])) for d in sorted(rows.dims))
 
     def _named(self, size: Any) -> sympy.Expr:
@@ -368,7 +368,7 @@ def _is_pointwise(name: str) -> bool:
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-def _first_mixed(tensors: Sequence[Value]) -> Rows | None:
+def _first_mixed(tensors: Sequence[RowValue]) -> RowDependence | None:
     return next((t.rows for t in tensors if t.rows.mixed is not None), None)
 
 

@@ -10,6 +10,7 @@ The same for a call above every bucket and its pieces.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +18,25 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
-from gfxgraph.callables.call import Call
 from gfxgraph.callables.chunks import NotInPieces, join, joints, split
+from gfxgraph.callables.entry import REFUSED, Route
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
-from gfxgraph.callables.padding.judge import Judge, Padded, Refusal, Verdicts
-from gfxgraph.callables.padding.program import Program, is_same_program
-from gfxgraph.callables.signature import Args, Kwargs, flatten, replace
+from gfxgraph.callables.padding.judge import Judge, Padded, PaddingRefusal, Verdicts
+from gfxgraph.callables.padding.program import FxProgram, is_same_program
+from gfxgraph.callables.plans import Planned, refusal
+from gfxgraph.callables.signature import Args, Call, Kwargs, RunEagerly, flatten, replace
+from gfxgraph.core.buckets import Above
+from gfxgraph.process import process
 
 if TYPE_CHECKING:
+    from gfxgraph.callables.chunks import TooLarge
     from gfxgraph.callables.padding.dependence import Independence
-    from gfxgraph.callables.route import TooLarge
     from gfxgraph.callables.trace.frontend import Frontend
     from gfxgraph.callables.trace.world import World
 
+JUDGING = "compared with a padded run"
+JUDGING_PIECES = "compared with a run in pieces"
 OTHER = "the function is another program at the bucket's size"
 
 
@@ -41,8 +47,11 @@ class InBucket:
         fn: the function.
         run: it as it is captured, by way of Dynamo where that traces it.
         front: Dynamo; None where nothing is traced.
+        name: its name, for reports.
         dims: the dynamic dims; None where there are none.
-        judge: what is known of its padding.
+        planned: the sizes of its calls.
+        verdicts: what is known of its padding.
+        eager: calls without a graph, by reason.
         forget: a weak reference to who is told of a world whose graphs read tensors that are no more.
     """
 
@@ -51,15 +60,21 @@ class InBucket:
         fn: Callable[..., Any],
         run: Callable[..., Any],
         front: Frontend | None,
+        name: str,
         dims: Dims | None,
-        judge: Judge,
+        planned: Planned,
+        verdicts: Judge,
+        eager: Counter[str],
         forget: Callable[[], Callable[[World], None] | None],
     ) -> None:
         self._fn = fn
         self._run = run
         self._front = front
+        self._name = name
         self._dims = dims
-        self.judge = judge
+        self._planned = planned
+        self._judge = verdicts
+        self._eager = eager
         self._forget = forget
 
     def _evict(self, world: World) -> None:
@@ -67,29 +82,81 @@ class InBucket:
         if forget is not None:
             forget(world)
 
-    def beside(
+    def judge(self, route: Route, call: Call) -> Any:
+        """The call itself, eagerly; and whether its bucket would have given the same."""
+        bucketed = route.bucketed
+        assert bucketed is not None and self._dims is not None
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        dims = self._dims.of(call.structure, call.tensors, lambda: names)
+        result, found = self._beside(call, bucketed, names, dims)
+        self._eager[JUDGING if isinstance(found, Padded) else f"{REFUSED}: {found.reason}"] += 1
+        if isinstance(found, Padded):
+            route.padded, route.content = found, found.content
+        elif found.is_final:
+            self._refuse(route, found, bucketed)
+        return result
+
+    def _refuse(self, route: Route, found: PaddingRefusal, bucketed: Bucketed) -> None:
+        route.entry, route.why_eager = None, f"{REFUSED}: {found.reason}"
+        if bucketed.actual not in self._planned.refused:
+            self._planned.refused.append(bucketed.actual)
+        label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
+        self._judge.refusals[label] = found
+        if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
+            process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
+
+    def in_chunks(self, route: Route, call: Call, run: Callable[[Args, Kwargs], Any]) -> Any:
+        """A call above the largest bucket in pieces, where they give the same.
+
+        Args:
+            run: the way of each piece.
+
+        Raises:
+            RunEagerly: they do not.
+        """
+        big = route.too_large
+        assert big is not None and self._dims is not None
+        if self._planned.sizes.above is not Above.CHUNKS or big.refusal is not None:
+            raise RunEagerly(route.why_eager)
+        if big.joints is None:
+            names = argument_paths(self._fn, call.args, call.kwargs)
+            big.dims = self._dims.of(call.structure, call.tensors, lambda: names)
+            big.pieces = self._planned.sizes[big.name].chunks(big.sizes[big.name])
+            result, found = self._in_pieces(big, call)
+            self._eager[JUDGING_PIECES if isinstance(found, list) else f"{REFUSED}: {found.reason}"] += 1
+            if isinstance(found, list):
+                big.joints = found
+            else:
+                big.refusal = found
+                route.why_eager += ", and is not run in pieces"
+                self._judge.refusals[f"{big.name}={big.sizes[big.name]}"] = found
+            return result
+        piecewise = self._caller(call, lambda *args, **kwargs: run(args, kwargs))
+        return join([piecewise(piece) for piece in split(call.tensors, big.dims, big.name, big.pieces)], big.joints)
+
+    def _beside(
         self, call: Call, bucketed: Bucketed, names: Sequence[str], dims: Mapping[int, Mapping[int, str]]
-    ) -> tuple[Any, Padded | Refusal]:
+    ) -> tuple[Any, Padded | PaddingRefusal]:
         """The call's result, and how its bucket serves it."""
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        args, kwargs = self.with_tensors(call, copies)
+        args, kwargs = self._with_tensors(call, copies)
         world = self._bucket_world(call, args, kwargs)
         problem = self._why_not_judged(call, bucketed, world)
         if problem is not None:
             return self._run(*call.args, **call.kwargs), problem
         program, found = self._verdicts(call, dims, world or call.world)
-        content = self.judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
-        if isinstance(content, Refusal):
+        content = self._judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+        if isinstance(content, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), content
         if program is not None and world is None and not self._is_foreseen(program, args, kwargs):
-            return self._run(*call.args, **call.kwargs), Refusal(OTHER)
+            return self._run(*call.args, **call.kwargs), PaddingRefusal(OTHER)
         outside, written = self._written(call, program, found.first, names, copies)
         if program is not None and world is None:  # what its own trace writes is known when it has run
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         for copy, tensor, each in zip(copies, call.tensors, content):
             if copy.size() != tensor.size():
                 pad_copy(copy, tensor.size(), each)
-        args, kwargs = self.with_tensors(call, copies)
+        args, kwargs = self._with_tensors(call, copies)
         traced: list[Any] = []
 
         def in_bucket() -> Any:
@@ -100,13 +167,19 @@ class InBucket:
         compared = Compared()
         unique = list({id(t): t for t in outside}.values())
         compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
-        problem = Refusal(compared.problem) if compared.problem else None
+        problem = PaddingRefusal(compared.problem) if compared.problem else None
         if problem is None and world is None and program is not None:
             problem = self._why_not_judged(call, bucketed, traced[0])
             if problem is None:
                 _, found = self._verdicts(call, dims, traced[0])
-                again = self.judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
-                problem = again if isinstance(again, Refusal) else None if again == content else Refusal(OTHER)
+                again = self._judge.choose(found, names, dims, bucketed.actual, bucketed.bucket)
+                problem = (
+                    again
+                    if isinstance(again, PaddingRefusal)
+                    else None
+                    if again == content
+                    else PaddingRefusal(OTHER)
+                )
         if problem is not None:
             return compared.result, problem
         sizes = [tuple(t.size()) for t in compared.outputs]
@@ -122,27 +195,29 @@ class InBucket:
             self._front.rebind(world, args, kwargs)
         return world
 
-    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> Refusal | None:
+    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> PaddingRefusal | None:
         """Why a verdict about the bucket's world would say nothing about the call."""
         if self._front is None:
             return None
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
-                return Refusal("no call of more than one row has shown yet what the function does", is_final=False)
+                return PaddingRefusal(
+                    "no call of more than one row has shown yet what the function does", is_final=False
+                )
             why = self._front.why_no_more()
-            return Refusal(why) if why else None
+            return PaddingRefusal(why) if why else None
         if world.why_pieces:
-            return Refusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
-        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else Refusal(OTHER)
+            return PaddingRefusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
+        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
 
-    def _is_foreseen(self, program: Program, args: Args, kwargs: Kwargs) -> bool:
+    def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
         """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
         assert self._front is not None
         seen = self._front.foresee(args, kwargs)
         if seen is None:
             return False
         found, scope = seen
-        return is_same_program(program, Program(found.graph, found.sources, scope))
+        return is_same_program(program, FxProgram(found.graph, found.sources, scope))
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """The function run eagerly, and its world: traced now where it has none."""
@@ -155,20 +230,20 @@ class InBucket:
 
     def _verdicts(
         self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
-    ) -> tuple[Program | None, Verdicts]:
+    ) -> tuple[FxProgram | None, Verdicts]:
         """The FX graph of a world as the call would give it its inputs, and what padding does there."""
         key = (call.kind_with_dims(dims), world.token)
         if self._front is None:
-            function = self.caller(call)
-            return None, self.judge.verdicts(key, lambda *given: function(given), call.tensors, dims)
+            function = self._caller(call)
+            return None, self._judge.verdicts(key, lambda *given: function(given), call.tensors, dims)
         program = self._program(world, call.args, call.kwargs)
         dynamic = program.dynamic(call.tensors, dims)
-        return program, self.judge.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
+        return program, self._judge.verdicts(key, program.graph, program.inputs, dynamic, by_size=True)
 
-    def _program(self, world: World, args: Args, kwargs: Kwargs) -> Program:
+    def _program(self, world: World, args: Args, kwargs: Kwargs) -> FxProgram:
         assert self._front is not None
         scope = {**world._names, "L": self._front._given(args, kwargs)}
-        return Program(world.found.graph, world.found.sources, scope)
+        return FxProgram(world.found.graph, world.found.sources, scope)
 
     def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
         """Whether the two worlds' graphs do the same for these arguments."""
@@ -179,7 +254,7 @@ class InBucket:
         return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
 
     def _written(
-        self, call: Call, program: Program | None, found: Independence, names: Sequence[str], copies: list[Tensor]
+        self, call: Call, program: FxProgram | None, found: Independence, names: Sequence[str], copies: list[Tensor]
     ) -> tuple[list[Tensor], list[tuple[str, Tensor, Tensor]]]:
         """Tensors from outside that the function writes to, and arguments: name, the call's, the padded run's."""
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
@@ -196,13 +271,13 @@ class InBucket:
             written.append((names[i], call.tensors[i], copies[i]))
         return outside, written
 
-    def with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
+    def _with_tensors(self, call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
         """The call's arguments with other tensors."""
         rest = iter(tensors)
         args = replace(tuple(call.args), lambda _: next(rest))
         return args, replace(dict(call.kwargs), lambda _: next(rest))
 
-    def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | Refusal:
+    def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | PaddingRefusal:
         """What the padding is to hold where the call stands for a bucket of any size: larger, or cut to it."""
         assert self._dims is not None
         names = argument_paths(self._fn, call.args, call.kwargs)
@@ -213,24 +288,24 @@ class InBucket:
             return [Pad.ZERO] * len(names)
         _, found = self._verdicts(call, dims, call.world)
         for name, n in actual.items():
-            problem = self.judge.why_not_split(found, name, [smaller[name]], actual) if smaller[name] < n else None
+            problem = self._judge.why_not_split(found, name, [smaller[name]], actual) if smaller[name] < n else None
             if problem is not None:
                 return problem
-        return self.judge.choose(found, names, dims, smaller, bucketed.bucket)
+        return self._judge.choose(found, names, dims, smaller, bucketed.bucket)
 
-    def caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[Sequence[Tensor]], Any]:
+    def _caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[Sequence[Tensor]], Any]:
         """The function of the call's tensors, all else as in the call."""
 
         def run(given: Sequence[Tensor]) -> Any:
-            args, kwargs = self.with_tensors(call, given)
+            args, kwargs = self._with_tensors(call, given)
             return (fn or self._fn)(*args, **kwargs)
 
         return run
 
-    def in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | Refusal]:
+    def _in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | PaddingRefusal]:
         """The call, eagerly, and along which dims its pieces' results are joined."""
         _, found = self._verdicts(call, big.dims, call.world)
-        problem = self.judge.why_not_split(found, big.name, big.pieces, big.sizes)
+        problem = self._judge.why_not_split(found, big.name, big.pieces, big.sizes)
         if problem is not None:
             return self._run(*call.args, **call.kwargs), problem
         parts: list[list[Tensor]] = []
@@ -238,7 +313,7 @@ class InBucket:
         def in_pieces() -> Any:
             results = []
             for piece in split(call.tensors, big.dims, big.name, big.pieces):
-                args, kwargs = self.with_tensors(call, piece)
+                args, kwargs = self._with_tensors(call, piece)
                 result, world = self.run_known(args, kwargs)
                 results.append(result)
                 if world is not None and not self._is_same_program(call.world, world, args, kwargs):
@@ -257,5 +332,5 @@ class InBucket:
             call.device,
         )
         if compared.problem:
-            return compared.result, Refusal(compared.problem.replace("without padding", "at once"))
+            return compared.result, PaddingRefusal(compared.problem.replace("without padding", "at once"))
         return compared.result, joints([t.size() for t in compared.outputs], parts)

@@ -3,7 +3,7 @@
 Reading: an index below zero counts from the end, which in a bucket is padding, so where the source
 carries rows along the indexed dim, the index must be known not to be negative. Then it can only mean a
 row of the call: eager would have raised else. Padding used as an index must be in range, or the GPU
-asserts (``Step.usable_index``).
+asserts (``JudgedOperation.usable_index``).
 
 Writing: each row into its own place of a tensor that carries rows is harmless. Into memory that rows
 share, padding is harmless only as a repetition of the last own row, which writes again what that wrote.
@@ -17,25 +17,35 @@ from collections.abc import Sequence
 
 import torch
 
-from gfxgraph.callables.padding.rows import Padding, Rows, Step, Value, Why, broadcast, merge, rule, wrap
+from gfxgraph.callables.padding.rows import (
+    JudgedOperation,
+    Padding,
+    RowDependence,
+    RowValue,
+    Why,
+    broadcast,
+    merge,
+    rule,
+    wrap,
+)
 
 _MASKS = (torch.bool, torch.uint8)
 
 
 @rule("embedding")
-def embedding(step: Step) -> Rows:
+def embedding(step: JudgedOperation) -> RowDependence:
     weight, index = step["weight"], step["indices"]
     return _read(step, weight, {0: index}, is_checked=True)
 
 
 @rule("index_select")
-def index_select(step: Step) -> Rows:
+def index_select(step: JudgedOperation) -> RowDependence:
     value = step["self"]
     return _read(step, value, {wrap(step["dim"], value.ndim): step["index"]}, is_checked=True)
 
 
 @rule("index _unsafe_index")
-def index(step: Step) -> Rows:
+def index(step: JudgedOperation) -> RowDependence:
     indices = {p: i for p, i in enumerate(step["indices"]) if i is not None}
     if any(i.dtype in _MASKS for i in indices.values()):
         raise step.refuse(Why.READS, "a mask as an index")
@@ -43,16 +53,16 @@ def index(step: Step) -> Rows:
 
 
 @rule("take")
-def take(step: Step) -> Rows:
+def take(step: JudgedOperation) -> RowDependence:
     value, index = step["self"], step["index"]
     if value.rows.dims:
         return step.mixed(Why.FROM_THE_END)
     if not step.usable_index(index, -1):
         return step.mixed(Why.INDEX)
-    return Rows(index.rows.dims, index.rows.repeats)
+    return RowDependence(index.rows.dims, index.rows.repeats)
 
 
-def _read(step: Step, value: Value, indices: dict[int, Value], *, is_checked: bool) -> Rows:
+def _read(step: JudgedOperation, value: RowValue, indices: dict[int, RowValue], *, is_checked: bool) -> RowDependence:
     """``value[indices]``.
 
     Args:
@@ -81,11 +91,11 @@ def _read(step: Step, value: Value, indices: dict[int, Value], *, is_checked: bo
         if d not in indices:
             before = d - sum(p < d for p in places)
             merge(dims, before + (n_index_dims if before >= at else 0), outer)
-    return Rows(dims, repeats, is_nonnegative=value.rows.is_nonnegative)
+    return RowDependence(dims, repeats, is_nonnegative=value.rows.is_nonnegative)
 
 
 @rule("gather")
-def gather(step: Step) -> Rows:
+def gather(step: JudgedOperation) -> RowDependence:
     value, index = step["self"], step["index"]
     dim = wrap(step["dim"], value.ndim) if value.ndim else 0
     if value.rows.dims.get(dim, 1) not in (1, None):
@@ -103,11 +113,11 @@ def gather(step: Step) -> Rows:
     if not step.usable_index(index, value.shape[dim] if value.ndim else 1):
         return step.mixed(Why.INDEX)
     dims = {d: outer if d == dim else (outer or value.rows.dims[d]) for d, outer in index.rows.dims.items()}
-    return Rows(dims, index.rows.repeats and value.rows.repeats, is_nonnegative=value.rows.is_nonnegative)
+    return RowDependence(dims, index.rows.repeats and value.rows.repeats, is_nonnegative=value.rows.is_nonnegative)
 
 
 @rule("_embedding_bag _embedding_bag_forward_only")
-def embedding_bag(step: Step) -> list[Rows] | Rows:
+def embedding_bag(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """Bags of one length, as torch makes of a table of indices."""
     weight, index, offsets, by = step["weight"], step["indices"], step["offsets"], step["per_sample_weights"]
     counts = offsets.rows.counts
@@ -120,25 +130,25 @@ def embedding_bag(step: Step) -> list[Rows] | Rows:
         return step.mixed()
     if not step.usable_index(index, weight.shape[0]):
         return step.mixed(Why.INDEX)
-    out = Rows({0: 1}, index.rows.repeats and (by is None or by.rows.repeats))
+    out = RowDependence({0: 1}, index.rows.repeats and (by is None or by.rows.repeats))
     return [out, *[step.mixed(Why.NO_RULE, "of its results only the first is followed")] * (len(step.out) - 1)]
 
 
 @rule("bucketize searchsorted isin")
-def look_up(step: Step) -> Rows:
+def look_up(step: JudgedOperation) -> RowDependence:
     table = step["boundaries"] or step["sorted_sequence"] or step["test_elements"]
     value = step["self"] or step["elements"]
     if table is None or value is None:
         return step.mixed(Why.NO_RULE)
     if any(not v.rows.is_free for v in step.tensors() if v is not value) or table.ndim > 1:
         return table.rows if table.rows.mixed else step.mixed()
-    return Rows(value.rows.dims, value.rows.repeats, is_nonnegative=step.name != "aten::isin")
+    return RowDependence(value.rows.dims, value.rows.repeats, is_nonnegative=step.name != "aten::isin")
 
 
 # -- written ----------------------------------------------------------------------------------------
 
 
-def _own(step: Step, value: Value, place: int, each: Value) -> bool:
+def _own(step: JudgedOperation, value: RowValue, place: int, each: RowValue) -> bool:
     """Whether the index is 0, 1, 2, ... over rows that ``value`` carries: each row its own."""
     counts = each.rows.counts
     return (
@@ -152,15 +162,15 @@ def _own(step: Step, value: Value, place: int, each: Value) -> bool:
 
 
 def _written(
-    step: Step,
-    value: Value,
-    given: Sequence[Value],
+    step: JudgedOperation,
+    value: RowValue,
+    given: Sequence[RowValue],
     *,
     is_own: bool,
     adds: bool,
     indices_carry: bool,
     among_rows: bool,
-) -> Rows:
+) -> RowDependence:
     """What ``value`` is after rows were written to places of it.
 
     Args:
@@ -173,15 +183,15 @@ def _written(
     repeats = all(v.rows.repeats for v in given)
     dims = {d: 1 if outer is None else outer for d, outer in value.rows.dims.items()}
     if is_own or not indices_carry:
-        return Rows(dims, repeats and value.rows.repeats and not among_rows)
+        return RowDependence(dims, repeats and value.rows.repeats and not among_rows)
     if adds or not repeats:
         return step.mixed(Why.WRITES)
     step.needs = Padding.LAST
-    return Rows(dims, repeats=False)
+    return RowDependence(dims, repeats=False)
 
 
 @rule("index_put _unsafe_index_put _index_put_impl")
-def index_put(step: Step) -> Rows:
+def index_put(step: JudgedOperation) -> RowDependence:
     value, given = step["self"], step["values"]
     indices = {p: i for p, i in enumerate(step["indices"]) if i is not None}
     if any(i.dtype in _MASKS for i in indices.values()):
@@ -225,27 +235,27 @@ def index_put(step: Step) -> Rows:
     )  # fmt: skip
 
 
-def _masked(step: Step, value: Value, indices: dict[int, Value], given: Value) -> Rows:
+def _masked(step: JudgedOperation, value: RowValue, indices: dict[int, RowValue], given: RowValue) -> RowDependence:
     """One number written where a mask is set: element by element."""
     if list(indices) != [0] or given.ndim or not given.rows.is_free or step["accumulate"]:
         raise step.refuse(Why.READS, "a mask as an index")
     mask = indices[0]
-    aligned = Value((*mask.shape, *[1] * (value.ndim - mask.ndim)), mask.dtype, mask.rows)
+    aligned = RowValue((*mask.shape, *[1] * (value.ndim - mask.ndim)), mask.dtype, mask.rows)
     return broadcast(step, [value, aligned])
 
 
 @rule("index_copy index_add index_fill index_reduce")
-def index_copy(step: Step) -> Rows:
+def index_copy(step: JudgedOperation) -> RowDependence:
     value, each, source = step["self"], step["index"], step["source"]
     dim = wrap(step["dim"], value.ndim) if value.ndim else 0
-    given = [v for v in (each, source, step["value"]) if isinstance(v, Value)]
+    given = [v for v in (each, source, step["value"]) if isinstance(v, RowValue)]
     if value.rows.dims.get(dim, 1) not in (1, None):
         return step.mixed(Why.INTERLEAVED)
     if not step.usable_index(each, value.shape[dim] if value.ndim else 1):
         return step.mixed(Why.INDEX)
-    if isinstance(step["value"], Value) and not step["value"].rows.is_free:
+    if isinstance(step["value"], RowValue) and not step["value"].rows.is_free:
         return step.mixed(Why.WRITES)
-    for d, outer in (source.rows.dims if isinstance(source, Value) else {}).items():
+    for d, outer in (source.rows.dims if isinstance(source, RowValue) else {}).items():
         if d == dim:
             if not each.rows.dims or outer not in (1, None):
                 return step.mixed(Why.WRITES)
@@ -258,20 +268,20 @@ def index_copy(step: Step) -> Rows:
 
 
 @rule("scatter scatter_add scatter_reduce")
-def scatter(step: Step) -> Rows:
+def scatter(step: JudgedOperation) -> RowDependence:
     value, each, source = step["self"], step["index"], step["src"]
     dim = wrap(step["dim"], value.ndim) if value.ndim else 0
-    given = [v for v in (each, source, step["value"]) if isinstance(v, Value)]
+    given = [v for v in (each, source, step["value"]) if isinstance(v, RowValue)]
     if not step.usable_index(each, value.shape[dim] if value.ndim else 1):
         return step.mixed(Why.INDEX)
     if value.rows.dims.get(dim, 1) not in (1, None):
         return step.mixed(Why.INTERLEAVED)
-    if isinstance(step["value"], Value) and not step["value"].rows.is_free:
+    if isinstance(step["value"], RowValue) and not step["value"].rows.is_free:
         return step.mixed(Why.WRITES)
     for d, outer in each.rows.dims.items():
         if d != dim and (d not in value.rows.dims or (value.rows.dims[d] or 1) != (outer or 1)):
             return step.mixed(Why.WRITES)
-    for d, outer in (source.rows.dims if isinstance(source, Value) else {}).items():
+    for d, outer in (source.rows.dims if isinstance(source, RowValue) else {}).items():
         if (each.rows.dims.get(d, 1) or 1) != (outer or 1):
             return step.mixed(Why.GROWS)
     for d, outer in value.rows.dims.items():
@@ -285,12 +295,12 @@ def scatter(step: Step) -> Rows:
 
 
 @rule("masked_scatter")
-def masked_scatter(step: Step) -> Rows:
+def masked_scatter(step: JudgedOperation) -> RowDependence:
     """Takes from its source in the order of all rows."""
     value, mask, source = step["self"], step["mask"], step["source"]
     carried = {**value.rows.dims, **mask.rows.dims}
     if source.rows.is_free and set(carried) <= {0} and value.ndim == mask.ndim and all(
         outer in (1, None) for outer in carried.values()
     ):  # fmt: skip
-        return Rows({0: 1}, repeats=False)
+        return RowDependence({0: 1}, repeats=False)
     return step.mixed(Why.MOVES)

@@ -22,7 +22,7 @@ from gfxgraph.callables.padding.content import Content, Pad, parse_pads
 from gfxgraph.callables.padding.rows import Padding, Why
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.padding.dependence import Independence, Verdict
+    from gfxgraph.callables.padding.dependence import DimVerdict, Independence
 
 Dims = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
@@ -33,7 +33,7 @@ MOST_SIDES = 4
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PaddingRefusal:
     """Why a call is not padded, or not taken apart."""
 
     reason: str
@@ -73,7 +73,7 @@ class Judge:
 
     def __init__(self, pads: Any = None) -> None:
         self.pads = parse_pads(pads)
-        self.refusals: dict[str, Refusal] = {}
+        self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, for people."""
         self._verdicts: dict[Any, list[Independence]] = {}
 
@@ -115,7 +115,7 @@ class Judge:
         dims: Dims,
         actual: Mapping[str, int],
         bucket: Mapping[str, int],
-    ) -> list[Content] | Refusal:
+    ) -> list[Content] | PaddingRefusal:
         """What the padding of each argument is to hold.
 
         Args:
@@ -126,7 +126,9 @@ class Judge:
         padded = [name for name, n in actual.items() if bucket[name] != n]
         unread = next((name for name in padded if name not in found.dims), None)
         if unread is not None:
-            return Refusal(f"it reads no row of {unread}, only how many there are; pass their number as a tensor")
+            return PaddingRefusal(
+                f"it reads no row of {unread}, only how many there are; pass their number as a tensor"
+            )
         needs = max((found[name].padding for name in padded), default=Padding.ANY)
         pads = [
             self._pad_of(name) if set(padded) & set(dims.get(i, {}).values()) else None
@@ -136,24 +138,24 @@ class Judge:
             verdict = found[name]
             is_promised = any(_is_number(pad) and name in dims[i].values() for i, pad in enumerate(pads))
             if not verdict.allowed and not (is_promised and _may_be_promised(verdict)):
-                return Refusal(verdict.explain(), verdict.op, verdict.where)
+                return PaddingRefusal(verdict.explain(), verdict.op, verdict.where)
         for chosen in itertools.product(*[{actual[name], bucket[name]} for name in padded]):
             sizes = {**actual, **dict(zip(padded, chosen))}
             there = verdicts.at(sizes)
             if there is None or not all(_is_alike(found[name], there[name]) for name in padded):
-                return Refusal(f"the function is another program for sizes {_text(sizes)}")
+                return PaddingRefusal(f"the function is another program for sizes {_text(sizes)}")
         is_promise = not all(found[name].allowed for name in padded)
         content: list[Content] = []
         for name, pad in zip(names, pads):
             problem = None if is_promise else _problem(pad, needs)
             if problem is not None:
-                return Refusal(f"pad={_shown(pad)} for {name} cannot be used: {problem}")
+                return PaddingRefusal(f"pad={_shown(pad)} for {name} cannot be used: {problem}")
             content.append(pad if pad is not None else Pad.LAST if needs is Padding.LAST else Pad.ZERO)
         return content
 
     def why_not_split(
         self, verdicts: Verdicts, name: str, sizes: Sequence[int], actual: Mapping[str, int]
-    ) -> Refusal | None:
+    ) -> PaddingRefusal | None:
         """Why a call may not run in pieces of ``sizes`` along the dim; None where it may."""
         # lazily: as in verdicts(), without which this is not called
         from gfxgraph.callables.padding.dependence import sentence, where_of
@@ -161,21 +163,23 @@ class Judge:
         found = verdicts.first
         verdict = found[name]
         if not verdict.allowed:
-            return Refusal(verdict.explain(), verdict.op, verdict.where)
+            return PaddingRefusal(verdict.explain(), verdict.op, verdict.where)
         if verdict.in_pieces is not None:
             cause = verdict.in_pieces
-            return Refusal(sentence(name, cause).replace("padded", "split", 1), cause.op, where_of(cause.stack_trace))
+            return PaddingRefusal(
+                sentence(name, cause).replace("padded", "split", 1), cause.op, where_of(cause.stack_trace)
+            )
         if verdict.written:
-            return Refusal(f"{name} is not split: it writes to {', '.join(verdict.written)}")
+            return PaddingRefusal(f"{name} is not split: it writes to {', '.join(verdict.written)}")
         if not all(found.holds({**actual, name: size}) for size in {*sizes, actual[name]}):
-            return Refusal(f"{name} is not split: the function is another program for pieces")
+            return PaddingRefusal(f"{name} is not split: the function is another program for pieces")
         return None
 
     def _pad_of(self, name: str) -> Content | None:
         return self.pads.get(name, self.pads.get(""))
 
 
-def _is_alike(one: Verdict, other: Verdict) -> bool:
+def _is_alike(one: DimVerdict, other: DimVerdict) -> bool:
     """True where the same may be said of both: what is allowed or refused, cut, written and put into the padding."""
     if one is other:
         return True
@@ -190,7 +194,7 @@ def _is_number(pad: Content | None) -> bool:
     return pad is not None and not isinstance(pad, Pad)
 
 
-def _may_be_promised(verdict: Verdict) -> bool:
+def _may_be_promised(verdict: DimVerdict) -> bool:
     return verdict.reason is not None and verdict.reason.why is Why.MIXES
 
 

@@ -17,10 +17,10 @@ from gfxgraph.callables.padding.rows import (
     FREE,
     Dims,
     Front,
+    JudgedOperation,
     Padding,
-    Rows,
-    Step,
-    Value,
+    RowDependence,
+    RowValue,
     Why,
     broadcast,
     merge,
@@ -32,13 +32,13 @@ _FRONT = (1, None)
 """The numbers of blocks with which rows lie at the front of their dim."""
 
 
-def _moved(value: Value, dims: Dims, counts: tuple[int, int] | None = None) -> Rows:
+def _moved(value: RowValue, dims: Dims, counts: tuple[int, int] | None = None) -> RowDependence:
     return replace(value.rows, dims=dims, counts=counts)
 
 
 @rule("view _unsafe_view reshape _reshape_alias view_copy _reshape_copy flatten unflatten", sizes="size shape stride")
-def view(step: Step) -> Rows:
-    value: Value = step["self"]
+def view(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     if step["dtype"] is not None:  # the same bytes as another type: along the last dim, if anything
         return step.mixed(Why.GROWS) if value.ndim - 1 in value.rows.dims else replace(value.rows, counts=None)
     if not value.rows.dims:
@@ -54,7 +54,7 @@ def view(step: Step) -> Rows:
     return replace(_moved(value, dims, counts), repeats=value.rows.repeats and _keeps_units(step, value, dims))
 
 
-def _keeps_units(step: Step, value: Value, dims: Dims) -> bool:
+def _keeps_units(step: JudgedOperation, value: RowValue, dims: Dims) -> bool:
     """Whether no element of a dim holds parts of two rows, so that a repeated row is a repeated element."""
     old = [step.sizes.at(value.shape[d]) for d in value.rows.dims]
     for d in dims:
@@ -64,7 +64,7 @@ def _keeps_units(step: Step, value: Value, dims: Dims) -> bool:
     return True
 
 
-def viewed(step: Step, value: Value, shape: Sequence[Any]) -> Dims | None:
+def viewed(step: JudgedOperation, value: RowValue, shape: Sequence[Any]) -> Dims | None:
     """Which dims of the new shape carry rows; None where that cannot be said."""
     made: dict[int, int | None] = {}
     for old, new in groups(step, value.shape, shape):
@@ -90,7 +90,7 @@ def viewed(step: Step, value: Value, shape: Sequence[Any]) -> Dims | None:
     return made
 
 
-def groups(step: Step, old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
+def groups(step: JudgedOperation, old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
     """Runs of dims on both sides that hold the same elements; the whole, where no smaller ones agree."""
     found = []
     i = j = 0
@@ -114,14 +114,14 @@ def groups(step: Step, old: Sequence[Any], new: Sequence[Any]) -> list[tuple[lis
 
 
 @rule("permute permute_copy")
-def permute(step: Step) -> Rows:
-    value: Value = step["self"]
+def permute(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     return _rearranged(value, [wrap(d, value.ndim) for d in step["dims"]])
 
 
 @rule("transpose t transpose_copy t_copy")
-def transpose(step: Step) -> Rows:
-    value: Value = step["self"]
+def transpose(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     order = list(range(value.ndim))
     if "dim0" not in step.args:
         order.reverse()
@@ -132,7 +132,7 @@ def transpose(step: Step) -> Rows:
     return _rearranged(value, order)
 
 
-def _rearranged(value: Value, order: list[int]) -> Rows:
+def _rearranged(value: RowValue, order: list[int]) -> RowDependence:
     """Dim ``k`` of the result is dim ``order[k]``; -1 is a new one."""
     at = {d: k for k, d in enumerate(order) if d >= 0}
     counts = value.rows.counts
@@ -144,16 +144,16 @@ def _rearranged(value: Value, order: list[int]) -> Rows:
 
 
 @rule("unsqueeze unsqueeze_copy")
-def unsqueeze(step: Step) -> Rows:
-    value: Value = step["self"]
+def unsqueeze(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     order = list(range(value.ndim))
     order.insert(wrap(step["dim"], value.ndim + 1), -1)
     return _rearranged(value, order)
 
 
 @rule("squeeze squeeze_copy")
-def squeeze(step: Step) -> Rows:
-    value: Value = step["self"]
+def squeeze(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     which = step["dim"]
     named = range(value.ndim) if which is None else [
         wrap(d, value.ndim) for d in (which if isinstance(which, (list, tuple)) else [which])
@@ -165,8 +165,8 @@ def squeeze(step: Step) -> Rows:
 
 
 @rule("expand expand_copy", sizes="size")
-def expand(step: Step) -> Rows:
-    value: Value = step["self"]
+def expand(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     shape = step.out[0].shape
     shift = len(shape) - value.ndim
     dims: dict[int, int | None] = {d + shift: outer for d, outer in value.rows.dims.items()}
@@ -178,8 +178,8 @@ def expand(step: Step) -> Rows:
 
 
 @rule("slice slice_copy", sizes="end", takes_mixed=True)
-def slice_(step: Step) -> Rows:
-    value: Value = step["self"]
+def slice_(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dim = wrap(step["dim"] or 0, value.ndim)
     start, end, stride = step["start"], step["end"], step["step"]
     rows = value.rows
@@ -197,7 +197,7 @@ def slice_(step: Step) -> Rows:
             dims[dim] = 1
             if isinstance(start, int) and start < 0:
                 return step.mixed(Why.MOVES)
-            return Rows(dims, repeats=False, counts=None, is_nonnegative=rows.is_nonnegative)
+            return RowDependence(dims, repeats=False, counts=None, is_nonnegative=rows.is_nonnegative)
         if not isinstance(end, int) and end is not None and step.depends(end):
             return step.mixed(Why.SIZE)
         return _moved(value, dims, rows.counts)
@@ -209,12 +209,12 @@ def slice_(step: Step) -> Rows:
     to_end = to_end or (isinstance(end, int) and end >= 1 << 62)
     keeps_last = to_end and stride == 1 and not start
     dims = {**rows.dims, dim: 1}
-    return Rows(dims, rows.repeats and keeps_last, rows.is_moved, None, rows.is_nonnegative)
+    return RowDependence(dims, rows.repeats and keeps_last, rows.is_moved, None, rows.is_nonnegative)
 
 
 @rule("select select_copy")
-def select(step: Step) -> Rows:
-    value: Value = step["self"]
+def select(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dim, index = wrap(step["dim"], value.ndim), step["index"]
     outer = value.rows.dims.get(dim, 1)
     if dim in value.rows.dims:
@@ -231,8 +231,8 @@ def select(step: Step) -> Rows:
 
 
 @rule("diagonal diagonal_copy")
-def diagonal(step: Step) -> Rows:
-    value: Value = step["self"]
+def diagonal(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     pair = {wrap(step["dim1"], value.ndim), wrap(step["dim2"], value.ndim)}
     if pair & set(value.rows.dims):
         return step.mixed(Why.GROWS)
@@ -240,8 +240,8 @@ def diagonal(step: Step) -> Rows:
 
 
 @rule("unfold unfold_copy")
-def unfold(step: Step) -> Rows:
-    value: Value = step["self"]
+def unfold(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     if wrap(step["dimension"], value.ndim) in value.rows.dims:
         return step.mixed()
     return _moved(value, value.rows.dims)
@@ -249,8 +249,8 @@ def unfold(step: Step) -> Rows:
 
 @rule("unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk tensor_split "
       "split_copy split_with_sizes_copy unbind_copy")  # fmt: skip
-def split(step: Step) -> Rows:
-    value: Value = step["self"]
+def split(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dim = wrap(step["dim"] or 0, value.ndim)
     if dim in value.rows.dims:
         return step.mixed(Why.MOVES, "pieces of one size and number only")
@@ -260,13 +260,13 @@ def split(step: Step) -> Rows:
 
 
 @rule("view_as_real", sizes="")
-def as_real(step: Step) -> Rows:
+def as_real(step: JudgedOperation) -> RowDependence:
     return _moved(step["self"], step["self"].rows.dims)
 
 
 @rule("flip roll rot90")
-def reorder(step: Step) -> Rows:
-    value: Value = step["self"]
+def reorder(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dims = step["dims"]
     which = range(value.ndim) if not dims and step.name != "aten::flip" else [wrap(d, value.ndim) for d in dims]
     if any(d in value.rows.dims for d in which):
@@ -277,8 +277,8 @@ def reorder(step: Step) -> Rows:
 
 
 @rule("repeat tile", sizes="repeats dims")
-def repeat(step: Step) -> Rows:
-    value: Value = step["self"]
+def repeat(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     times = list(step["repeats"])
     shift = len(times) - value.ndim
     dims: dict[int, int | None] = {}
@@ -294,8 +294,8 @@ def repeat(step: Step) -> Rows:
 
 
 @rule("cat")
-def cat(step: Step) -> Rows:
-    values: list[Value] = [v for v in step["tensors"] if v.ndim != 1 or step.sizes.at(v.shape[0]) != (0, 0, 0)]
+def cat(step: JudgedOperation) -> RowDependence:
+    values: list[RowValue] = [v for v in step["tensors"] if v.ndim != 1 or step.sizes.at(v.shape[0]) != (0, 0, 0)]
     if not values:
         return FREE
     dim = wrap(step["dim"] or 0, values[0].ndim)
@@ -306,7 +306,7 @@ def cat(step: Step) -> Rows:
                 return step.mixed(Why.MOVES, "what is joined behind rows comes behind their padding")
             if not merge(dims, d, 1 if d == dim and len(values) > 1 else outer):
                 return step.mixed(Why.GROWS)
-    return Rows(
+    return RowDependence(
         dims,
         all(v.rows.repeats for v in values),
         all(v.rows.is_moved or v.rows.is_free for v in values),
@@ -316,24 +316,24 @@ def cat(step: Step) -> Rows:
 
 
 @rule("stack")
-def stack(step: Step) -> Rows:
-    values: list[Value] = list(step["tensors"])
+def stack(step: JudgedOperation) -> RowDependence:
+    values: list[RowValue] = list(step["tensors"])
     rows = broadcast(step, values)
     if rows.mixed is not None:
         return rows
     dim = wrap(step["dim"] or 0, values[0].ndim + 1)
     order = list(range(values[0].ndim))
     order.insert(dim, -1)
-    return _rearranged(Value(values[0].shape, values[0].dtype, rows), order)
+    return _rearranged(RowValue(values[0].shape, values[0].dtype, rows), order)
 
 
 @rule("constant_pad_nd pad", sizes="pad")
-def pad(step: Step) -> Rows:
-    value: Value = step["self"]
+def pad(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     amounts, repeats = list(step["pad"]), value.rows.repeats
     dims = dict(value.rows.dims)
 
-    def mixed(why: Why, i: int, detail: str = "") -> Rows:
+    def mixed(why: Why, i: int, detail: str = "") -> RowDependence:
         others = [amount for at, amount in enumerate(amounts) if at != 2 * i + 1]
         is_behind = all(isinstance(each, int) and each == 0 for each in others)
         dim = value.ndim - 1 - i
@@ -351,25 +351,25 @@ def pad(step: Step) -> Rows:
         if after > 0:
             return mixed(Why.MOVES, i, "what is added behind rows comes behind their padding")
         dims[dim], repeats = 1, False
-    return Rows(dims, repeats)
+    return RowDependence(dims, repeats)
 
 
 @rule("select_scatter")
-def select_scatter(step: Step) -> Rows:
+def select_scatter(step: JudgedOperation) -> RowDependence:
     value, src = step["self"], step["src"]
     dim, index = wrap(step["dim"], value.ndim), step["index"]
     if dim in value.rows.dims and (not isinstance(index, int) or index < 0 or value.rows.dims[dim] not in _FRONT):
         return step.mixed(Why.FROM_THE_END)
     order = list(range(src.ndim))
     order.insert(dim, -1)
-    rows = broadcast(step, [value, Value(value.shape, src.dtype, _rearranged(src, order))])
+    rows = broadcast(step, [value, RowValue(value.shape, src.dtype, _rearranged(src, order))])
     if dim not in value.rows.dims or rows.mixed is not None:
         return rows
-    return Rows({**rows.dims, dim: 1}, repeats=False)
+    return RowDependence({**rows.dims, dim: 1}, repeats=False)
 
 
 @rule("slice_scatter", sizes="end")
-def slice_scatter(step: Step) -> Rows:
+def slice_scatter(step: JudgedOperation) -> RowDependence:
     value, src = step["self"], step["src"]
     dim = wrap(step["dim"] or 0, value.ndim)
     if dim not in value.rows.dims:
@@ -380,7 +380,7 @@ def slice_scatter(step: Step) -> Rows:
             return step.mixed(Why.SIZE)
         return broadcast(step, [value, src])
     if step.sizes.same(src.shape[dim], value.shape[dim]):
-        return broadcast(step, [src, Value(value.shape, value.dtype, FREE)])
+        return broadcast(step, [src, RowValue(value.shape, value.dtype, FREE)])
     start = step["start"]
     if value.rows.dims[dim] not in _FRONT or not (start is None or (isinstance(start, int) and start >= 0)):
         return step.mixed(Why.MOVES)
@@ -389,4 +389,4 @@ def slice_scatter(step: Step) -> Rows:
     to_end = to_end or step.sizes.same(step["end"], value.shape[dim])
     if dim in src.rows.dims and not to_end:
         return step.mixed(Why.MOVES)
-    return rows if rows.mixed is not None else Rows({**rows.dims, dim: 1}, repeats=False)
+    return rows if rows.mixed is not None else RowDependence({**rows.dims, dim: 1}, repeats=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.padding.symbolic import Dynamic
 
 
-class Program:
+class FxProgram:
     """One FX graph of Dynamo's, with what its placeholders are for one call.
 
     Args:
@@ -110,7 +110,7 @@ class Program:
         return repr(value) if isinstance(value, (bool, int, float, complex)) else value
 
 
-def is_same_program(one: Program, other: Program) -> bool:
+def is_same_program(one: FxProgram, other: FxProgram) -> bool:
     """Whether the two do the same for the calls that they were made with; False where that is not known."""
     return one.graph is other.graph or bool(one.steps() == other.steps())
 

@@ -17,10 +17,10 @@ import torch
 
 from gfxgraph.callables.padding.rows import (
     FREE,
+    JudgedOperation,
     Padding,
-    Rows,
-    Step,
-    Value,
+    RowDependence,
+    RowValue,
     Why,
     broadcast,
     merge,
@@ -45,7 +45,7 @@ _DIVIDES = "floor_divide remainder fmod div".split()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
-def pointwise(step: Step) -> Rows:
+def pointwise(step: JudgedOperation) -> RowDependence:
     rows = broadcast(step, list(step.tensors()))
     name = step.name.rpartition("::")[2]
     if rows.mixed is None and rows.dims and name in _DIVIDES and not _divides_safely(step):
@@ -53,10 +53,10 @@ def pointwise(step: Step) -> Rows:
     return replace(rows, is_nonnegative=_is_nonnegative(step, name))
 
 
-def _divides_safely(step: Step) -> bool:
+def _divides_safely(step: JudgedOperation) -> bool:
     """A division of integers by padding: zero there raises on a CPU, so it must repeat a row."""
     divisor = step["other"]
-    if not isinstance(divisor, Value) or divisor.dtype not in _INTEGERS or not divisor.rows.dims:
+    if not isinstance(divisor, RowValue) or divisor.dtype not in _INTEGERS or not divisor.rows.dims:
         return True
     if step.name == "aten::div" and step["rounding_mode"] is None:
         return True
@@ -64,16 +64,18 @@ def _divides_safely(step: Step) -> bool:
     return divisor.rows.repeats
 
 
-def _is_nonnegative(step: Step, name: str) -> bool:
+def _is_nonnegative(step: JudgedOperation, name: str) -> bool:
     """Whether no element can be below zero, whatever the inputs hold."""
-    given = [v for v in step.args.values() if isinstance(v, Value)]
+    given = [v for v in step.args.values() if isinstance(v, RowValue)]
     if name in _NONNEGATIVE:
         return True
     if name in ("clamp", "clamp_min"):
         least, most = step["min"], step["max"]
         return _at_least_zero(least) and (most is None or _at_least_zero(most))
     if name in ("mul", "add", "maximum", "minimum", "bitwise_and") and all(v.dtype is torch.int64 for v in given):
-        numbers = [v for key, v in step.args.items() if not isinstance(v, Value) and v is not None and key != "alpha"]
+        numbers = [
+            v for key, v in step.args.items() if not isinstance(v, RowValue) and v is not None and key != "alpha"
+        ]
         alpha = step["alpha"]
         return (
             all(v.rows.is_nonnegative for v in given)
@@ -89,7 +91,7 @@ def _is_nonnegative(step: Step, name: str) -> bool:
 
 
 def _at_least_zero(number: Any) -> bool:
-    if isinstance(number, Value):
+    if isinstance(number, RowValue):
         return number.rows.is_nonnegative
     return isinstance(number, (int, float)) and number >= 0
 
@@ -98,16 +100,16 @@ rule(" ".join(POINTWISE))(pointwise)
 
 
 @rule(" ".join(MOVED))
-def moved(step: Step) -> Rows:
+def moved(step: JudgedOperation) -> RowDependence:
     value = next(step.tensors())
     integer = value.dtype in _INTEGERS and step.out[0].dtype in _INTEGERS
     return replace(value.rows, is_nonnegative=value.rows.is_nonnegative and integer)
 
 
 @rule("copy")
-def copy(step: Step) -> Rows:
+def copy(step: JudgedOperation) -> RowDependence:
     """``src`` spread over the shape of ``self``, whose values do not count."""
-    shape, src = Value(step["self"].shape, step["self"].dtype, FREE), step["src"]
+    shape, src = RowValue(step["self"].shape, step["self"].dtype, FREE), step["src"]
     rows = broadcast(step, [shape, src])
     for dim, size in enumerate(shape.shape):
         if step.depends(size) and rows.mixed is None and dim not in rows.dims:
@@ -115,32 +117,34 @@ def copy(step: Step) -> Rows:
     return rows
 
 
-def foreach(step: Step) -> list[Rows] | Rows:
+def foreach(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """An operation over lists of tensors, element by element of each."""
-    lists = [v for v in step.args.values() if isinstance(v, (list, tuple)) and any(isinstance(t, Value) for t in v)]
-    single = [v for v in step.args.values() if isinstance(v, Value)]
+    lists = [
+        v for v in step.args.values() if isinstance(v, (list, tuple)) and any(isinstance(t, RowValue) for t in v)
+    ]
+    single = [v for v in step.args.values() if isinstance(v, RowValue)]
     return [broadcast(step, [*(each[i] for each in lists if i < len(each)), *single]) for i in range(len(step.out))]
 
 
 @rule("binary_cross_entropy")
-def checked_probability(step: Step) -> Rows:
+def checked_probability(step: JudgedOperation) -> RowDependence:
     """Asserts that its input lies in 0 to 1, in the padding as well."""
     if step["reduction"] != 0 and step["reduction"] is not None:
         return step.mixed()
-    probability: Value = step["self"]
+    probability: RowValue = step["self"]
     if not step.usable_index(probability, -1):
         return step.mixed(Why.INDEX)
     return broadcast(step, list(step.tensors()))
 
 
 @rule("mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy_with_logits kl_div")
-def loss(step: Step) -> Rows:
+def loss(step: JudgedOperation) -> RowDependence:
     reduction = step["reduction"]
     return broadcast(step, list(step.tensors())) if reduction == 0 else step.mixed()
 
 
 @rule("nll_loss_forward nll_loss2d_forward")
-def class_loss(step: Step) -> list[Rows] | Rows:
+def class_loss(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """Asserts that its classes are in range, in the padding as well."""
     value, target, weight = step["self"], step["target"], step["weight"]
     if step["reduction"] != 0 or (weight is not None and not weight.rows.is_free) or value.ndim < 2:
@@ -149,7 +153,7 @@ def class_loss(step: Step) -> list[Rows] | Rows:
         return step.mixed()
     if not step.usable_index(target, -1):
         return step.mixed(Why.INDEX)
-    return [Rows({0: 1}, value.rows.repeats and target.rows.repeats), FREE]
+    return [RowDependence({0: 1}, value.rows.repeats and target.rows.repeats), FREE]
 
 
 # -- along dims ------------------------------------------------------------------------------------
@@ -166,8 +170,8 @@ def dims_of(value: Any, ndim: int) -> list[int]:
     "sum mean amax amin prod any all std var std_mean var_mean aminmax logsumexp norm linalg_vector_norm argmax "
     "argmin max min median nanmedian mode nansum kthvalue count_nonzero native_norm"
 )
-def reduce(step: Step) -> list[Rows] | Rows:
-    value: Value = step["self"] or step["input"]
+def reduce(step: JudgedOperation) -> list[RowDependence] | RowDependence:
+    value: RowValue = step["self"] or step["input"]
     if step["other"] is not None:  # the maximum of two tensors
         return pointwise(step)
     which = dims_of(step["dim"], value.ndim)
@@ -181,7 +185,7 @@ def reduce(step: Step) -> list[Rows] | Rows:
     dims = {
         d if kept else d - sum(w < d for w in which): outer for d, outer in value.rows.dims.items() if d not in which
     }
-    rows = Rows(dims, repeats=value.rows.repeats)
+    rows = RowDependence(dims, repeats=value.rows.repeats)
     is_place = step.name in ("aten::argmax", "aten::argmin")
     return [replace(rows, is_nonnegative=is_place or (i == 1 and out.dtype is torch.int64))
             for i, out in enumerate(step.out)]  # fmt: skip
@@ -191,61 +195,61 @@ _IDEMPOTENT = frozenset(f"aten::{name}" for name in "amax amin max min any all".
 
 
 @rule("_softmax _log_softmax _safe_softmax softmax log_softmax sort topk argsort msort")
-def along(step: Step) -> list[Rows] | Rows:
-    value: Value = step["self"]
+def along(step: JudgedOperation) -> list[RowDependence] | RowDependence:
+    value: RowValue = step["self"]
     dim = 0 if step.name == "aten::msort" else -1 if step["dim"] is None else step["dim"]
     if value.ndim and wrap(dim, value.ndim) in value.rows.dims:
         return step.mixed()
-    rows = Rows(value.rows.dims, repeats=value.rows.repeats)
+    rows = RowDependence(value.rows.dims, repeats=value.rows.repeats)
     return [replace(rows, is_nonnegative=i == 1) for i in range(len(step.out))]
 
 
 @rule("cumsum cumprod cummax cummin logcumsumexp _cummax_helper _cummin_helper")
-def scan(step: Step) -> list[Rows] | Rows:
+def scan(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """Each element depends on those before it, so the front stays the front."""
-    value: Value = step["self"]
+    value: RowValue = step["self"]
     dim = wrap(step["dim"], value.ndim)
     if value.ndim and value.rows.dims.get(dim, 1) not in (1, None):
         return step.mixed()
     dims = {d: 1 if d == dim else outer for d, outer in value.rows.dims.items()}
-    rows = Rows(dims, repeats=value.rows.repeats and dim not in dims)
+    rows = RowDependence(dims, repeats=value.rows.repeats and dim not in dims)
     return [replace(rows, is_nonnegative=i == 1) for i in range(len(step.out))]
 
 
 @rule("_masked_softmax")
-def masked_softmax(step: Step) -> Rows:
-    value: Value = step["self"]
+def masked_softmax(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dim = value.ndim - 1 if step["dim"] is None else wrap(step["dim"], value.ndim)
-    mask: Value = step["mask"]
+    mask: RowValue = step["mask"]
     if dim in value.rows.dims or (mask.ndim != value.ndim and mask.rows.dims):
         return step.mixed()
     return broadcast(step, [value, mask]) if mask.ndim == value.ndim else replace(value.rows, is_moved=False)
 
 
 @rule("glu")
-def halves(step: Step) -> Rows:
-    value: Value = step["self"]
+def halves(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     dim = wrap(-1 if step["dim"] is None else step["dim"], value.ndim)
-    return step.mixed() if dim in value.rows.dims else Rows(value.rows.dims, value.rows.repeats)
+    return step.mixed() if dim in value.rows.dims else RowDependence(value.rows.dims, value.rows.repeats)
 
 
 @rule("tril triu", sizes="")
-def triangle(step: Step) -> Rows:
+def triangle(step: JudgedOperation) -> RowDependence:
     """What is kept depends on the place, counted from the front."""
-    value: Value = step["self"]
+    value: RowValue = step["self"]
     last = {d: o for d, o in value.rows.dims.items() if d >= value.ndim - 2}
     if any(outer not in (1, None) for outer in last.values()):
         return step.mixed(Why.GROWS)
     dims = {d: 1 if d in last else outer for d, outer in value.rows.dims.items()}
-    return Rows(dims, repeats=value.rows.repeats and not last, is_nonnegative=value.rows.is_nonnegative)
+    return RowDependence(dims, repeats=value.rows.repeats and not last, is_nonnegative=value.rows.is_nonnegative)
 
 
 @rule("_fft_r2c _fft_c2c _fft_c2r")
-def transform(step: Step) -> Rows:
-    value: Value = step["self"]
+def transform(step: JudgedOperation) -> RowDependence:
+    value: RowValue = step["self"]
     if any(d in value.rows.dims for d in dims_of(step["dim"], value.ndim)):
         return step.mixed()
-    return Rows(value.rows.dims, value.rows.repeats)
+    return RowDependence(value.rows.dims, value.rows.repeats)
 
 
 # -- operations that look across so many trailing dims of their first argument ---------------------
@@ -265,29 +269,29 @@ _LOOKS_ACROSS = {f"aten::{name}": n for n, names in LEADING.items() for name in 
 
 
 @rule(" ".join(LEADING.values()))
-def leading(step: Step) -> Rows:
+def leading(step: JudgedOperation) -> RowDependence:
     """All but the first tensor must be the same in both runs."""
     first, *others = step.tensors()
     return _across(step, first, others, _LOOKS_ACROSS[step.name])
 
 
-def _across(step: Step, value: Value, others: Sequence[Value], n_across: int) -> Rows:
+def _across(step: JudgedOperation, value: RowValue, others: Sequence[RowValue], n_across: int) -> RowDependence:
     for other in others:
         if not other.rows.is_free:
             return other.rows if other.rows.mixed else step.mixed()
     if any(d >= value.ndim - n_across for d in value.rows.dims):
         return step.mixed()
-    return Rows(value.rows.dims, value.rows.repeats)
+    return RowDependence(value.rows.dims, value.rows.repeats)
 
 
 @rule("native_layer_norm _fused_rms_norm rms_norm layer_norm")
-def norm(step: Step) -> Rows:
+def norm(step: JudgedOperation) -> RowDependence:
     first, *others = step.tensors()
     return _across(step, first, others, len(step["normalized_shape"]))
 
 
 @rule("native_group_norm", sizes="N HxW")
-def group_norm(step: Step) -> Rows:
+def group_norm(step: JudgedOperation) -> RowDependence:
     first, *others = step.tensors()
     return _across(step, first, others, first.ndim - 1)
 
@@ -297,7 +301,7 @@ def group_norm(step: Step) -> Rows:
     "_native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update "
     "_batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm batch_norm_elemt"
 )
-def batch_norm(step: Step) -> list[Rows] | Rows:
+def batch_norm(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """Pointwise in evaluation. In training it takes the batch together, and may write statistics unsaid."""
     first, *others = step.tensors()
     is_training = step["training"] or "with_update" in step.name or step["running_mean"] is None
@@ -309,14 +313,14 @@ def batch_norm(step: Step) -> list[Rows] | Rows:
             if any(v.rows.mixed or v.rows.dims.get(0, outer) != outer for v in others):
                 return step.mixed()
             repeats = first.rows.repeats and all(v.rows.repeats for v in others)
-            return [Rows({1 if i == 0 else 0: outer}, repeats) for i in range(len(step.out))]
+            return [RowDependence({1 if i == 0 else 0: outer}, repeats) for i in range(len(step.out))]
         raise step.refuse(Why.MIXES, "batch norm is in training mode; call eval()")
     for other in others:
         if not other.rows.is_free:
             return other.rows if other.rows.mixed else step.mixed()
     if 1 in first.rows.dims:
         return step.mixed()
-    return [Rows(first.rows.dims, first.rows.repeats), *[FREE] * (len(step.out) - 1)]
+    return [RowDependence(first.rows.dims, first.rows.repeats), *[FREE] * (len(step.out) - 1)]
 
 
 # -- by labelled dims ---------------------------------------------------------------------------------
@@ -361,7 +365,7 @@ _WITHOUT = {
 
 
 @rule(" ".join(SPECS), sizes="max_q max_k max_seqlen_q max_seqlen_k size")
-def labelled(step: Step) -> list[Rows] | Rows:
+def labelled(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     if step["dropout_p"]:
         raise step.refuse(Why.DRAWS)
     if any(step[name] is not None for name in _WITHOUT.get(step.name, ())):
@@ -372,12 +376,14 @@ def labelled(step: Step) -> list[Rows] | Rows:
         return step.mixed(Why.NO_RULE, "causal attention over a dynamic length")
     if weight is not None and any(v.ndim != weight.ndim for v in (step["input"], step["self"]) if v is not None):
         return step.mixed(Why.NO_RULE, "without a batch")
-    if step["mask_type"] == 0 and isinstance(step["mask"], Value) and not step["mask"].rows.is_free:
+    if step["mask_type"] == 0 and isinstance(step["mask"], RowValue) and not step["mask"].rows.is_free:
         return step.mixed()
     return by_labels(step, dict(each.split(":") for each in given.split()), results.split(","))
 
 
-def by_labels(step: Step, labels: dict[str, str], results: list[str]) -> list[Rows] | Rows:
+def by_labels(
+    step: JudgedOperation, labels: dict[str, str], results: list[str]
+) -> list[RowDependence] | RowDependence:
     carried: dict[str, int | None] = {}
     repeats = True
     for name, value in step.args.items():
@@ -394,7 +400,7 @@ def by_labels(step: Step, labels: dict[str, str], results: list[str]) -> list[Ro
         if names is None:
             made.append(step.mixed(Why.NO_RULE, "of its results only the first is followed") if carried else FREE)
         else:
-            made.append(Rows({names.index(label): outer for label, outer in carried.items()}, repeats))
+            made.append(RowDependence({names.index(label): outer for label, outer in carried.items()}, repeats))
     return made
 
 
@@ -412,7 +418,7 @@ def _label(labels: str, dim: int, ndim: int) -> str:
 
 
 @rule("mkldnn_rnn_layer _cudnn_rnn miopen_rnn")
-def recurrent(step: Step) -> list[Rows] | Rows:
+def recurrent(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     """Rows may be the batch: the steps of time follow from each other."""
     if step["train"] and step["dropout"]:
         raise step.refuse(Why.DRAWS)
@@ -421,7 +427,7 @@ def recurrent(step: Step) -> list[Rows] | Rows:
     batch = 0 if step["batch_first"] else 1
     repeats, is_carried = True, False
     for name, value in step.args.items():
-        if not isinstance(value, Value):
+        if not isinstance(value, RowValue):
             if any(not v.rows.is_free for v in values_in(value)):
                 return step.mixed()
             continue
@@ -437,7 +443,7 @@ def recurrent(step: Step) -> list[Rows] | Rows:
         elif out is None or not out.ndim or not is_carried:
             made.append(FREE)
         else:
-            made.append(Rows({batch if i == 0 else out.ndim - 2: 1}, repeats))
+            made.append(RowDependence({batch if i == 0 else out.ndim - 2: 1}, repeats))
     return made
 
 
@@ -447,47 +453,49 @@ def recurrent(step: Step) -> list[Rows] | Rows:
 @rule("full zeros ones empty empty_strided new_full new_zeros new_ones new_empty new_empty_strided "
       "full_like zeros_like ones_like empty_like empty_permuted",
       sizes="size stride", takes_mixed=True)  # fmt: skip
-def constant(step: Step) -> Rows:
+def constant(step: JudgedOperation) -> RowDependence:
     """One value everywhere. Of what it is shaped like, the shape alone counts."""
     fill = step["fill_value"]
-    if isinstance(fill, Value) and not fill.rows.is_free:
+    if isinstance(fill, RowValue) and not fill.rows.is_free:
         return fill.rows if fill.rows.mixed else step.mixed()
     dims = {d: None for d, size in enumerate(step.out[0].shape) if step.depends(size)}
     name = step.name.rpartition("::")[2]
-    return Rows(dims, is_nonnegative="zeros" in name or "ones" in name or _at_least_zero(fill))
+    return RowDependence(dims, is_nonnegative="zeros" in name or "ones" in name or _at_least_zero(fill))
 
 
 @rule("arange", sizes="end")
-def counted(step: Step) -> Rows:
+def counted(step: JudgedOperation) -> RowDependence:
     start = 0 if step["start"] is None else step["start"]
     stride = 1 if step["step"] is None else step["step"]
     if not isinstance(start, (int, float)) or not isinstance(stride, (int, float)) or stride <= 0:
         return step.mixed(Why.SIZE)
     counts = (0, stride) if start == 0 and isinstance(stride, int) else None
-    return Rows({0: 1}, repeats=False, counts=counts, is_nonnegative=start >= 0)
+    return RowDependence({0: 1}, repeats=False, counts=counts, is_nonnegative=start >= 0)
 
 
 @rule("iota", sizes="length", namespace="prims")
-def iota(step: Step) -> Rows:
+def iota(step: JudgedOperation) -> RowDependence:
     counts = (0, step["step"]) if step["start"] == 0 and isinstance(step["step"], int) else None
-    return Rows({0: 1}, repeats=False, counts=counts, is_nonnegative=step["start"] >= 0 and step["step"] >= 0)
+    return RowDependence(
+        {0: 1}, repeats=False, counts=counts, is_nonnegative=step["start"] >= 0 and step["step"] >= 0
+    )
 
 
 @rule("sym_size sym_numel sym_stride sym_storage_offset _assert_tensor_metadata _fused_sdp_choice is_same_size "
       "_assert_scalar", sizes="size stride self", takes_mixed=True)  # fmt: skip
-def looks_at_shape(step: Step) -> Rows:
+def looks_at_shape(step: JudgedOperation) -> RowDependence:
     return FREE
 
 
 @rule("_local_scalar_dense item nonzero masked_select unique_dim _unique2 unique_consecutive nonzero_static equal "
       "is_nonzero _assert_async _functional_assert_async", takes_mixed=True)  # fmt: skip
-def read(step: Step) -> Rows:
+def read(step: JudgedOperation) -> RowDependence:
     """The host waits for the value, or the result's size depends on it."""
     raise step.refuse(Why.READS)
 
 
 @rule("native_dropout")
-def dropout(step: Step) -> Rows:
+def dropout(step: JudgedOperation) -> RowDependence:
     if step["train"] is False or step["p"] == 0:
-        return Rows(step["input"].rows.dims, step["input"].rows.repeats)
+        return RowDependence(step["input"].rows.dims, step["input"].rows.repeats)
     raise step.refuse(Why.DRAWS)

@@ -73,7 +73,7 @@ class Cause:
     detail: str = ""
 
 
-class Refused(Exception):
+class RowsRefused(Exception):
     """No bucket, whatever becomes of the operation's result."""
 
     def __init__(self, cause: Cause) -> None:
@@ -82,7 +82,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowDependence:
     """How one tensor depends on the rows of one dynamic dim."""
 
     dims: Dims = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Rows:
         """The same in both runs."""
         return not self.dims and self.mixed is None
 
-    def placed(self, dims: Dims) -> Rows:
+    def placed(self, dims: Dims) -> RowDependence:
         """The same values at other dims."""
         return replace(self, dims=dims, counts=None)
 
@@ -113,26 +113,26 @@ class Front:
 
     dim: int
     size: Any
-    rows: Rows
+    rows: RowDependence
 
 
-FREE = Rows()
+FREE = RowDependence()
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RowValue:
     """A tensor of the graph: its shape with symbols, and its rows."""
 
     shape: tuple[Any, ...]
     dtype: torch.dtype
-    rows: Rows
+    rows: RowDependence
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
 
-class Sizes:
+class SymbolicSizes:
     """Sizes as expressions of symbols, compared by their value at three choices of all symbols.
 
     Args:
@@ -187,11 +187,11 @@ _ROWS = (2003, 4001, 8009)
 """Ascending, so that a size that shrinks as rows are added is seen."""
 
 
-class Step:
+class JudgedOperation:
     """One operation of the graph under judgement: its arguments by name, with values in place of tensors."""
 
     def __init__(
-        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: Sizes
+        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: SymbolicSizes
     ) -> None:
         self.op = op
         self.name: str = op._schema.name
@@ -208,13 +208,13 @@ class Step:
     def cause(self, why: Why, detail: str = "") -> Cause:
         return Cause(self.name, self.stack_trace, why, detail)
 
-    def mixed(self, why: Why = Why.MIXES, detail: str = "") -> Rows:
-        return Rows(repeats=False, mixed=self.cause(why, detail))
+    def mixed(self, why: Why = Why.MIXES, detail: str = "") -> RowDependence:
+        return RowDependence(repeats=False, mixed=self.cause(why, detail))
 
-    def refuse(self, why: Why, detail: str = "") -> Refused:
-        return Refused(self.cause(why, detail))
+    def refuse(self, why: Why, detail: str = "") -> RowsRefused:
+        return RowsRefused(self.cause(why, detail))
 
-    def tensors(self) -> Iterator[Value]:
+    def tensors(self) -> Iterator[RowValue]:
         """All tensors among the arguments."""
         for value in self.args.values():
             yield from values_in(value)
@@ -226,7 +226,7 @@ class Step:
         """An int that the graph holds, not a symbol."""
         return isinstance(number, int)
 
-    def usable_index(self, index: Value, size: Any) -> bool:
+    def usable_index(self, index: RowValue, size: Any) -> bool:
         """Whether padding of this index is a valid one, under conditions that are noted.
 
         Args:
@@ -248,8 +248,8 @@ class Step:
         return False
 
 
-def values_in(value: Any) -> Iterator[Value]:
-    if isinstance(value, Value):
+def values_in(value: Any) -> Iterator[RowValue]:
+    if isinstance(value, RowValue):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -270,7 +270,7 @@ def merge(into: dict[int, int | None], dim: int, outer: int | None) -> bool:
     return True
 
 
-def broadcast(step: Step, values: Sequence[Value], ndim: int | None = None) -> Rows:
+def broadcast(step: JudgedOperation, values: Sequence[RowValue], ndim: int | None = None) -> RowDependence:
     """Of a result whose element depends on the elements at its own place in each of ``values``."""
     top = max((v.ndim for v in values), default=0) if ndim is None else ndim
     dims: dict[int, int | None] = {}
@@ -280,10 +280,10 @@ def broadcast(step: Step, values: Sequence[Value], ndim: int | None = None) -> R
         for dim, outer in value.rows.dims.items():
             if not merge(dims, dim + top - value.ndim, outer):
                 return step.mixed(Why.GROWS)
-    return Rows(dims, repeats=all(v.rows.repeats for v in values))
+    return RowDependence(dims, repeats=all(v.rows.repeats for v in values))
 
 
-Rule = Callable[[Step], Any]
+Rule = Callable[[JudgedOperation], Any]
 """Gives the rows of each result: one for all of them, or a list."""
 
 

@@ -45,7 +45,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Traced:
+class SymbolicTape:
     """The operations in their order, and what their symbols stand for. Tensors are fake, told apart as objects."""
 
     tape: list[Operation]
@@ -64,7 +64,7 @@ class Traced:
 
 def traced(
     call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int] | None = None
-) -> Traced:
+) -> SymbolicTape:
     """Trace ``call`` on tensors like ``inputs``, on the side of each choice by size that ``hints`` take.
 
     Raises:
@@ -88,7 +88,7 @@ def traced(
 
 def _functional(
     call: Callable[..., Any], mode: _Recorder, env: ShapeEnv, fakes: Sequence[Any], symbols: dict[str, Any]
-) -> Traced:
+) -> SymbolicTape:
     """The graph with the tensors that it holds as inputs, and what is written to inputs as results.
 
     A plain function's own tensors are not: it is refused where it writes rows to them.
@@ -125,7 +125,9 @@ def _functional(
         results, after = functional(*fakes, *lifted)
         mode.is_recording = False
     names = [*(f"argument {i}" for i in range(n)), *state]
-    return Traced(mode.tape, [*fakes, *lifted], results, {names[i]: t for i, t in zip(written, after)}, env, symbols)
+    return SymbolicTape(
+        mode.tape, [*fakes, *lifted], results, {names[i]: t for i, t in zip(written, after)}, env, symbols
+    )
 
 
 def _plain(value: FunctionalTensor) -> Tensor:
@@ -264,4 +266,4 @@ def _bind_sizes(graph: fx.GraphModule, fakes: list[Any], dynamic: Dynamic, sizes
                 fakes[i] = int(fakes[i])
 
 
-__all__ = ["Dynamic", "NotTraced", "Traced", "traced"]
+__all__ = ["Dynamic", "NotTraced", "SymbolicTape", "traced"]

@@ -17,24 +17,17 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gfxgraph.callables.trace.words import Words
+from gfxgraph.callables.trace.words import Words, tag_of
 
 HAS_TAGS = sys.version_info < (3, 12)
 """Every store, to an object's attributes too, changes the number of the object's dict."""
-_TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
-"""Where a dict keeps its number: behind its count of references, its type and its length."""
 
 
-class Watched(Protocol):
+class DictWatch(Protocol):
     """Several dicts, watched together."""
 
     def is_same(self) -> bool:
         """True while none of the dicts has changed."""
-
-
-def tag_of(each: dict[Any, Any]) -> int:
-    """Where a dict's number is (CPython 3.11)."""
-    return id(each) + _TAG_AT
 
 
 class Tags(Words):
@@ -119,7 +112,7 @@ def _let_go(dicts: list[dict[Any, Any]]) -> None:
             _api.unwatch(_api.number, each)
 
 
-def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> Watched | None:
+def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> DictWatch | None:
     """Watch ``dicts`` from now on; None where this Python cannot.
 
     Args:
@@ -137,10 +130,10 @@ def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | Non
 def sees_attributes() -> bool:
     """Whether a watched dict of an object tells of stores to its attributes, those of specialised code among them."""
 
-    class Sample:
+    class Probe:
         pass
 
-    sample: Any = Sample()
+    sample: Any = Probe()
     sample.a = sample.b = 0
     own = vars(sample)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import dis
+import functools
 import operator
 import re
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.watch import reads_state
+from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 BROKEN = "Python runs between its graphs"
 
@@ -33,11 +36,13 @@ class Found:
     """Arithmetic on a number that changes, which raises for some."""
     why_eager: str = ""
     """Why not even a capture of the graph would do what the graph does."""
+    outside: list[int] = field(default_factory=list)
+    """Positions of the inputs that come from outside the frame: they are expected to stay in place."""
     returned: list[str] = field(default_factory=list)
     """Sources of tensors and changing numbers from outside that the frame returns; its graph need not have them."""
 
 
-def is_outside(source: str) -> bool:
+def _is_outside(source: str) -> bool:
     """True for what a frame does not have as a value of its own: globals, and what objects hold.
 
     ``L['x']`` and ``L['args'][0]`` are values at hand, another one at each call; ``L['self'].weight`` is an
@@ -71,6 +76,7 @@ def look(graph: Any) -> Found:
             argument = node.meta.get("grapharg")
             sources.append(_name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source)]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason
@@ -223,3 +229,25 @@ def said(why: str) -> str:
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
     return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
+
+
+# -- what code may do ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def catches(code: types.CodeType) -> bool:
+    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
+    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
+        return False
+    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
+    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    return asks and not PACKAGES.search(code.co_filename)
+
+
+def is_of_mappings(code: types.CodeType) -> bool:
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
+    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)

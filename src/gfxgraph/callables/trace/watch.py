@@ -51,7 +51,7 @@ _READS_ONE = [[step.opname for step in dis.get_instructions(each)] for each in (
 
 
 class Unwatchable(Exception):
-    """No watch is known for this."""
+    """No watch is known for this; ``args[0]`` says what it is."""
 
 
 class GuardWalk:

@@ -183,6 +183,15 @@ def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
     return [length, items], [at + i * _WORD for i in range(len(value))]
 
 
+_TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
+"""Where a dict keeps its number: behind its count of references, its type and its length."""
+
+
+def tag_of(each: dict[Any, Any]) -> int:
+    """Where a dict's number is (CPython 3.11)."""
+    return id(each) + _TAG_AT
+
+
 # -- tensors ----------------------------------------------------------------------------------------------
 
 

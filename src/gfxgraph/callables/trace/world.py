@@ -38,9 +38,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, tag_of, watched
+from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
+from gfxgraph.callables.trace.found import catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
-from gfxgraph.callables.trace.words import Words, words_of
+from gfxgraph.callables.trace.words import Words, tag_of, words_of
 from gfxgraph.config import environment_of
 
 MOST_SMALL = 16
@@ -215,6 +216,8 @@ class World:
         self.stores: list[tuple[Any, str, Any]] = []
         """Attributes that each call sets to the same constant: object, name, value."""
         self.code: frozenset[Any] = frozenset(code)
+        self.does_catch = any(catches(each) for each in self.code)
+        """The code may go on after an error."""
         self._granted = Granted()
         self._find_tensors(given)
         self.rearm(given)
@@ -227,11 +230,6 @@ class World:
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Dynamo's own answer for this call: True where the trace holds for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
-
-    @property
-    def does_catch(self) -> bool:
-        """True where the code may go on after an error."""
-        return any(catches(each) for each in self.code)
 
     def stores_are_there(self) -> bool:
         """False where a constant that each call leaves in an object is not there: a replay would not put it back."""
@@ -276,6 +274,8 @@ class World:
         self.unwatched = "a large host tensor" if len(self._values) < len(host) else ""
         self._device = [t for t in unique if t.is_cuda and t.layout is torch.strided]
         self._addresses: list[int | None] = [t.data_ptr() for t in self._device]
+        self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
+        """Addresses of the storages of all tensors that it takes from outside the arguments."""
         self._positions = list(range(len(self._device)))
         guards = torch._C._dynamo.guards
         self._check: Callable[..., bool] = lambda *tensors: True
@@ -283,13 +283,8 @@ class World:
             self._check = guards.TensorGuards(*self._device, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
     @property
-    def homes(self) -> frozenset[int]:
-        """Addresses of the storages of all tensors that it takes from outside the arguments."""
-        return frozenset(t.untyped_storage().data_ptr() for t in self._device)
-
-    @property
     def written_homes(self) -> frozenset[int]:
-        """Of those, the ones that the function writes to."""
+        """Of `homes`, the ones that the function writes to."""
         return frozenset(t.untyped_storage().data_ptr() for t in self.written)
 
     def _tensors_are_same(self) -> bool:
@@ -320,10 +315,7 @@ class World:
         except Unwatchable as what:
             self.unwatched = str(what)
         kept = None
-        if HAS_TAGS:
-            watch.words += [tag_of(each) for each in watch.dicts.values()]
-            watch.held += watch.dicts.values()
-        elif not self.unwatched and watch.dicts:
+        if not HAS_TAGS and not self.unwatched and watch.dicts:
             kept = watched(watch.dicts.values(), watch.keys)
             if kept is None:
                 self.unwatched = "a dict (this Python has no watchers left)"
@@ -333,6 +325,9 @@ class World:
         """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
         first, behind, asked = list(watch.words), list(watch.words_behind), []
+        if HAS_TAGS:
+            first += [tag_of(each) for each in watch.dicts.values()]
+            watch.held += watch.dicts.values()
         for tensor in self._device:
             found = words_of(tensor)
             if found is None:
@@ -361,7 +356,16 @@ class World:
             names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
             lines.append(f"if not equal(host{i}, value{i}): return False")
         names["held"] = (watch.held, self._device)
-        return _function([*before, *lines], names)
+        # Its objects are defaults, which CPython reads as fast as locals.
+        given = ", ".join(f"{name}={name}" for name in names)
+        body = "\n        ".join([*before, *lines, "return True"])
+        caught = "    except (AttributeError, ValueError):\n        return False\n"
+        scope = dict(names)
+        exec(compile(f"def is_same({given}):\n    try:\n        {body}\n{caught}", "<world>", "exec"), scope)
+        made: Callable[[], bool] = scope["is_same"]
+        for name in (*names, "is_same"):  # it has them as defaults; here they would be a cycle
+            del scope[name]
+        return made
 
 
 _FOR_ALL = [
@@ -431,27 +435,8 @@ def _is_programs(kind: type) -> bool:
 
 
 @functools.cache
-def catches(code: types.CodeType) -> bool:
-    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
-    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
-        return False
-    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
-
-
-@functools.cache
 def _sets_data(code: types.CodeType) -> bool:
     return any(step.opname == "STORE_ATTR" and step.argval == "data" for step in dis.get_instructions(code))
-
-
-def asks_by_name(code: types.CodeType) -> bool:
-    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
-    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
-    return asks and not PACKAGES.search(code.co_filename)
-
-
-def is_of_mappings(code: types.CodeType) -> bool:
-    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
-    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)
 
 
 def holds_mapping(value: object) -> bool:
@@ -497,17 +482,3 @@ def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: 
 same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
 )
-
-
-def _function(lines: list[str], names: dict[str, Any]) -> Callable[[], bool]:
-    """``is_same``, its objects as defaults, which CPython reads as fast as locals."""
-    given = ", ".join(f"{name}={name}" for name in names)
-    body = "\n        ".join([*lines, "return True"])
-    caught = "    except (AttributeError, ValueError):\n        return False\n"
-    text = f"def is_same({given}):\n    try:\n        {body}\n{caught}"
-    scope = dict(names)
-    exec(compile(text, "<world>", "exec"), scope)
-    made: Callable[[], bool] = scope["is_same"]
-    for name in (*names, "is_same"):  # it has them as defaults; here they would be a cycle
-        del scope[name]
-    return made

@@ -1,5 +1,6 @@
 """training: captured forward, backward and optimizer steps.
 
-training.py   whole training steps; make_graphed_callables warmed up where it captures
-gradients.py  a captured function whose inputs need gradients
+training.py      whole training steps
+make_graphed.py  torch.cuda.make_graphed_callables, warmed up where it captures
+gradients.py     a captured function whose inputs need gradients
 """

@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.captured_function import copy_in, like, record, replay
 from gfxgraph.callables.facts import draws, is_opaque, writes_of, written_inputs
-from gfxgraph.callables.signature import NotATree, builder, flatten
+from gfxgraph.callables.outputs import builder
+from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
 from gfxgraph.capture.generators import drawless
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import first_line

@@ -1,4 +1,4 @@
-"""Training as graphs: a whole step in one launch, and torch's own make_graphed_callables.
+"""A training step as one launch.
 
 A whole step (zero_grad, forward, loss, backward, optimizer, scaler) is captured as it stands:
 
@@ -40,7 +40,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.call import RunEagerly
 from gfxgraph.callables.captured_function import (
     arena,
     beside,
@@ -50,13 +49,12 @@ from gfxgraph.callables.captured_function import (
     replay,
     tensors_of,
 )
-from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
+from gfxgraph.callables.depends import HostEffects, Snapshot
 from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied
-from gfxgraph.callables.signature import key_of
-from gfxgraph.capture.holdings import unbroken
+from gfxgraph.callables.signature import RunEagerly, key_of
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
 
@@ -78,7 +76,7 @@ MAX_UNSETTLED = 8
 
 
 @dataclass
-class _Captured:
+class _CapturedStep:
     """One graph of the step and what it stands on."""
 
     graph: Any
@@ -137,7 +135,7 @@ class TrainingStep:
         self.n_captures = 0
         self.why_eager = ""
         self._pool = pool
-        self._captured: dict[Any, list[_Captured]] = {}
+        self._captured: dict[Any, list[_CapturedStep]] = {}
         """By arguments: one graph for each state."""
         self._settled: list[Snapshot] = []
         """The last two states that an eager step has left as it found them."""
@@ -182,7 +180,7 @@ class TrainingStep:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _known(self, held: list[_Captured], args: Any, kwargs: Any) -> _Captured | None:
+    def _known(self, held: list[_CapturedStep], args: Any, kwargs: Any) -> _CapturedStep | None:
         """The graph for the state of now, captured where a step has left that state alone."""
         if self._counts_on_the_host():
             self._fall_back(_ON_THE_HOST, for_good=True)
@@ -264,7 +262,7 @@ class TrainingStep:
         assert self._place is not None
         return self._place
 
-    def _replay(self, known: _Captured, given: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _replay(self, known: _CapturedStep, given: list[Tensor], args: Any, kwargs: Any) -> Any:
         try:
             replay(known.graph)
         except RunEagerly as failed:
@@ -278,7 +276,7 @@ class TrainingStep:
                 given[at].copy_(known.inputs[at])
         return copied(known.outputs)
 
-    def _capture(self, held: list[_Captured], now: Snapshot, args: Any, kwargs: Any) -> _Captured | None:
+    def _capture(self, held: list[_CapturedStep], now: Snapshot, args: Any, kwargs: Any) -> _CapturedStep | None:
         if self.n_captures >= MAX_CAPTURES:
             what = held[-1].snapshot.differs(now) if held else "the shape of an argument"
             self._fall_back(
@@ -290,7 +288,7 @@ class TrainingStep:
         self.n_captures += 1
         flat, spec = pytree.tree_flatten((args, kwargs))
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
+        known = _CapturedStep(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
@@ -455,93 +453,3 @@ def _of_kind(named: list[Any], kind: type) -> list[Any]:
             if isinstance(part, kind):
                 found[id(part)] = part
     return list(found.values())
-
-
-# -- torch.cuda.make_graphed_callables --------------------------------------------------------------------------
-
-
-@unbroken
-def make_graphed_callables(
-    callables: Any,
-    sample_args: Any,
-    num_warmup_iters: int = 3,
-    allow_unused_input: bool = False,
-    pool: Any = None,
-    **kwargs: Any,
-) -> Any:
-    """torch's function of that name, whose first warm-up runs on the stream that will capture.
-
-    Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
-    at its first use, which a capture refuses. The number of iterations is torch's.
-
-    Args:
-        callables: a function or module, or a tuple of them; as torch takes them, like all that follow.
-        sample_args: a tuple of tensors for each, with ``requires_grad`` as in the calls to come.
-        num_warmup_iters: eager iterations before the capture.
-        allow_unused_input: inputs may get no gradient.
-        pool: memory to share with other captures.
-        kwargs: what later versions of torch take.
-
-    Returns:
-        As many callables as were given, each with a forward and a backward graph.
-    """
-    stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
-    if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
-        several = callables if isinstance(callables, tuple) else (callables,)
-        samples = sample_args if isinstance(callables, tuple) else (sample_args,)
-        torch.cuda.synchronize()
-        with torch.cuda.stream(_torchs_capture_stream()):
-            for call, sample in zip(several, samples):
-                _warm(call, sample, allow_unused_input)
-        torch.cuda.synchronize()
-        num_warmup_iters -= 1
-    return stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
-
-
-# What the name stood for before the bridge took it; empty while it is off.
-_stock: list[Any] = []
-
-
-def take_name() -> Callable[[], None]:
-    """Let ``torch.cuda.make_graphed_callables`` be ours; returns what puts it back."""
-    owners = torch.cuda, torch.cuda.graphs
-    before = [owner.make_graphed_callables for owner in owners]
-    _stock.append(before[0])
-    for owner in owners:
-        owner.make_graphed_callables = make_graphed_callables
-
-    def undo() -> None:
-        _stock.clear()
-        for owner, function in zip(owners, before):
-            owner.make_graphed_callables = function
-
-    return undo
-
-
-def _torchs_capture_stream() -> Any:
-    """The stream that ``torch.cuda.graph`` captures on where none is given."""
-    if torch.cuda.graph.default_capture_stream is None:
-        torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
-    return torch.cuda.graph.default_capture_stream
-
-
-def _can_warm(callables: Any, sample_args: Any) -> bool:
-    """False for what torch is about to refuse: it is not to run before that."""
-    several = callables if isinstance(callables, tuple) else (callables,)
-    samples = sample_args if isinstance(callables, tuple) else (sample_args,)
-    return all(isinstance(sample, tuple) for sample in samples) and all(
-        not (call._forward_hooks or call._forward_pre_hooks or call._backward_hooks)
-        for call in several
-        if isinstance(call, torch.nn.Module)
-    )
-
-
-def _warm(call: Any, sample: tuple[Any, ...], allow_unused_input: bool) -> None:
-    outputs = [out for out in pytree.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
-    inputs = [t for t in tensors_of(sample) if t.requires_grad]
-    if isinstance(call, torch.nn.Module):
-        inputs += [p for p in call.parameters() if p.requires_grad]
-    if outputs and inputs:
-        torch.autograd.grad(
-            outputs, inputs, [torch.empty_like(out) for out in outputs], allow_unused=allow_unused_input
-        )

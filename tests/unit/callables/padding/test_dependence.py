@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.padding.dependence import Independence, operations_with_a_rule, rows_independent
-from gfxgraph.callables.padding.judge import Judge, Refusal
+from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
 from gfxgraph.callables.padding.rows import Padding
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
@@ -185,7 +185,7 @@ def test_a_graph_that_torch_computes_in_two_ways_is_judged_in_both() -> None:
         for _ in range(2):
             found = judge.verdicts("key", step, [torch.randn(N, 4)], {0: {0: "n"}}, by_size=by_size)
             content = judge.choose(found, ["x"], {0: {0: "n"}}, {"n": N}, {"n": BUCKET})
-            assert isinstance(content, Refusal) is not is_padded, (step, content)
+            assert isinstance(content, PaddingRefusal) is not is_padded, (step, content)
 
 
 def test_two_dims_are_judged_apart() -> None:

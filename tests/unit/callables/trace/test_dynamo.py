@@ -11,19 +11,19 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo import symbolic_convert  # noqa: E402
 
-from gfxgraph.callables.trace import frontend  # noqa: E402
+from gfxgraph.callables.trace import dynamo  # noqa: E402
 
 
 def test_what_is_for_logs_alone_is_left_out():
     """Files are read for the names of functions where Dynamo's log asks for them; afterwards all is as it was."""
     own = symbolic_convert.get_funcname
-    with frontend._unlogged():
+    with dynamo._standing_in(dynamo._without_logs()):
         assert symbolic_convert.get_funcname is not own
     assert symbolic_convert.get_funcname is own
     level = symbolic_convert.trace_call_log.level
     symbolic_convert.trace_call_log.setLevel(logging.DEBUG)
     try:
-        with frontend._unlogged():
+        with dynamo._standing_in(dynamo._without_logs()):
             assert symbolic_convert.get_funcname is own
     finally:
         symbolic_convert.trace_call_log.setLevel(level)
@@ -31,13 +31,13 @@ def test_what_is_for_logs_alone_is_left_out():
 
 def test_the_collector_is_as_it_was():
     """Python's collector rests during a trace, one that fails among them, and goes on if it was on."""
-    with pytest.raises(RuntimeError), frontend._uncollected():
+    with pytest.raises(RuntimeError), dynamo._uncollected():
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
     gc.disable()
     try:
-        with frontend._uncollected():
+        with dynamo._uncollected():
             pass
         assert not gc.isenabled()
     finally:

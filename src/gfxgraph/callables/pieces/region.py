@@ -28,7 +28,8 @@ from torch import Tensor
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.trace.sizes import Sizes
+from gfxgraph.callables.pieces.sizes import Sizes
+from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.memory import Layout, tensor_at
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
@@ -45,7 +46,7 @@ _regions: weakref.WeakSet[Region] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RegionOptions:
     """What the caller of ``torch.compile`` asked of our graphs."""
 
     buckets: Any = None
@@ -80,7 +81,7 @@ class Region:
         is_backward: bool = False,
         is_inference: bool = True,
         is_partition: bool = False,
-        wanted: Wanted = Wanted(),
+        wanted: RegionOptions = RegionOptions(),
         mode: ReplayMode = ReplayMode.HOT,
         name: str = "",
         alignment: int = ALIGNMENT,
@@ -272,7 +273,7 @@ class Variant:
 
     def is_at(self, inputs: list[Any]) -> bool:
         """True where the inputs lie where they lay."""
-        return _same_addresses(inputs, self._addresses, self._positions)
+        return same_addresses(inputs, self._addresses, self._positions)
 
     def run(self, inputs: list[Any]) -> Any:
         """One call; empties the list, as Inductor's callables do."""
@@ -372,12 +373,3 @@ def _clone(tensor: Tensor) -> Tensor:
         n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
         flat = tensor.as_strided((n,), (1,), tensor.storage_offset()).clone()
         return flat.as_strided(tensor.size(), tensor.stride(), 0)
-
-
-def _same_in_python(inputs: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
-    return all(inputs[i].data_ptr() == addresses[i] for i in positions)
-
-
-_same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
-    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
-)

@@ -1,4 +1,4 @@
-"""callables/writes.py: which tensors hold something else after a call."""
+"""callables/effects.py: which tensors hold something else after a call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables import writes
-from gfxgraph.callables.writes import Writes
+from gfxgraph.callables import effects
+from gfxgraph.callables.effects import ArgumentWrites
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ DTYPES = [
 def test_what_changed_is_found(dtype, large, monkeypatch):
     """One element of one tensor, whatever its type; a write of the same bits is none."""
     if large:
-        monkeypatch.setattr(writes, "LARGEST_NBYTES", 8)
+        monkeypatch.setattr(effects, "LARGEST_NBYTES", 8)
     tensors = [torch.ones(4, 6, device="cuda").to(dtype) for _ in range(3)]
-    looked = Writes([*tensors, torch.ones(3)])
+    looked = ArgumentWrites([*tensors, torch.ones(3)])
     tensors[1][2, 3] = 0
     tensors[2][0, 0] = 1
     assert looked.found() == {1}
@@ -43,7 +43,7 @@ def test_no_number_hides_a_change():
         torch.zeros(4, 6, device="cuda")[:, ::2],
         torch.ones(3, dtype=torch.complex64, device="cuda").conj(),
     )
-    looked = Writes([nan, zero, gaps, conjugated, torch.empty(0, device="cuda")])
+    looked = ArgumentWrites([nan, zero, gaps, conjugated, torch.empty(0, device="cuda")])
     assert looked.found() == set()
     zero.neg_()
     gaps[3, 2] = 1

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.call import RunEagerly
-from gfxgraph.callables.draws import Draws
-from gfxgraph.callables.signature import mode_key, tensor_key, what_changed
-from gfxgraph.callables.trace.found import Found, is_outside
-from gfxgraph.callables.trace.frontend import OnlyTraced, is_foreseeing, is_raw, note_inputs
-from gfxgraph.callables.trace.region import Region, Wanted
+from gfxgraph.callables.effects import Draws
+from gfxgraph.callables.pieces.region import Region, RegionOptions
+from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
+from gfxgraph.callables.trace.dynamo import local
+from gfxgraph.callables.trace.found import Found
+from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
@@ -33,12 +33,12 @@ class Piece:
     def __init__(self, found: Found, name: str, max_graphs: int) -> None:
         self._graph = found.graph.forward
         placeholders = [node for node in found.graph.graph.nodes if node.op == "placeholder"]
-        self._static = [i for i, source in enumerate(found.sources) if is_outside(source)]
+        self._static = found.outside
         self.region = Region(
             lambda inputs: self._graph(*inputs),
             self._static,
             [],
-            wanted=Wanted(max_graphs=max_graphs),
+            wanted=RegionOptions(max_graphs=max_graphs),
             mode=ReplayMode.STANDARD,
             alignment=1,
             name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",
@@ -54,15 +54,15 @@ class Piece:
         """Its first run took some from the host's."""
 
     def __call__(self, *inputs: Any) -> Any:
-        if is_foreseeing():
+        if local.is_foreseeing:
             raise OnlyTraced
         state = bridge.process_for_callables()
         if state is None or torch.cuda.is_current_stream_capturing():
             return self._graph(*inputs)
-        note_inputs(inputs)
         if not self._has_run:
             return self._first(inputs)
-        if is_raw():
+        note_inputs(inputs)
+        if local.is_raw:
             return self._graph(*inputs)
         if self.region.why_eager:
             self.region.count_eager(self.region.why_eager)
@@ -78,6 +78,7 @@ class Piece:
     def _first(self, inputs: Sequence[Any]) -> Any:
         """The first call, eagerly: what does it do that no graph can, and what do its results share?"""
         self._has_run = True
+        note_inputs(inputs)
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
@@ -85,24 +86,21 @@ class Piece:
         with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
             result = self.region.look(list(inputs))
         self.is_drawless, self.draws_of_host = draws.none, draws.of_host
+        changed = what_changed(layouts, [tensor_key(t) for t in tensors])
+        # Whether results need gradients of their own, by what the graph does and not by what it is given.
+        has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
         if draws.of_host:
             self.region.fall_back("it draws random numbers of the host")
         elif versions != [t._version for t in host]:
             self.region.fall_back("it writes to a tensor on the host")
-        elif what_changed(layouts, [tensor_key(t) for t in tensors]):
-            self.region.fall_back(what_changed(layouts, [tensor_key(t) for t in tensors]))
-        elif self._begins_gradients(tensors, result):
+        elif changed:
+            self.region.fall_back(changed)
+        elif begins and not has_gradients:
             self.region.fall_back("it switches gradients on inside; a graph's results have none")
-        elif not is_raw():
+        elif not local.is_raw:
             self.region.count_eager("warm-up")
         return result
-
-    @staticmethod
-    def _begins_gradients(tensors: Sequence[Tensor], results: Any) -> bool:
-        """Whether results need gradients of their own, by what the graph does and not by what it is given."""
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return False
-        return any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in results)
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
         """A call that may be differentiated.

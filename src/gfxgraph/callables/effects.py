@@ -1,0 +1,124 @@
+"""What one eager run of a function did that a replay has to know: which arguments it wrote to, what it drew.
+
+`ArgumentWrites` compares content before and after. torch counts the writes of its own operations; a kernel launched
+past it (Triton's, an extension's) and a collective in place (``dist.all_reduce(x)``) leave no trace in that count,
+and a graph whose buffers they write would keep from the caller what they wrote.
+
+`Draws` watches for random numbers of the device's default generator. torch tags operations that may take some
+(``nondeterministic_seeded``). A run without one of them takes none, whatever other threads take meanwhile. Attention
+is tagged for its dropout: there, in others' operations, and in compiled code, which no dispatch mode sees into, the
+generator's offset tells, and a draw of another thread counts as one of the function's. The host's default generator
+likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.callables.inputs import is_dense
+
+LARGEST_NBYTES = 4 << 20
+"""Of larger tensors the sum of their bits is compared: a copy of them takes memory that the function may need."""
+
+
+class ArgumentWrites:
+    """Tensors to be looked at again after a call; made on the stream that the call follows.
+
+    Args:
+        tensors: of any kind; only torch's own over dense memory of a device are compared.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self._before: dict[int, Tensor] = {}
+        with torch.inference_mode(False), torch.no_grad(), suppress(torch.OutOfMemoryError):
+            for i, tensor in enumerate(tensors):
+                if _can_be_seen(tensor):
+                    self._before[i] = _kept(tensor)
+
+    def found(self) -> set[int]:
+        """Positions of those that hold something else now. Waits for the device."""
+        found = set()
+        with torch.inference_mode(False), torch.no_grad(), suppress(torch.OutOfMemoryError):
+            for i, before in self._before.items():
+                if not torch.equal(before, _kept(self._tensors[i], for_now=True)):
+                    found.add(i)
+        return found
+
+
+def _can_be_seen(tensor: Tensor) -> bool:
+    if type(tensor) not in _KINDS or not tensor.is_cuda or tensor.layout is not torch.strided:
+        return False
+    return tensor.numel() > 0 and not tensor.is_quantized
+
+
+def _kept(tensor: Tensor, for_now: bool = False) -> Tensor:
+    """A tensor's bits, copied unless they are only looked at now; of a large one their sum."""
+    bits = tensor.detach()
+    if bits.is_complex():
+        bits = torch.view_as_real(bits.resolve_conj())
+    bits = bits.resolve_neg()
+    if bits.dtype.is_floating_point:
+        bits = bits.view(_BITS[bits.dtype.itemsize])
+    if tensor.nbytes > LARGEST_NBYTES:
+        if not is_dense(bits):
+            return bits.sum(dtype=torch.int64)
+        flat = bits.as_strided((bits.numel(),), (1,)).view(torch.uint8)
+        n = flat.numel() // 8 * 8 if flat.data_ptr() % 8 == 0 else 0
+        # Eight bytes at a time, because the sum of anything shorter is computed on a copy eight bytes wide.
+        return flat[:n].view(torch.int64).sum() + flat[n:].sum()
+    return bits if for_now else bits.clone()
+
+
+_KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Draws(TorchDispatchMode):
+    """Watches the run inside; then ``none`` says that it took no random numbers, ``of_host`` that it took the host's.
+
+    Args:
+        is_opaque: the run is of compiled code.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device_index: int, *, is_opaque: bool = False) -> None:
+        super().__init__()
+        self._generator = torch.cuda.default_generators[device_index]
+        self._may_draw = is_opaque
+        self.none = False
+        self.of_host = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise compiled code would run, and stay, eager
+
+    def __enter__(self) -> Draws:
+        self._offset = self._generator.get_offset()
+        self._host = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, at)
+        self.none = not self._may_draw or self._generator.get_offset() == self._offset
+        self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_torchs = getattr(func, "namespace", "") in _TAGGED
+        if not is_torchs or torch.Tag.nondeterministic_seeded in func.tags:
+            self._may_draw = True
+        return func(*args, **(kwargs or {}))
+
+
+_TAGGED = ("aten", "prims", "prim")

@@ -1,0 +1,101 @@
+"""torch.cuda.make_graphed_callables, warmed up on the stream that will capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.callables.captured_function import tensors_of
+from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.torchs_graph import TORCH_VERSION
+
+
+@unbroken
+def make_graphed_callables(
+    callables: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """torch's function of that name, whose first warm-up runs on the stream that will capture.
+
+    Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
+    at its first use, which a capture refuses. The number of iterations is torch's.
+
+    Args:
+        callables: a function or module, or a tuple of them; as torch takes them, like all that follow.
+        sample_args: a tuple of tensors for each, with ``requires_grad`` as in the calls to come.
+        num_warmup_iters: eager iterations before the capture.
+        allow_unused_input: inputs may get no gradient.
+        pool: memory to share with other captures.
+        kwargs: what later versions of torch take.
+
+    Returns:
+        As many callables as were given, each with a forward and a backward graph.
+    """
+    stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
+    if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
+        several = callables if isinstance(callables, tuple) else (callables,)
+        samples = sample_args if isinstance(callables, tuple) else (sample_args,)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(_torchs_capture_stream()):
+            for call, sample in zip(several, samples):
+                _warm(call, sample, allow_unused_input)
+        torch.cuda.synchronize()
+        num_warmup_iters -= 1
+    return stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
+
+
+# What the name stood for before the bridge took it; empty while it is off.
+_stock: list[Any] = []
+
+
+def take_name() -> Callable[[], None]:
+    """Let ``torch.cuda.make_graphed_callables`` be ours; returns what puts it back."""
+    owners = torch.cuda, torch.cuda.graphs
+    before = [owner.make_graphed_callables for owner in owners]
+    _stock.append(before[0])
+    for owner in owners:
+        owner.make_graphed_callables = make_graphed_callables
+
+    def undo() -> None:
+        _stock.clear()
+        for owner, function in zip(owners, before):
+            owner.make_graphed_callables = function
+
+    return undo
+
+
+def _torchs_capture_stream() -> Any:
+    """The stream that ``torch.cuda.graph`` captures on where none is given."""
+    if torch.cuda.graph.default_capture_stream is None:
+        torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
+    return torch.cuda.graph.default_capture_stream
+
+
+def _can_warm(callables: Any, sample_args: Any) -> bool:
+    """False for what torch is about to refuse: it is not to run before that."""
+    several = callables if isinstance(callables, tuple) else (callables,)
+    samples = sample_args if isinstance(callables, tuple) else (sample_args,)
+    return all(isinstance(sample, tuple) for sample in samples) and all(
+        not (call._forward_hooks or call._forward_pre_hooks or call._backward_hooks)
+        for call in several
+        if isinstance(call, torch.nn.Module)
+    )
+
+
+def _warm(call: Any, sample: tuple[Any, ...], allow_unused_input: bool) -> None:
+    outputs = [out for out in pytree.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
+    inputs = [t for t in tensors_of(sample) if t.requires_grad]
+    if isinstance(call, torch.nn.Module):
+        inputs += [p for p in call.parameters() if p.requires_grad]
+    if outputs and inputs:
+        torch.autograd.grad(
+            outputs, inputs, [torch.empty_like(out) for out in outputs], allow_unused=allow_unused_input
+        )

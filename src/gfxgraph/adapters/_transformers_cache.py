@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer, Sta
 
 
 @dataclass(slots=True)
-class Place:
+class CachePosition:
     """Where the next token goes; shared by all layers of a cache."""
 
     position: Tensor
@@ -37,7 +37,7 @@ class Place:
 class FixedLayer(StaticLayer):  # type: ignore[misc]
     """A layer that attends to everything."""
 
-    def __init__(self, max_cache_len: int, place: Place) -> None:
+    def __init__(self, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(max_cache_len)
         self.place = place
 
@@ -57,7 +57,7 @@ class FixedLayer(StaticLayer):  # type: ignore[misc]
 class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
     """A layer that attends to a sliding window."""
 
-    def __init__(self, max_cache_len: int, sliding_window: int, place: Place) -> None:
+    def __init__(self, max_cache_len: int, sliding_window: int, place: CachePosition) -> None:
         super().__init__(max_cache_len, sliding_window)
         self.place = place
 
@@ -87,15 +87,15 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
 
 
 class FixedCache(StaticCache):  # type: ignore[misc]
-    """A static cache over one `Place`."""
+    """A static cache over one `CachePosition`."""
 
-    def __init__(self, config: Any, max_cache_len: int, place: Place) -> None:
+    def __init__(self, config: Any, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(config=config, max_cache_len=max_cache_len)
         self.place = place
         self.layers: list[Any] = [self._fixed(layer, config, place) for layer in self.layers]
 
     @staticmethod
-    def _fixed(layer: Any, config: Any, place: Place) -> Any:
+    def _fixed(layer: Any, config: Any, place: CachePosition) -> Any:
         if type(layer) is StaticSlidingWindowLayer:
             return FixedSlidingLayer(layer.max_cache_len, config.sliding_window, place)
         return FixedLayer(layer.max_cache_len, place)

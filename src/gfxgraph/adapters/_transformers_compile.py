@@ -26,7 +26,7 @@ from transformers import GenerationConfig
 
 from gfxgraph.adapters import _transformers_attention as attention
 from gfxgraph.adapters._transformers_attention import MET_A_CAPTURE, same_bits
-from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
@@ -97,7 +97,7 @@ def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: b
     """Give ``twin`` a compiled step; returns why not, where it must not have one."""
     _read_some_prompt(twin, model, extras, has_positions)
     compiled = compiled_step(model, exact=mode != "any")
-    greedy = Choice((), False, None, None, False, (), (), ())
+    greedy = TokenChoice((), False, None, None, False, (), (), ())
     for step in range(N_COMPARED):
         if twin.cache.full_windows or twin.cache.place.n_cached >= twin.capacity - 1:
             break
@@ -120,7 +120,7 @@ def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_pos
     kwargs: dict[str, Any] = extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
     if has_positions:
         kwargs["position_ids"] = torch.arange(length, device=model.device).expand(twin.batch, -1)
-    choice = Choice((), False, None, None, False, (), (), ())
+    choice = TokenChoice((), False, None, None, False, (), (), ())
     stops = Stops(None, None, (), False)
     config = GenerationConfig()
     request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)

@@ -25,7 +25,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar
 
-from gfxgraph.adapters._needs import Need, missing
+from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import process
@@ -83,8 +83,8 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     module: ClassVar[str]
-    needs: ClassVar[dict[str, tuple[Need, ...]]]
-    optional: ClassVar[dict[str, tuple[Need, ...]]] = {}
+    needs: ClassVar[dict[str, tuple[NeededName, ...]]]
+    optional: ClassVar[dict[str, tuple[NeededName, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph import config
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault
@@ -57,7 +57,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class _Captured:
+class _ProgramGraph:
     """The graph for one set of addresses, and what the program returned while it was captured."""
 
     graph: Any
@@ -109,7 +109,7 @@ class GraphedProgram:
         self.why_eager = ""
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
-        self._graphs: dict[tuple[Any, ...], _Captured] = {}
+        self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
         self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
@@ -193,7 +193,7 @@ class GraphedProgram:
                 return list(timed.timed(way, self._either(way, params, captured, stream)))
             return self._launch(params, captured, plain)
 
-    def _either(self, way: str, params: Params, captured: _Captured, stream: Any) -> Callable[[], list[Any]]:
+    def _either(self, way: str, params: Params, captured: _ProgramGraph, stream: Any) -> Callable[[], list[Any]]:
         if way == "eager":
             return lambda: self._eagerly(params, stream)
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
@@ -202,7 +202,7 @@ class GraphedProgram:
         """Launch by launch, in order on ``stream``."""
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
-    def _launch(self, params: Params, captured: _Captured, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[Any]]) -> list[Any]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -257,7 +257,7 @@ class GraphedProgram:
             return self._checked(params, captured, stream)
         return self._launch(params, captured, plain)
 
-    def _capture(self, placed: Params, stream: Any) -> tuple[_Captured | None, str]:
+    def _capture(self, placed: Params, stream: Any) -> tuple[_ProgramGraph | None, str]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -282,9 +282,9 @@ class GraphedProgram:
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream it was given"
         self.n_captures += 1
-        return _Captured(made.graph, list(made.result), made.pool, _state().validate_replays), ""
+        return _ProgramGraph(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
-    def _checked(self, params: Params, captured: _Captured, stream: Any) -> list[Any]:
+    def _checked(self, params: Params, captured: _ProgramGraph, stream: Any) -> list[Any]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stay."""
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
@@ -393,13 +393,13 @@ class MigraphxAdapter(Adapter):
     module = "migraphx"
     needs = {
         "migraphx": (
-            Need("program.run"),
-            Need("program.run_async"),
-            Need("program.get_parameter_names"),
-            Need("argument.data_ptr"),
-            Need("argument.get_shape"),
-            Need("argument_from_pointer"),
-            *(Need(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
+            NeededName("program.run"),
+            NeededName("program.run_async"),
+            NeededName("program.get_parameter_names"),
+            NeededName("argument.data_ptr"),
+            NeededName("argument.get_shape"),
+            NeededName("argument_from_pointer"),
+            *(NeededName(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
         )
     }
     tested = "2.16, as a stand-in"

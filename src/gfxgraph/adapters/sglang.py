@@ -26,7 +26,7 @@ from typing import Any
 
 from gfxgraph.adapters._announce import announce
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -49,26 +49,26 @@ class SglangAdapter(Adapter):
     module = "sglang"
     needs = {
         _FULL: (
-            Need("FullCudaGraphBackend", keeps="_graphs _outputs _pool _tp_group"),
-            Need("FullCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+            NeededName("FullCudaGraphBackend", keeps="_graphs _outputs _pool _tp_group"),
+            NeededName("FullCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
         ),
         _BREAKABLE: (
-            Need("BreakableCudaGraphBackend", keeps="_graphs _outputs _capture_inputs _pool _tp_group"),
-            Need("BreakableCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+            NeededName("BreakableCudaGraphBackend", keeps="_graphs _outputs _capture_inputs _pool _tp_group"),
+            NeededName("BreakableCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
         ),
         _PIECEWISE: (
-            Need(
+            NeededName(
                 "CUDAPiecewiseBackend",
                 keeps="concrete_size_entries sym_shape_indices first_run_finished graph_pool piecewise_compile_index",
             ),
-            Need("ConcreteSizeEntry", keeps="cudagraph num_finished_warmup output runnable"),
-            Need("is_in_torch_compile_warmup"),
-            Need("get_pcg_capture_stream"),
+            NeededName("ConcreteSizeEntry", keeps="cudagraph num_finished_warmup output runnable"),
+            NeededName("is_in_torch_compile_warmup"),
+            NeededName("get_pcg_capture_stream"),
         ),
     }
     optional = {
-        _EAGER: (Need("EagerRunner.execute", takes="forward_batch"),),
-        _GLUE: (Need("MetadataGlueGraph.run"),),
+        _EAGER: (NeededName("EagerRunner.execute", takes="forward_batch"),),
+        _GLUE: (NeededName("MetadataGlueGraph.run"),),
     }
     tested = "0.5.23"
 

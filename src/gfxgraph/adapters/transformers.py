@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Replaced
@@ -43,16 +43,16 @@ class TransformersAdapter(Adapter):
     module = "transformers"
     needs = {
         "transformers.generation.utils": (
-            Need(
+            NeededName(
                 "GenerationMixin._sample",
                 takes="input_ids logits_processor stopping_criteria generation_config synced_gpus streamer",
             ),
-            Need("GenerationMixin._optimize_model_for_decode"),
-            Need(
+            NeededName("GenerationMixin._optimize_model_for_decode"),
+            NeededName(
                 "GenerationMixin.prepare_inputs_for_generation",
                 takes="input_ids next_sequence_length is_first_iteration",
             ),
-            *(Need(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
+            *(NeededName(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
         )
     }
     tested = TESTED

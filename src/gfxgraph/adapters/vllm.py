@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
-_CONTEXT = (Need("is_forward_context_available"), Need("get_forward_context"))
+_CONTEXT = (NeededName("is_forward_context_available"), NeededName("get_forward_context"))
 
 
 class VllmAdapter(Adapter):
@@ -36,16 +36,16 @@ class VllmAdapter(Adapter):
     module = "vllm"
     needs = {
         _FULL: (
-            Need("CUDAGraphWrapper", keeps="concrete_cudagraph_entries graph_pool runnable runtime_mode"),
-            Need("CUDAGraphWrapper.clear_graphs"),
-            Need("CUDAGraphEntry", keeps="cudagraph input_addresses"),
+            NeededName("CUDAGraphWrapper", keeps="concrete_cudagraph_entries graph_pool runnable runtime_mode"),
+            NeededName("CUDAGraphWrapper.clear_graphs"),
+            NeededName("CUDAGraphEntry", keeps="cudagraph input_addresses"),
             *_CONTEXT,
         ),
         _BREAKABLE: (
-            Need("BreakableCUDAGraphWrapper", keeps="entries graph_pool runnable runtime_mode"),
-            Need("BreakableCUDAGraphWrapper.clear_graphs"),
-            Need("_BreakableEntry", keeps="capture input_addresses"),
-            Need("BreakableCUDAGraphCapture", keeps="_tls"),
+            NeededName("BreakableCUDAGraphWrapper", keeps="entries graph_pool runnable runtime_mode"),
+            NeededName("BreakableCUDAGraphWrapper.clear_graphs"),
+            NeededName("_BreakableEntry", keeps="capture input_addresses"),
+            NeededName("BreakableCUDAGraphCapture", keeps="_tls"),
             *_CONTEXT,
         ),
     }

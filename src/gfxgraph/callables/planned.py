@@ -8,7 +8,7 @@ from dataclasses import replace as replace_in
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.callables.plans import Sizes
-from gfxgraph.core.buckets import Plan
+from gfxgraph.core.buckets import BucketPlan
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures
@@ -59,7 +59,7 @@ class Planned:
             if n_fast > 0:
                 self.sizes.note(actual, n_fast)
 
-    def plan(self) -> Plan:
+    def plan(self) -> BucketPlan:
         """The buckets in force and the sizes seen; printed, a table."""
         self.count_fast_calls()
         found = self.sizes.plan()

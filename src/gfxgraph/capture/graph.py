@@ -118,8 +118,8 @@ class BridgedGraph(_TorchsGraph):
         self._is_between_halves = False
         # What was being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
-        self._guard: above.Guard | None = None
-        self._deep: above.DeepCapture | None = None
+        self._guard: above.GraphGuard | None = None
+        self._deep: above.AllocationGuard | None = None
         self._state = state  # the last: an object without it has nothing to take down
         state.graphs.add(self)
 

@@ -32,7 +32,7 @@ from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
-from gfxgraph.process.process import Recording
+from gfxgraph.process.process import OngoingRecording
 from gfxgraph.types import OnUnsafe
 
 # What keeps one value one value: allowed where computing with values is refused.
@@ -52,7 +52,7 @@ class Splitting(Protocol):
     @property
     def moving(self) -> Any: ...
     @property
-    def recorder(self) -> Recording: ...
+    def recorder(self) -> OngoingRecording: ...
     @property
     def is_over(self) -> bool: ...
     def split(

@@ -62,7 +62,7 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 _UNKNOWN: Any = object()
 
 
-class Watched(Protocol):
+class MovingCapture(Protocol):
     """The capture, as its moving tensors see it."""
 
     policy: OnUnsafe
@@ -75,10 +75,10 @@ class Watched(Protocol):
     def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
 
 
-class Moving:
+class MovingTensors:
     """The moving tensors of one capture."""
 
-    def __init__(self, session: Watched) -> None:
+    def __init__(self, session: MovingCapture) -> None:
         self._session = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: Calls | None = None
@@ -240,7 +240,7 @@ class Moving:
         given = flat(args, kwargs)
 
         def make() -> tuple[Any, Step | None]:
-            with Writes(session) as writes, Saved() as saved:
+            with WriteSaver(session) as writes, Saved() as saved:
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -271,7 +271,7 @@ class Moving:
 class Calls(TorchFunctionMode):
     """Sees each call of torch's functions and methods while a capture has moving tensors."""
 
-    def __init__(self, moving: Moving) -> None:
+    def __init__(self, moving: MovingTensors) -> None:
         super().__init__()
         self._moving = moving
 
@@ -308,7 +308,7 @@ class Saved:
         ]
 
 
-class Writes(TorchDispatchMode):
+class WriteSaver(TorchDispatchMode):
     """Saves what a call writes that was there before it."""
 
     def __init__(self, session: Any) -> None:

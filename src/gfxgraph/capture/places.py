@@ -69,7 +69,7 @@ def place() -> tuple[CodeType | None, int]:
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 
-class Place:
+class SourcePlace:
     """A place as ``place`` gives it, worded when somebody asks."""
 
     __slots__ = ("_where",)

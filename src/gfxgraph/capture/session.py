@@ -36,8 +36,8 @@ from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.moving import Moving
-from gfxgraph.capture.places import Place, place
+from gfxgraph.capture.moving import MovingTensors
+from gfxgraph.capture.places import SourcePlace, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
@@ -79,7 +79,7 @@ class Session:
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = self.values_type(self)
-        self.moving = Moving(self)
+        self.moving = MovingTensors(self)
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """Under which steps come into the program, where that is the case."""
@@ -119,7 +119,7 @@ class Session:
             process.sessions().append(self)
             if self.outer is not None:
                 self.outer.suspend()
-            self.holdings.take_process(Place(self.begun_at))
+            self.holdings.take_process(SourcePlace(self.begun_at))
             self._open(self.graph_ref(), self.extra)
             self.holdings.take_thread()
             self._has_entered = True

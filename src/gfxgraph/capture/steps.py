@@ -25,7 +25,7 @@ from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_col
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
-from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.core.tape import Entry, Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
@@ -39,7 +39,7 @@ class Running(Protocol):
     def numbers(self) -> Expressions: ...
     @property
     def by_nodes(self) -> Callable[[SegmentStep, Any], None] | None: ...
-    def lookup(self, value: Value) -> Tensor: ...
+    def lookup(self, value: TapeValue) -> Tensor: ...
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None: ...
 
 
@@ -92,7 +92,7 @@ class SegmentStep(Step):
         owner: Any,
         is_users: bool,
         tape: Tape,
-        live: list[tuple[Value, Layout | Tensor]],
+        live: list[tuple[TapeValue, Layout | Tensor]],
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gfxgraph.selftest.outcome import Result
+    from gfxgraph.selftest.outcome import CaseResult
     from gfxgraph.selftest.suite import Suite
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
@@ -160,7 +160,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
         def render(self, task: Task) -> Text:
             return Text(", ".join(suite.running) or str(task.description))
 
-    class Ended(ProgressColumn):
+    class EndedColumn(ProgressColumn):
         """How many cases have ended, also those whose line waits for an earlier one."""
 
         def render(self, task: Task) -> Text:
@@ -172,7 +172,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
         def render(self, task: Task) -> ProgressBar:
             return ProgressBar(task.total, suite.n_ended, width=24, pulse=not task.total)
 
-    columns = (Bar(), Ended(), TimeElapsedColumn(), Now())
+    columns = (Bar(), EndedColumn(), TimeElapsedColumn(), Now())
     # On a terminal only: into a file or a pipe go the lines alone.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("device", total=None)
@@ -194,7 +194,7 @@ def _device(suite: Suite) -> str:
     return f"{found['name']}, {found['arch']}, {found['memory_mib']} MiB, torch {found['torch']}, {runtime}"
 
 
-def line(result: Result, width: int, fact: str = "") -> Table:
+def line(result: CaseResult, width: int, fact: str = "") -> Table:
     """One case on one line; a case that did not pass says all."""
     from rich.table import Table
     from rich.text import Text

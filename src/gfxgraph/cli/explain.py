@@ -26,7 +26,7 @@ from gfxgraph.diagnostics.index import names
 from gfxgraph.hardware import advice
 
 if TYPE_CHECKING:  # a code is explained without them
-    from gfxgraph.diagnostics.scan import Hit
+    from gfxgraph.diagnostics.scan import CodeHit
 
 _BLOCK = 1 << 20
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
@@ -171,8 +171,8 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
     return advice.conclude(scanner, lang=lang)
 
 
-def _sayer(lang: str) -> Callable[[list[Hit]], None]:
-    def say(found: list[Hit]) -> None:
+def _sayer(lang: str) -> Callable[[list[CodeHit]], None]:
+    def say(found: list[CodeHit]) -> None:
         for hit in found:
             if hit.strength > 0:
                 match = Match(hit.code, hit.text, hit.line, hit.count)

@@ -33,7 +33,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ChoiceRule:
     """How sure a decision must be.
 
     Args:
@@ -99,7 +99,7 @@ def half_width(spread: float, n: int, alpha: float) -> float:
 class Choice:
     """Timings of one signature, and what follows from them."""
 
-    rule: Rule = field(default_factory=Rule)
+    rule: ChoiceRule = field(default_factory=ChoiceRule)
     decision: Decision | None = None
     _ratios: list[float] = field(default_factory=list)
     _waiting: dict[Way, list[float]] = field(default_factory=lambda: {Way.EAGER: [], Way.GRAPH: []})

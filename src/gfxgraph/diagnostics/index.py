@@ -88,7 +88,7 @@ _ADDING = ("hint", "combo")
 _RARE = 0.3
 
 
-class Names:
+class EntryNames:
     """What every entry is called: its rank, its older names, its title in each language."""
 
     def __init__(self, plain: dict[str, Any]) -> None:
@@ -98,9 +98,9 @@ class Names:
 
 
 @lru_cache(maxsize=1)
-def names() -> Names:
+def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load("names", VERSION, [FOLDER], _names, Names)
+    return derived.load("names", VERSION, [FOLDER], _names, EntryNames)
 
 
 def _names() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, byref, c_void_p
 from typing import TYPE_CHECKING
 
-from gfxgraph.driver.copies import THREADS, Arguments, CopyKernel, pointer, relaxed
+from gfxgraph.driver.copies import THREADS, Arguments, LoadedCopyKernel, pointer, relaxed
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Parts = Sequence[tuple[int, int, int]]
 USE_NODE_PRIORITY = 8  # as torch instantiates; its other flag is about memory nodes, which no child may have
 
 
-class CopyNode:
+class KernelCopyNode:
     """One launch of the copying kernel inside a graph.
 
     ``words`` are as `Arguments` has them; ``apply()`` makes them count from the next launch on and returns
@@ -43,7 +43,7 @@ class CopyNode:
     """
 
     def __init__(
-        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]
+        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]
     ) -> None:
         self._arguments = made = Arguments(parts)
         self.words = made.words
@@ -62,14 +62,14 @@ class CopyNode:
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
 
 
-class Joined:
+class JoinedExec:
     """The exec, on one stream at a time.
 
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
     def __init__(
-        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int
+        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int
     ) -> None:
         """Build it.
 
@@ -98,11 +98,11 @@ class Joined:
             driver.table.undeclared("launch"), pointer(self._exec), self._stream
         )
 
-    def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
+    def _build(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver
-        self.into = CopyNode(driver, kernel, self._graph, into, ()) if into else None
+        self.into = KernelCopyNode(driver, kernel, self._graph, into, ()) if into else None
         child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
-        self.back = CopyNode(driver, kernel, self._graph, back, [child]) if back else None
+        self.back = KernelCopyNode(driver, kernel, self._graph, back, [child]) if back else None
         found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
         if found != wanted:
             raise DriverError("child_graph_incomplete", found=found, wanted=wanted)

@@ -122,7 +122,7 @@ def write(raw: Any, wanted: KernelParams, launch_end: int) -> list[Any]:
     return [*buffers, slots]
 
 
-class Prepared:
+class PreparedLaunch:
     """A launch in the runtime's own form, with words that can be changed in place.
 
     Args:

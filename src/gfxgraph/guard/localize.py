@@ -14,7 +14,7 @@ from gfxgraph.core.faults import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError, GfxGraphFault
-from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.names import TensorNames, describe
 
 if TYPE_CHECKING:
     from gfxgraph.capture.steps import SegmentStep
@@ -141,7 +141,7 @@ class _OneByOne(TorchDispatchMode):
         except (RuntimeError, IndexError) as error:
             if not (is_fault(error) or any(word in str(error) for word in _OUTSIDE)):
                 raise
-            names = Names()
+            names = TensorNames()
             called = [names.of(tensor) for tensor in tensors]
             lines = [f"`{name}` {text}" if name else text for name, text in zip(called, layouts)]
             raise GfxGraphFault(

@@ -19,7 +19,7 @@ _LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _TORCH_MODULE = torch.nn.Module
 
 
-class Names:
+class TensorNames:
     """Names of tensors as the program's frames, globals and modules know them, at one moment."""
 
     def __init__(self, frame: FrameType | None = None) -> None:

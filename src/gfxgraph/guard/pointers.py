@@ -26,8 +26,8 @@ from torch import Tensor
 
 from gfxgraph.core.faults import TensorUse
 from gfxgraph.errors import ReplayError
-from gfxgraph.guard.live_memory import DEFAULT_POOL, Block, LiveMemory, n_frees
-from gfxgraph.guard.names import Names, describe, device_tensors
+from gfxgraph.guard.live_memory import DEFAULT_POOL, LiveBlock, LiveMemory, n_frees
+from gfxgraph.guard.names import TensorNames, describe, device_tensors
 from gfxgraph.guard.nodes import SegmentNode
 from gfxgraph.process import process
 
@@ -87,7 +87,9 @@ class PointerGuard:
     _polled_at: float = 0.0
     _frees: tuple[int, int] = (0, 0)
 
-    def add(self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: Names) -> None:
+    def add(
+        self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: TensorNames
+    ) -> None:
         """Look up the pointers of one segment's nodes and watch those that can become stale."""
         memory = LiveMemory()
         pinned = Storages((t for t in program.externals.values() if isinstance(t, Tensor) and t.is_cuda), memory)
@@ -117,9 +119,9 @@ class PointerGuard:
         position: int,
         node: SegmentNode,
         address: int,
-        block: Block | None,
+        block: LiveBlock | None,
         tensors: list[Tensor],
-        names: Names,
+        names: TensorNames,
     ) -> None:
         pool = block.pool if block is not None else DEFAULT_POOL
         watch = Pointer(position, node, address, pool, allocated=block.where if block is not None else "")
@@ -213,13 +215,13 @@ class Storages:
                 key = block.address if block is not None else 0
                 self._by_block.setdefault(key, []).append((address, address + storage.nbytes(), tensor))
 
-    def holding(self, address: int, block: Block | None) -> list[Tensor]:
+    def holding(self, address: int, block: LiveBlock | None) -> list[Tensor]:
         """Those whose storage has ``address`` in it; ``block`` is where that lies."""
         near = self._by_block.get(block.address if block is not None else 0, ())
         return [tensor for begin, end, tensor in near if begin <= address < end]
 
 
-def describe_arguments(nodes: list[SegmentNode], names: Names) -> None:
+def describe_arguments(nodes: list[SegmentNode], names: TensorNames) -> None:
     """Say which tensors the launches that torch did not make work on, as far as their pointers tell."""
     if all(node.opaque is None for node in nodes):
         return

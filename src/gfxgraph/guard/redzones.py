@@ -24,7 +24,7 @@ from gfxgraph.core.faults import TensorUse
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard.live_memory import user_line
-from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.names import TensorNames, describe
 from gfxgraph.guard.nodes import SegmentNode
 from gfxgraph.guard.zoned_pool import ZonedPool
 from gfxgraph.process import process
@@ -276,7 +276,7 @@ class RedZone:
         self.arm()
         offset, n_changed = found[0]
         nbytes = self.tensor.nbytes
-        name = self.name or Names().of(self.tensor)
+        name = self.name or TensorNames().of(self.tensor)
         raise GfxGraphFault(
             "buffer_overrun",
             n_changed=n_changed,

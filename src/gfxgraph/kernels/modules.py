@@ -43,7 +43,7 @@ class Applied:
     _model: weakref.ref[Any]
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    verdicts: dict[str, trial.Verdict] = field(default_factory=dict)
+    verdicts: dict[str, trial.TrialTimes] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     is_choosing: bool = False
     _classes: list[tuple[weakref.ref[nn.Module], type, type]] = field(default_factory=list)
@@ -179,7 +179,7 @@ class _Work:
     rotated: int
     like: Tensor
     """A weight, for modules without one."""
-    decided: dict[Any, trial.Verdict] = field(default_factory=dict)
+    decided: dict[Any, trial.TrialTimes] = field(default_factory=dict)
     """By kind, facts and sizes."""
 
     def look_at(self, name: str, module: nn.Module, is_head: bool) -> None:

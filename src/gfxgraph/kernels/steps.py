@@ -86,7 +86,7 @@ def _cut(mask: Tensor | None, keys: Tensor) -> Tensor | None:
     return None if mask is None else mask[..., : keys.shape[2]]
 
 
-class Place(NamedTuple):
+class TokenSlot(NamedTuple):
     """Where a token goes in a cache of fixed length.
 
     Attributes:
@@ -101,7 +101,7 @@ class Place(NamedTuple):
     is_counted: bool
 
 
-def place_in(cache: Any, index: int) -> Place | None:
+def place_in(cache: Any, index: int) -> TokenSlot | None:
     """Where this token goes in a cache of fixed length; None for another, which updates itself."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
@@ -113,10 +113,12 @@ def place_in(cache: Any, index: int) -> Place | None:
     if place is not None:  # of the graphs of generate(): one position for all layers
         is_shifting = getattr(layer, "is_sliding", False) and place.is_full
         return (
-            Place(layer.keys, layer.values, place.position, False) if place.is_decoding and not is_shifting else None
+            TokenSlot(layer.keys, layer.values, place.position, False)
+            if place.is_decoding and not is_shifting
+            else None
         )
     if type(layer).__name__ == "StaticLayer" and type(layer).__module__ == "transformers.cache_utils":
-        return Place(layer.keys, layer.values, layer.cumulative_length.view(1), True)
+        return TokenSlot(layer.keys, layer.values, layer.cumulative_length.view(1), True)
     return None
 
 

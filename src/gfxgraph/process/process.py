@@ -21,7 +21,7 @@ from gfxgraph.process.context import Contexts
 log = logging.getLogger("gfxgraph")
 
 
-class Recording(Protocol):
+class OngoingRecording(Protocol):
     """What takes a capture's operations down, as whoever hands it one sees it."""
 
     paused: bool
@@ -31,14 +31,14 @@ class Recording(Protocol):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ...) -> Any: ...
 
 
-class Capture(Protocol):
+class OngoingCapture(Protocol):
     """A capture underway in some thread, as the rooms and files below it see it."""
 
     begun_at: tuple[Any, int]
     error: BaseException | None
 
     @property
-    def recorder(self) -> Recording: ...
+    def recorder(self) -> OngoingRecording: ...
     def suspend(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
@@ -71,7 +71,7 @@ class Process:
     validate_replays: int = 0
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
-    recording: dict[tuple[int, int], Capture] = field(default_factory=dict)
+    recording: dict[tuple[int, int], OngoingCapture] = field(default_factory=dict)
     """Pools that a capture is recording into right now; only those that programs chose."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
@@ -135,10 +135,10 @@ def require() -> Process:
     return _current
 
 
-def sessions() -> list[Capture]:
+def sessions() -> list[OngoingCapture]:
     """Captures underway in this thread, outermost first."""
     try:
-        stack: list[Capture] = _local.sessions
+        stack: list[OngoingCapture] = _local.sessions
     except AttributeError:
         stack = _local.sessions = []
     return stack
@@ -153,7 +153,7 @@ def leftover_modes() -> list[Any]:
     return modes
 
 
-def active_session() -> Capture | None:
+def active_session() -> OngoingCapture | None:
     """The innermost capture of this thread, or None."""
     stack = getattr(_local, "sessions", None)
     return stack[-1] if stack else None

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gfxgraph.capture import above
-from gfxgraph.guard.names import Names
+from gfxgraph.guard.names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
 from gfxgraph.reporting.reading import graphs_of, read_capture
@@ -27,7 +27,7 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
         ValueError: with ``times``, where a graph's nodes cannot be run one by one.
     """
     state = process.current()
-    names = Names(sys._getframe(1)) if tensors else None
+    names = TensorNames(sys._getframe(1)) if tensors else None
     found: list[tuple[str, Any]] = []
     notes: list[str] = []
     if obj is None:

@@ -43,9 +43,9 @@ from gfxgraph.capture.walk import raw_graph, working_nodes
 from gfxgraph.core.tape import Entry, where_of
 from gfxgraph.guard.nodes import owners_of
 from gfxgraph.process import process
-from gfxgraph.reporting.coverage import Coverage, Line, as_families
+from gfxgraph.reporting.coverage import Coverage, EagerLine, as_families
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.launches import Launches, learnt
+from gfxgraph.reporting.launches import LaunchCounts, learnt
 from gfxgraph.reporting.memory import memory_families
 from gfxgraph.reporting.rewrites import (
     FOR_A_CALL,
@@ -91,7 +91,7 @@ class EagerLaunches(TorchDispatchMode):
         """(code, instruction, operation, why, whether no graph records such a call) -> [calls whose launches are not
         known, seconds, launches of the others]; codes by identity, a hash reads all of one."""
         self.codes: dict[int, Any] = {}
-        self.launches = Launches() if is_exact else None
+        self.launches = LaunchCounts() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checks = [0.0, 0.0]
@@ -295,14 +295,16 @@ class EagerLaunches(TorchDispatchMode):
         open_s = 0.0 if self.paused else now - self.opened
         pending = 0.0 if self.paused else now - self.last
         reasons = _reasons()
-        merged: dict[tuple[str, str, str], Line] = {}
+        merged: dict[tuple[str, str, str], EagerLine] = {}
         sources = Sources()
         captured = self.gone.with_those_of(process.current())
         for (number, lasti, op, why, is_unsafe), cell in list(self.cells.items()):
             where = sources.of(str(where_of(self.codes[number], lasti)))
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
-            line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
+            line = merged.setdefault(
+                (op, where, why), EagerLine(op, where, why, rewrite=rewrite(op) if is_unsafe else "")
+            )
             n_each = captured.launches_of(op)
             if not self.is_exact and op in learnt and not captured.n_nodes[op]:
                 n_each = float(learnt[op])

@@ -18,7 +18,7 @@ from gfxgraph import simulator
 from gfxgraph.driver import library
 from gfxgraph.process import process
 from gfxgraph.selftest.processes import NEEDED_MIB, n_cores
-from gfxgraph.simulator.device import Refused
+from gfxgraph.simulator.device import CallRefused
 
 Body = Callable[[], Any]
 SEED = 20
@@ -27,7 +27,7 @@ MIB = 1 << 20
 RTOL = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
-class Skipped(Exception):
+class CaseSkipped(Exception):
     """The case does not apply here; the text says why."""
 
 
@@ -177,7 +177,7 @@ class Bench:
         """Wait for the device through the runtime library, below everything that torch or gfxgraph watches."""
         simulation = simulator.active()
         if simulation is not None:
-            with suppress(Refused):
+            with suppress(CallRefused):
                 simulation.device.unsafe_call("device_synchronize")
             return
 
@@ -207,7 +207,7 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 def skip(why: str) -> NoReturn:
-    raise Skipped(why)
+    raise CaseSkipped(why)
 
 
 def flat(made: Any) -> list[Tensor]:

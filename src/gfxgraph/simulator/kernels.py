@@ -25,9 +25,9 @@ from torch import Tensor
 
 from gfxgraph.simulator import op_table
 from gfxgraph.simulator.arena import span_nbytes
-from gfxgraph.simulator.device import Refused, Stream
+from gfxgraph.simulator.device import CallRefused, Stream
 from gfxgraph.simulator.generators import ReplayDraw, SimGenerator
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 
 @dataclass(slots=True)
-class Plan:
+class OpSchema:
     """What an op's schema says, in the form that a call needs."""
 
     op: Any
@@ -62,9 +62,9 @@ class Plan:
 
 
 @functools.cache
-def make_plan(name: str) -> Plan:
+def make_plan(name: str) -> OpSchema:
     op = _overload(name)
-    plan = Plan(op, name)
+    plan = OpSchema(op, name)
     tensors: list[int] = []
     lists: list[int] = []
     by_alias: dict[str, int | str] = {}
@@ -212,7 +212,7 @@ class Kernels:
 
         return kernel
 
-    def _compute_kernel(self, plan: Plan) -> Kernel:
+    def _compute_kernel(self, plan: OpSchema) -> Kernel:
         device = self.device
         syncs = self._sync_test(plan.name)
         how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")
@@ -236,7 +236,7 @@ class Kernels:
 
     # ---- eager --------------------------------------------------------------------------------------
 
-    def compute(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def compute(self, plan: OpSchema, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call now, on the device's memory."""
         self.device.threads.has_context = True
         call, keywords = self.twins(plan, args, kwargs)
@@ -253,7 +253,7 @@ class Kernels:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(plan, args, kwargs, result)
 
-    def twins(self, plan: Plan, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    def twins(self, plan: OpSchema, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
         for at in plan.tensors:
@@ -276,7 +276,7 @@ class Kernels:
             keywords.pop("pin_memory", None)
         return call, keywords
 
-    def _twin(self, tensor: Any, plan: Plan) -> Any:
+    def _twin(self, tensor: Any, plan: OpSchema) -> Any:
         if not isinstance(tensor, Tensor):
             # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
             # for arithmetic alone.
@@ -287,7 +287,7 @@ class Kernels:
             raise RuntimeError(_MIXED)
         return tensor
 
-    def _replace_outs(self, plan: Plan, keywords: dict[str, Any]) -> list[str]:
+    def _replace_outs(self, plan: OpSchema, keywords: dict[str, Any]) -> list[str]:
         # An out tensor of the wrong shape is resized by the CPU kernel, which must not happen to a twin.
         replaced = []
         for name in plan.outs:
@@ -301,7 +301,7 @@ class Kernels:
             self.sim.resize_out(out, value)
         self.arena.twin(out).copy_(value)
 
-    def _hand_back(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    def _hand_back(self, plan: OpSchema, args: Args, kwargs: Kwargs, result: Any) -> Any:
         returned = plan.returned
         if len(returned) == 1:
             where = returned[0]
@@ -340,7 +340,7 @@ class Kernels:
         self.arena.twin(made).copy_(twin)
         return made
 
-    def _generator(self, plan: Plan, args: Args, kwargs: Kwargs) -> SimGenerator:
+    def _generator(self, plan: OpSchema, args: Args, kwargs: Kwargs) -> SimGenerator:
         given = _get(plan.generator, args, kwargs) if plan.generator is not None else None
         found = SimGenerator.of(given)
         if found is not None:
@@ -351,7 +351,7 @@ class Kernels:
 
     # ---- captured -----------------------------------------------------------------------------------
 
-    def submit(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def submit(self, plan: OpSchema, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call while captures, stuck streams or planted failures are about."""
         device = self.device
         stream = device.current()
@@ -359,21 +359,21 @@ class Kernels:
             device.check_op(stream)
             capture = stream.capture
             if capture is not None and capture.invalidated:
-                raise Refused(901)
+                raise CallRefused(901)
             if capture is None and stream.stuck is None:
                 return self.compute(plan, args, kwargs)
             if capture is None and device.profile.stuck_launch.code:
-                raise Refused(device.profile.stuck_launch.code)
+                raise CallRefused(device.profile.stuck_launch.code)
             return self._record(plan, args, kwargs, stream)
-        except Refused as refused:
+        except CallRefused as refused:
             code = refused.code
-        raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
+        raise self.sim.error(CallRefused(code))  # no local may hold it: its traceback holds this frame
 
-    def _record(self, plan: Plan, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
+    def _record(self, plan: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
         call, keywords = self.twins(plan, args, kwargs)
         keywords = dict(keywords)
         kind = NodeKind.MEMSET if plan.name == "zero_" else NodeKind.KERNEL
-        node = Node(kind, f"sim::aten::{plan.name}", _run, call=(call, keywords))
+        node = RecordedNode(kind, f"sim::aten::{plan.name}", _run, call=(call, keywords))
         self._note_inputs(plan, node)
         if plan.draws:
             state = self._generator(plan, args, kwargs).state
@@ -399,7 +399,7 @@ class Kernels:
             return results[0]
         return tuple(results) if results else None
 
-    def _note_inputs(self, plan: Plan, node: Node) -> None:
+    def _note_inputs(self, plan: OpSchema, node: RecordedNode) -> None:
         call, keywords = node.call
         slots = node.input_slots
         for at in plan.tensors:
@@ -430,7 +430,7 @@ class Kernels:
             if container[key].data_ptr() not in self.arena and container[key].numel():
                 container[key] = container[key].clone()
 
-    def _promise(self, spec: Any, node: Node, args: tuple[Any, ...]) -> Any:
+    def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
         """Make the tensor that a dry run said the op returns; its value comes with a replay."""
         kind = spec[0]
         if kind == "tensor":
@@ -448,7 +448,7 @@ class Kernels:
             return [self._promise(item, node, args) for item in spec[1]]
         return spec[1]
 
-    def _dry_run(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+    def _dry_run(self, plan: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
         """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
         key: Any = (plan.name, _describe(call), _describe(keywords))
         try:
@@ -464,7 +464,7 @@ class Kernels:
             _dry_runs[key] = specs
         return specs
 
-    def _try_out(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+    def _try_out(self, plan: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
         stand_in_call = [_stand_in(value) for value in call]
         stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
         fresh = self._replace_outs(plan, stand_in_keywords)
@@ -493,10 +493,10 @@ class _Runner:
 
     __slots__ = ("plan",)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: OpSchema) -> None:
         self.plan = plan
 
-    def __call__(self, node: Node, generator: torch.Generator | None) -> None:
+    def __call__(self, node: RecordedNode, generator: torch.Generator | None) -> None:
         plan = self.plan
         call, keywords = node.call
         outs = {}
@@ -525,7 +525,7 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
-def _run(node: Node, generator: torch.Generator | None) -> None:
+def _run(node: RecordedNode, generator: torch.Generator | None) -> None:
     raise AssertionError(f"{node.name} was never completed")
 
 
@@ -580,7 +580,7 @@ def _set(where: int | str | None, call: list[Any], keywords: dict[str, Any], val
         call[where] = value
 
 
-def _with_default(plan: Plan, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
+def _with_default(plan: OpSchema, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
     if plan.generator is not None and (isinstance(plan.generator, str) or plan.generator < len(call)):
         return plan.op(*call, **keywords)
     # The op takes no generator, or none was passed by position: lend it the process's CPU generator.
@@ -628,7 +628,7 @@ def _stand_in(value: Any) -> Any:
     return value
 
 
-def _on_meta(plan: Plan, call: list[Any], keywords: dict[str, Any]) -> Any:
+def _on_meta(plan: OpSchema, call: list[Any], keywords: dict[str, Any]) -> Any:
     def to_meta(value: Any) -> Any:
         if isinstance(value, Tensor):
             return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")

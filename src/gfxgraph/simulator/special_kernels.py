@@ -16,7 +16,7 @@ from torch import Tensor
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.simulator.rnn_kernels import rnn_kernels
 from gfxgraph.types import CaptureStatus, NodeKind
 
@@ -160,13 +160,13 @@ def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
-    def make() -> Node:
+    def make() -> RecordedNode:
         operands: list[Any] = [ours, theirs]
         slots = [(operands, 0), (operands, 1)]
         if sim.is_pinned(ours):
             operands[0] = _Place(sim, ours)  # a graph keeps no host memory alive
             slots = slots[1:]
-        return Node(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
+        return RecordedNode(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
 
     sim.call(sim.device.submit, sim.device.current(), make, call)
 
@@ -188,7 +188,7 @@ class _Place:
             sim.crashes.append("a graph wrote into page-locked memory that was given back")
 
 
-def _run_copy(node: Node, generator: torch.Generator | None) -> None:
+def _run_copy(node: RecordedNode, generator: torch.Generator | None) -> None:
     ours, theirs = node.call[0]
     ours.copy_(theirs)
 

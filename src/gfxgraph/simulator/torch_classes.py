@@ -20,8 +20,8 @@ import torch
 
 from gfxgraph import files
 from gfxgraph.simulator.arena import watch
-from gfxgraph.simulator.device import Capture, Event, Refused, Stream
-from gfxgraph.simulator.generators import ReplayDraw, SimGenerator, State
+from gfxgraph.simulator.device import CallRefused, SimulatedEvent, Stream, StreamCapture
+from gfxgraph.simulator.generators import GeneratorState, ReplayDraw, SimGenerator
 from gfxgraph.simulator.graphs import Graph, GraphExec
 from gfxgraph.types import CaptureStatus
 
@@ -128,11 +128,11 @@ class SimEventBase(torch.Event):
     ) -> SimEventBase:
         made = torch.Event.__new__(cls, torch.device("cuda", 0))
         made._timing = enable_timing
-        made._event = Event()
+        made._event = SimulatedEvent()
         return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._event: Event
+        self._event: SimulatedEvent
         self._timing: bool
 
     @property
@@ -279,12 +279,12 @@ class SimCUDAGraphBase:
         self._holdings = _Holdings(self.sim)
         self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
-        self._capture: Capture | None = None
+        self._capture: StreamCapture | None = None
         self._has_host_route = False
         self._stream: Stream | None = None
         self._capture_ended = False
         # state -> how far one replay advances it
-        self._states: dict[State, int] = {}
+        self._states: dict[GeneratorState, int] = {}
         self._draws: list[ReplayDraw] = []
 
     # ---- capture ------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class SimCUDAGraphBase:
         habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
-        except Refused as refused:
+        except CallRefused as refused:
             if not habits.failed_capture_leaves_routing and self._pool is not None:
                 sim.allocator.end_route(self._pool)
                 sim.allocator.release_pool(self._pool)
@@ -355,7 +355,7 @@ class SimCUDAGraphBase:
             self._captured(graph)
             return
         # No local may hold it: its traceback holds this frame, and a C++ exception makes no such cycle.
-        raise sim.error(Refused(code))
+        raise sim.error(CallRefused(code))
 
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
@@ -471,7 +471,7 @@ class SimCUDAGraphBase:
     def register_generator_state(self, generator: Any) -> None:
         self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
-    def _register(self, state: State) -> None:
+    def _register(self, state: GeneratorState) -> None:
         self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
         self._states.setdefault(state, 0)
 

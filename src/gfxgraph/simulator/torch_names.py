@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.device import Refused
+from gfxgraph.simulator.device import CallRefused
 from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def cudart_module(sim: Simulator) -> Any:
         def call(*args: Any) -> int:
             try:
                 function(*args)
-            except Refused as refused:
+            except CallRefused as refused:
                 return refused.code
             return 0
 

@@ -27,11 +27,11 @@ from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.places import place
 from gfxgraph.capture.session import Session
 from gfxgraph.core.reproducer import FaultKind
-from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.core.tape import Entry, Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError
 from gfxgraph.guard.bisect import (
     Bisection,
-    Progress,
+    BisectProgress,
     bisect_program,
     explained,
     script_of_fault,
@@ -65,7 +65,7 @@ class BisectRun:
         os._exit(STATUS_FOUND)
 
 
-class NotedProgress(Progress):
+class NotedProgress(BisectProgress):
     """Progress in a file beside the result, which tells after any death what was running."""
 
     def __init__(self, path: Path) -> None:
@@ -133,14 +133,14 @@ class WatchedSession(Session):
         if is_first and isinstance(error, CaptureError):
             self._bisect(error, tape, row, externals)
 
-    def _bisect(self, error: CaptureError, tape: Tape, row: Entry | None, externals: dict[Value, Tensor]) -> None:
+    def _bisect(self, error: CaptureError, tape: Tape, row: Entry | None, externals: dict[TapeValue, Tensor]) -> None:
         entries = [*tape.entries, row] if row is not None else list(tape.entries)
         op = str(error.fields.get("op") or (row.name if row is not None else "unknown"))
         where = str(error.fields.get("where") or where_of(*place()))
         script = None
         if row is not None:
 
-            def values_before(position: int, wanted: Sequence[Value]) -> dict[Value, Tensor]:
+            def values_before(position: int, wanted: Sequence[TapeValue]) -> dict[TapeValue, Tensor]:
                 found = {value: externals[value] for value in wanted if value in externals}
                 for value in wanted:
                     if value not in found:  # made in the capture, which computed nothing: any content will do

@@ -47,7 +47,7 @@ _TAIL_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ProcessRecord:
     """What one process left behind."""
 
     folder: Path
@@ -90,14 +90,14 @@ class Recording:
         return f"{node.position} ({node.title}), {node.op} at {node.where}" if node is not None else ""
 
 
-def recordings(home: Path) -> list[Recording]:
+def recordings(home: Path) -> list[ProcessRecord]:
     """Those found below ``home``, the one that changed last first."""
     found = []
     for folder in home.glob(f"{flight.PREFIX}*"):
         with suppress(OSError):
             page = flight.unpack(files.read(folder / flight.RECORDER_FILE))
             if page is not None:
-                found.append(Recording(folder, page))
+                found.append(ProcessRecord(folder, page))
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)
 
 

@@ -7,8 +7,8 @@ torch, and it is run with a time limit all the same: a read from sysfs can hang 
 from __future__ import annotations
 
 from gfxgraph.hardware.checks import compilers, host, settings, software
-from gfxgraph.hardware.checks.base import Check, Finding, Site, State, hung, run, within
+from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site, hung, run, within
 
 ALL: tuple[Check, ...] = (*host.CHECKS, *software.CHECKS, *compilers.CHECKS, *settings.CHECKS)
 
-__all__ = ["ALL", "Check", "Finding", "Site", "State", "hung", "run", "within"]
+__all__ = ["ALL", "Check", "CheckResult", "Site", "CheckState", "hung", "run", "within"]

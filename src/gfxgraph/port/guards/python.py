@@ -16,7 +16,7 @@ from typing import Protocol
 
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.names import AMD_WORDS, arch_matches, judge, words
-from gfxgraph.port.guards.worlds import SOME, UNKNOWN, Value, World, all_of, any_of, negate, truth
+from gfxgraph.port.guards.worlds import SOME, UNKNOWN, DeviceWorld, Value, all_of, any_of, negate, truth
 from gfxgraph.port.readers.python import Function, PyFile, text_of
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
@@ -46,18 +46,18 @@ class PyGuards:
     def __init__(self, file: PyFile, modules: Modules | None = None) -> None:
         self.file = file
         self.modules = modules
-        self._stop_cache: dict[tuple[int, World], bool] = {}
+        self._stop_cache: dict[tuple[int, DeviceWorld], bool] = {}
         self._may_cache: dict[int, bool] = {}
-        self._exclusions: dict[tuple[int, World], ast.AST | None] = {}
+        self._exclusions: dict[tuple[int, DeviceWorld], ast.AST | None] = {}
         self._uses: dict[str, list[ast.Name | ast.Attribute]] | None = None
-        self._call_reach: dict[tuple[int, World], ast.AST | None] = {}
-        self._busy: set[tuple[int, World]] = set()
+        self._call_reach: dict[tuple[int, DeviceWorld], ast.AST | None] = {}
+        self._busy: set[tuple[int, DeviceWorld]] = set()
         self._vendor_subjects: set[str] | None = None
-        self._evaluating: set[tuple[int, World]] = set()
+        self._evaluating: set[tuple[int, DeviceWorld]] = set()
 
     # -- values ------------------------------------------------------------------------------------
 
-    def value(self, node: ast.AST | None, world: World, depth: int = 0) -> Value:
+    def value(self, node: ast.AST | None, world: DeviceWorld, depth: int = 0) -> Value:
         """Evaluate an expression in a world."""
         if node is None or depth > _MAX_DEPTH:
             return UNKNOWN
@@ -85,7 +85,7 @@ class PyGuards:
                 return self.value(node.value, world, depth)
         return UNKNOWN
 
-    def _either(self, node: ast.BoolOp, world: World, depth: int) -> Value:
+    def _either(self, node: ast.BoolOp, world: DeviceWorld, depth: int) -> Value:
         # ``os.getenv("CUDA_VERSION") or torch.version.cuda`` is a vendor test with an override: the
         # override is taken as unset.
         values = [self.value(v, world, depth) for v in node.values]
@@ -101,7 +101,7 @@ class PyGuards:
             return True
         return isinstance(node, ast.Subscript) and self.file.dotted(node.value) == "os.environ"
 
-    def _name(self, node: ast.Name | ast.Attribute, world: World, depth: int) -> Value:
+    def _name(self, node: ast.Name | ast.Attribute, world: DeviceWorld, depth: int) -> Value:
         dotted = self.file.dotted(node)
         if dotted.endswith("version.hip"):
             return SOME if world.is_amd else None
@@ -132,7 +132,7 @@ class PyGuards:
                 return not world.is_amd
         return judged
 
-    def _variable(self, node: ast.Name, world: World, depth: int) -> Value:
+    def _variable(self, node: ast.Name, world: DeviceWorld, depth: int) -> Value:
         """A name's value from what it is bound to here, or in the file it is imported from."""
         bound = self.file.lookup(node.id, node) if self.file.parent(node) is not None else []
         if len(bound) == 1:
@@ -150,26 +150,26 @@ class PyGuards:
                 return values[0]
         return self._elsewhere(node.id, world, depth)
 
-    def _definition(self, bound: ast.AST, world: World, depth: int) -> Value:
+    def _definition(self, bound: ast.AST, world: DeviceWorld, depth: int) -> Value:
         if isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):
             return self.value(bound, world, depth + 1)
         if isinstance(bound, Function):
             return self._body(bound.body, world, depth + 1)
         return UNKNOWN
 
-    def _elsewhere(self, name: str, world: World, depth: int) -> Value:
+    def _elsewhere(self, name: str, world: DeviceWorld, depth: int) -> Value:
         """Follow an imported name to the file that defines it."""
         full = self.file.imports.get(name)
         if full is None or self.modules is None or depth > _MAX_DEPTH:
             return UNKNOWN
         key = (name, world, depth)
-        known: dict[tuple[str, World, int], Value] = self.file.guard_values
+        known: dict[tuple[str, DeviceWorld, int], Value] = self.file.guard_values
         if key not in known:
             known[key] = UNKNOWN  # what a cycle of imports sees
             known[key] = self._followed(full, world, depth)
         return known[key]
 
-    def _followed(self, full: str, world: World, depth: int) -> Value:
+    def _followed(self, full: str, world: DeviceWorld, depth: int) -> Value:
         assert self.modules is not None
         found = self.modules.module(self.file.path, full)
         if found is None or not found[1] or found[0] is self.file:
@@ -184,7 +184,7 @@ class PyGuards:
             return inner._elsewhere(rest, world, depth + 1)
         return UNKNOWN
 
-    def _compare(self, left: ast.AST, op: ast.cmpop, right: ast.AST, world: World, depth: int) -> Value:
+    def _compare(self, left: ast.AST, op: ast.cmpop, right: ast.AST, world: DeviceWorld, depth: int) -> Value:
         if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
             wanted = isinstance(op, ast.Is | ast.Eq)
             for a, b in ((left, right), (right, left)):
@@ -205,7 +205,7 @@ class PyGuards:
             return UNKNOWN if inside is None else inside == isinstance(op, ast.In)
         return UNKNOWN
 
-    def _equals(self, node: ast.AST, word: str, world: World, depth: int) -> bool | None:
+    def _equals(self, node: ast.AST, word: str, world: DeviceWorld, depth: int) -> bool | None:
         """Whether an expression equals a word that names a vendor or an architecture."""
         if word in _AMD_TEXTS:
             return world.is_amd
@@ -237,7 +237,7 @@ class PyGuards:
                             self._vendor_subjects.add(self.file.dotted(side) or self.file.source(side))
         return self._vendor_subjects
 
-    def _contains(self, item: ast.AST, holder: ast.AST, world: World, depth: int) -> bool | None:
+    def _contains(self, item: ast.AST, holder: ast.AST, world: DeviceWorld, depth: int) -> bool | None:
         word = text_of(item)
         if word is not None:
             if word.startswith("gfx"):
@@ -265,7 +265,7 @@ class PyGuards:
             return [t for t in texts if t is not None] if all(t is not None for t in texts) else None
         return None
 
-    def _call(self, call: ast.Call, world: World, depth: int) -> Value:
+    def _call(self, call: ast.Call, world: DeviceWorld, depth: int) -> Value:
         name = self.file.dotted(call.func)
         if name == "hasattr" and len(call.args) == 2 and text_of(call.args[1]) == "hip":
             return True if world.is_amd else UNKNOWN
@@ -300,7 +300,7 @@ class PyGuards:
     def _knows_hip(self) -> bool:
         return any(set(words(n.id)) & AMD_WORDS for n in self.file.nodes(ast.Name))
 
-    def _quantified(self, node: ast.AST, world: World, depth: int, *, any_: bool) -> Value:
+    def _quantified(self, node: ast.AST, world: DeviceWorld, depth: int, *, any_: bool) -> Value:
         """``any(a in name for a in ("gfx942", "gfx950"))``."""
         if isinstance(node, ast.List | ast.Tuple):
             values = [self.value(e, world, depth) for e in node.elts]
@@ -311,7 +311,7 @@ class PyGuards:
                 return world.arch is not None and any(arch_matches(m, world.arch) for m in members)
         return UNKNOWN
 
-    def _body(self, body: list[ast.stmt], world: World, depth: int) -> Value:
+    def _body(self, body: list[ast.stmt], world: DeviceWorld, depth: int) -> Value:
         """What a small helper returns: the first return that is reached for certain."""
         for statement in body:
             match statement:
@@ -337,10 +337,10 @@ class PyGuards:
 
     # -- reach -------------------------------------------------------------------------------------
 
-    def exclusion(self, node: ast.AST, world: World) -> ast.AST | None:
+    def exclusion(self, node: ast.AST, world: DeviceWorld) -> ast.AST | None:
         """The guard that keeps a node from running in a world; None when it may run."""
         child: ast.AST = node
-        passed: list[tuple[int, World]] = []
+        passed: list[tuple[int, DeviceWorld]] = []
         found: ast.AST | None = None
         for up in self.file.ancestors(node):
             if isinstance(child, ast.stmt):
@@ -357,7 +357,7 @@ class PyGuards:
             self._exclusions.update(dict.fromkeys(passed, found))
         return found
 
-    def _excluded_in(self, up: ast.AST, child: ast.AST, world: World) -> ast.AST | None:
+    def _excluded_in(self, up: ast.AST, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
         found: ast.AST | None = None
         match up:
             case ast.If() | ast.IfExp() | ast.While():
@@ -375,7 +375,7 @@ class PyGuards:
                 found = self._not_called(up, child, world)
         return found if found is not None else self._earlier_exit(up, child, world)
 
-    def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: World) -> ast.AST | None:
+    def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
         """The test that keeps a branch from being taken."""
         body: list[ast.AST] = [*up.body] if isinstance(up.body, list) else [up.body]
         orelse: list[ast.AST] = [*up.orelse] if isinstance(up.orelse, list) else [up.orelse]
@@ -386,7 +386,7 @@ class PyGuards:
         return None
 
     def _not_called(
-        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: World
+        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: DeviceWorld
     ) -> ast.AST | None:
         """What keeps a function, or a class, from being used: a decorator that skips it, or all of its callers."""
         for decorator in up.decorator_list:
@@ -394,7 +394,7 @@ class PyGuards:
                 return decorator
         return self._call_sites(up, world) if isinstance(up, Function) else self._post_init(up, child, world)
 
-    def _earlier_exit(self, up: ast.AST, child: ast.AST, world: World) -> ast.AST | None:
+    def _earlier_exit(self, up: ast.AST, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
         if not isinstance(child, ast.stmt):
             return None
         for name in ("body", "orelse", "finalbody"):
@@ -407,7 +407,7 @@ class PyGuards:
                         return statement
         return None
 
-    def _stops(self, statement: ast.stmt, world: World) -> bool:
+    def _stops(self, statement: ast.stmt, world: DeviceWorld) -> bool:
         """Whether control never gets past a statement in this world, because of a guard in it."""
         if not self._may_stop(statement):
             return False
@@ -437,7 +437,7 @@ class PyGuards:
             self._may_cache[id(statement)] = known
         return known
 
-    def _stops_uncached(self, statement: ast.stmt, world: World) -> bool:
+    def _stops_uncached(self, statement: ast.stmt, world: DeviceWorld) -> bool:
         match statement:
             case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
                 return True
@@ -462,15 +462,15 @@ class PyGuards:
                 return any(self._skips(i, world) for i in items)
         return False
 
-    def _exits_when(self, call: ast.Call, name: str, world: World) -> bool:
+    def _exits_when(self, call: ast.Call, name: str, world: DeviceWorld) -> bool:
         """``skip_if_rocm()`` and the like, called as a statement."""
         parts = words(name.rpartition(".")[2])
         return world.is_amd and "skip" in parts and bool(set(parts) & AMD_WORDS)
 
-    def _block_stops(self, block: list[ast.stmt], world: World) -> bool:
+    def _block_stops(self, block: list[ast.stmt], world: DeviceWorld) -> bool:
         return any(self._stops(s, world) for s in block)
 
-    def _skips(self, decorator: ast.AST, world: World) -> bool:
+    def _skips(self, decorator: ast.AST, world: DeviceWorld) -> bool:
         """Whether a decorator or mark skips what it stands on."""
         call = decorator if isinstance(decorator, ast.Call) else None
         name = self.file.dotted(call.func if call else decorator)
@@ -495,7 +495,7 @@ class PyGuards:
                 return world.is_amd
         return False
 
-    def _case(self, case: ast.match_case, world: World) -> ast.AST | None:
+    def _case(self, case: ast.match_case, world: DeviceWorld) -> ast.AST | None:
         match = self.file.parent(case)
         if not isinstance(match, ast.Match):
             return None
@@ -509,7 +509,7 @@ class PyGuards:
                 return case.pattern
         return None
 
-    def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: World) -> ast.AST | None:
+    def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
         """A class default that the object's making replaces in this world is not what runs there."""
         targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
         names = {t.id for t in targets if isinstance(t, ast.Name)}
@@ -529,7 +529,7 @@ class PyGuards:
                         return test
         return None
 
-    def _call_sites(self, function: Function, world: World) -> ast.AST | None:
+    def _call_sites(self, function: Function, world: DeviceWorld) -> ast.AST | None:
         """A function used only where this world cannot get is excluded with its callers."""
         if self._uses is None:
             self._uses = {}
@@ -571,7 +571,7 @@ class PyGuards:
         reached: list[Arch] = []
         reason = ""
         for arch in archs:
-            guard = self.exclusion(node, World(arch))
+            guard = self.exclusion(node, DeviceWorld(arch))
             if guard is None:
                 reached.append(arch)
             elif not reason:
@@ -592,7 +592,7 @@ def _returns_directly(block: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Return) for n in block)
 
 
-def _text_condition(text: str, guards: PyGuards, world: World) -> bool:
+def _text_condition(text: str, guards: PyGuards, world: DeviceWorld) -> bool:
     try:
         node = ast.parse(text, mode="eval").body
     except SyntaxError:

@@ -25,7 +25,7 @@ Value = bool | str | None | Mark
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DeviceWorld:
     """One kind of device: an AMD architecture, or NVIDIA (``arch`` is None)."""
 
     arch: Arch | None
@@ -38,7 +38,7 @@ class World:
         return self.arch is not None
 
 
-NVIDIA = World(None)
+NVIDIA = DeviceWorld(None)
 
 
 def truth(value: Value) -> bool | None:

@@ -4,11 +4,11 @@ from gfxgraph.port.rule_api import (
     ROCM,
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -85,7 +85,7 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_docker = check_shell = check_yaml = check_make = _scan
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line, and the setting must come first")
+        return EditRefusal(node.lineno, "torch is not imported before this line, and the setting must come first")
     return Edit(node.lineno, node.col_offset, f'("expandable_segments:True" if {ROCM} else {{old}})')

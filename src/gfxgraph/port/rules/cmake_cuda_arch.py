@@ -3,10 +3,10 @@
 from gfxgraph.port.rule_api import (
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -47,5 +47,5 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=f"{entry.keyword}({entry.text[:60]})")
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

@@ -1,14 +1,14 @@
 """CMake knows only CUDA."""
 
 from gfxgraph.port.rule_api import (
-    Condition,
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     LogicalLine,
-    Refusal,
+    PreprocessorBranch,
     Rule,
     Severity,
     Text,
@@ -126,7 +126,7 @@ _BUILT = (
 )  # fmt: skip
 
 
-def _both(condition: Condition) -> bool:
+def _both(condition: PreprocessorBranch) -> bool:
     return bool(
         _AMD.search(condition.text) or any(_AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
     )
@@ -230,5 +230,5 @@ def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
             yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW, group=group)
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

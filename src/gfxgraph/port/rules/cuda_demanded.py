@@ -3,13 +3,13 @@
 from gfxgraph.port.rule_api import (
     NVIDIA,
     Context,
+    DeviceWorld,
     Hit,
     Iterator,
     PyFile,
     Rule,
     Severity,
     Text,
-    World,
     ast,
     hit,
     once_a_line,
@@ -49,7 +49,7 @@ def _all(f: PyFile, ctx: Context) -> Iterator[Hit]:
     guards = ctx.guards
     if guards is None:
         return
-    amd = [World(a) for a in select("gfx942,gfx1100")]
+    amd = [DeviceWorld(a) for a in select("gfx942,gfx1100")]
     for test in f.nodes(ast.Assert):
         if all(truth(guards.value(test.test, w)) is False for w in amd):
             if truth(guards.value(test.test, NVIDIA)) is not False:

@@ -3,11 +3,11 @@
 from gfxgraph.port.rule_api import (
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -66,5 +66,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         yield hit(node, severity=severity, guarded_by=import_guard(f, node), name=name)
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -3,11 +3,11 @@
 from gfxgraph.port.rule_api import (
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -76,5 +76,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 yield hit(node, text=text)
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

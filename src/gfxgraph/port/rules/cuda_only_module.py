@@ -4,11 +4,11 @@ from gfxgraph.port.rule_api import (
     CUDA_ONLY,
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -70,5 +70,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 yield hit(node, guarded_by=import_guard(f, node), name=dotted, needed=needed)
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -3,6 +3,7 @@
 from gfxgraph.port.rule_api import (
     NVIDIA,
     Context,
+    DeviceWorld,
     Fix,
     Hit,
     Iterator,
@@ -10,7 +11,6 @@ from gfxgraph.port.rule_api import (
     Rule,
     Severity,
     Text,
-    World,
     ast,
     hit,
     select,
@@ -47,7 +47,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     guards = ctx.guards
     if guards is None:
         return
-    amd = World(select("gfx1030")[0])
+    amd = DeviceWorld(select("gfx1030")[0])
     for node in f.nodes(ast.If):
         if not (isinstance(node.test, ast.Call) and f.call_name(node.test) == "torch.cuda.is_available"):
             continue

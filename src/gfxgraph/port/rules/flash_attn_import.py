@@ -3,11 +3,11 @@
 from gfxgraph.port.rule_api import (
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -52,5 +52,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield h
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -6,11 +6,11 @@ from gfxgraph.port.rule_api import (
     Context,
     CppFile,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -75,5 +75,5 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_cmake = check_make = check_shell = _scan
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

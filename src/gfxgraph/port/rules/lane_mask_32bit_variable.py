@@ -5,10 +5,10 @@ from gfxgraph.port.rule_api import (
     Context,
     CppFile,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -57,5 +57,5 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
                 yield cpp_hit(f, n, expr=text[:80])
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return lanes.lane_mask(f, hit.line)

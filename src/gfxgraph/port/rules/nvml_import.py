@@ -3,11 +3,11 @@
 from gfxgraph.port.rule_api import (
     Context,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -82,5 +82,5 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 )  # what AMD gets then is the else
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -6,10 +6,10 @@ from gfxgraph.port.rule_api import (
     Context,
     CppFile,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -84,7 +84,7 @@ _PLACE = {
 }  # fmt: skip
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
     """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
     here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
     if hit.line not in here or hit.line - 1 in here:

@@ -5,11 +5,11 @@ from gfxgraph.port.rule_api import (
     Context,
     CppFile,
     Edit,
+    EditRefusal,
     Fix,
     Hit,
     Iterator,
     PyFile,
-    Refusal,
     Rule,
     Severity,
     Text,
@@ -95,7 +95,7 @@ def _bounded(value: str) -> bool:
     return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\([^;?]{0,60}\b32[uU]?\b|\?[^;?]{0,60}\b32[uU]?\b", value))
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return lanes.constant(f, hit.line)
 
 

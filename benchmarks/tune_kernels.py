@@ -24,7 +24,7 @@ from bench_core import environment
 import gfxgraph
 from gfxgraph import kernels
 from gfxgraph.kernels import attention, layers, measured_shapes, shapes
-from gfxgraph.kernels.shapes import LinearTiling
+from gfxgraph.kernels.shapes import Linear
 
 AHEAD_MB = (0, 4, 8, 16, 32, 64)
 # block_n, block_k, warps: vector instructions; block_n, block_k, splits, warps, stages: tiles.
@@ -60,17 +60,17 @@ class Chosen:
         self.sizes: dict[str, tuple] = {}
         layers.how_to, attention.how_to = self.linear, self.attention
 
-    def linear(self, m: int, n: int, k: int, target, **kinds) -> shapes.LinearTiling:
+    def linear(self, m: int, n: int, k: int, target, **kinds) -> shapes.Linear:
         usual, asked = measured_shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
         if asked is None:
             return usual
         rows = shapes.power_of_two(m)
-        how = LinearTiling(True, rows, asked[0], asked[1], 1, asked[2]) if len(asked) == 3 else (
-            LinearTiling(False, max(16, rows), *asked)
+        how = Linear(True, rows, asked[0], asked[1], 1, asked[2]) if len(asked) == 3 else (
+            Linear(False, max(16, rows), *asked)
         )  # fmt: skip
         return measured_shapes.fetching_ahead(how, n, k, is_pair=kinds.get("is_pair", False))
 
-    def attention(self, *sizes, **kinds) -> shapes.AttentionTiling:
+    def attention(self, *sizes, **kinds) -> shapes.Attention:
         usual, asked = measured_shapes.attention(*sizes, **kinds), self.sizes.get("attention")
         if asked is None:
             return usual

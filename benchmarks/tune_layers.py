@@ -25,7 +25,7 @@ from bench_core import environment
 
 from gfxgraph import kernels
 from gfxgraph.kernels import attention, layers, shapes
-from gfxgraph.kernels.shapes import AttentionTiling, LinearTiling
+from gfxgraph.kernels.shapes import Attention, Linear
 from gfxgraph.reporting.kernels import copy_gb_s
 
 BEGUN = time.monotonic()
@@ -46,16 +46,16 @@ KEYS = [(block, warps, splits, True) for block, warps in ((32, 4), (64, 4), (64,
 Call = Callable[[int], Any]
 
 
-def linears(m: int, kind: str) -> list[LinearTiling]:
+def linears(m: int, kind: str) -> list[Linear]:
     """Sizes to try."""
     rows = shapes.power_of_two(m)
-    vectors = [LinearTiling(True, rows, n, k, 1, warps) for n, k, warps in (ONE_ROW if m == 1 else FEW_ROWS)]
-    tiles = [LinearTiling(False, max(16, rows), *size) for size in TILES if size[2] == 1 or kind != "three"]
+    vectors = [Linear(True, rows, n, k, 1, warps) for n, k, warps in (ONE_ROW if m == 1 else FEW_ROWS)]
+    tiles = [Linear(False, max(16, rows), *size) for size in TILES if size[2] == 1 or kind != "three"]
     return (vectors if m <= shapes.MOST_VECTOR_ROWS else []) + tiles
 
 
-def attentions(group: int, width: int) -> list[AttentionTiling]:
-    return [AttentionTiling(max(group, 16), width, block, splits, warps, dot) for block, warps, splits, dot in KEYS]
+def attentions(group: int, width: int) -> list[Attention]:
+    return [Attention(max(group, 16), width, block, splits, warps, dot) for block, warps, splits, dot in KEYS]
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -108,7 +108,7 @@ class Chosen:
         layers.how_to = self.linear
         attention.how_to = lambda *sizes, **kinds: self.how
 
-    def linear(self, m: int, n: int, k: int, *rest: Any, is_pair: bool = False, **kinds: Any) -> LinearTiling:
+    def linear(self, m: int, n: int, k: int, *rest: Any, is_pair: bool = False, **kinds: Any) -> Linear:
         nbytes = self.how.block_n * k * 2 * (1 + is_pair)
         return replace(self.how, ahead=min(-(-n // self.how.block_n), self.ahead // nbytes))
 
@@ -224,7 +224,7 @@ def tried(kind: str, m: int, w: int, copy: float) -> dict[str, Any]:
 
 
 def numbers(how: Any) -> list[Any]:
-    if isinstance(how, AttentionTiling):
+    if isinstance(how, Attention):
         return [how.block, how.num_warps, how.splits, how.is_dot]
     return [
         "vector" if how.is_vector else "tile",

@@ -86,7 +86,7 @@ def bytes_of(storage: Any) -> Any:
 class Plan:
     """Recorded launches as files for kernel_run.py; results come back to the tensors that were recorded."""
 
-    def __init__(self, made: list[launching.Launch], target: shapes.LaunchTarget, folder: Path) -> None:
+    def __init__(self, made: list[launching.Launch], target: shapes.Target, folder: Path) -> None:
         self.folder = folder
         tensors = [value for launch in made for value in launch.args if isinstance(value, torch.Tensor)]
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
@@ -101,7 +101,7 @@ class Plan:
         }
         (folder / "plan.json").write_text(json.dumps(plan))
 
-    def _launch(self, index: int, launch: launching.Launch, target: shapes.LaunchTarget) -> dict[str, Any]:
+    def _launch(self, index: int, launch: launching.Launch, target: shapes.Target) -> dict[str, Any]:
         made = objects.built(launch, target)
         (self.folder / f"{index}.hsaco").write_bytes(made.code)
         return {

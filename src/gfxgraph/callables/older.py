@@ -24,8 +24,7 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.capture import above
-from gfxgraph.capture.places import place
-from gfxgraph.capture.session import shown
+from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64)

@@ -79,3 +79,8 @@ class SourcePlace:
 
     def __str__(self) -> str:
         return str(where_of(*self._where))
+
+
+def shown(where: Any) -> str:
+    """A place as ``place`` gives it, for people."""
+    return str(where_of(*where))

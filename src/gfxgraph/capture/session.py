@@ -37,7 +37,7 @@ from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.moving import MovingTensors
-from gfxgraph.capture.places import SourcePlace, place
+from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
@@ -49,6 +49,8 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
+
+STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
 
 class Session:
@@ -483,7 +485,7 @@ class Session:
             self.rollback.save(step.mutated, self.streams.own)
             if isinstance(step, SegmentStep):
                 self._report_opaque(step.tape)
-            self._pin_externals()
+            self.program.externals.update(self.recorder.externals)
             if step.gate is None or step.gate.is_open(self.program.numbers):
                 step.run(self.program)
         self.n_executed = len(steps)
@@ -569,9 +571,6 @@ class Session:
         """A thread is about to be started inside the capture: it must be free to wait for its own work."""
         self.holdings.allow_waits()
 
-    def _pin_externals(self) -> None:
-        self.program.externals.update(self.recorder.externals)
-
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
@@ -596,11 +595,3 @@ class Session:
         self.recorder.values = []
         self.recorder.mutated = {}
         self.recorder.tape = type(self.recorder.tape)(-1)
-
-
-STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
-
-
-def shown(where: Any) -> str:
-    """A place as ``place`` gives it, for people."""
-    return str(where_of(*where))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels.shapes import INTERPRETER, LaunchTarget, target_of
+from gfxgraph.kernels.shapes import INTERPRETER, Target, target_of
 from gfxgraph.process import process
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -40,7 +40,7 @@ class Launch:
 
 
 @contextlib.contextmanager
-def recorded(wanted: LaunchTarget) -> Iterator[list[Launch]]:
+def recorded(wanted: Target) -> Iterator[list[Launch]]:
     """Inside, this thread's operations choose sizes for ``wanted``, and their launches are written down only."""
     before = getattr(_local, "recording", None)
     made: list[Launch] = []
@@ -146,7 +146,7 @@ def fallbacks() -> dict[tuple[str, str], int]:
         return dict(_counted)
 
 
-def target(device: torch.device) -> LaunchTarget:
+def target(device: torch.device) -> Target:
     """What the sizes for this device depend on."""
     recording = getattr(_local, "recording", None)
     if recording is not None:
@@ -155,10 +155,10 @@ def target(device: torch.device) -> LaunchTarget:
 
 
 @functools.cache
-def _target(index: int | None) -> LaunchTarget:
+def _target(index: int | None) -> Target:
     if index is None:
         # The interpreter keeps bf16 as bare 16 bits and multiplies those as integers in tl.dot.
-        return LaunchTarget(INTERPRETER, has_bf16_dot=False, n_units=2)
+        return Target(INTERPRETER, has_bf16_dot=False, n_units=2)
     found: Any = torch.cuda.get_device_properties(index)
     name = getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
     return target_of(name, found.multi_processor_count)

@@ -17,7 +17,7 @@ from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
 from gfxgraph.kernels.measured_shapes import linear as how_to
 from gfxgraph.kernels.norms import norm
-from gfxgraph.kernels.shapes import LaunchTarget, LinearTiling
+from gfxgraph.kernels.shapes import Linear, Target
 
 FINISH_BLOCK = 256
 
@@ -158,7 +158,7 @@ def fused_linear(
 
 
 def _launch(
-    how: LinearTiling, x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None,
+    how: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None,
     activation: str, norm_weight: Tensor | None, eps: float, offset: float, has_norm: bool, out: Tensor,
 ) -> None:  # fmt: skip
     # lazily: Triton need not be there
@@ -252,7 +252,7 @@ def fused_three(
     return out
 
 
-def _as_float32(x: Tensor, at: LaunchTarget) -> bool:
+def _as_float32(x: Tensor, at: Target) -> bool:
     """Whether a product is of numbers converted first."""
     return x.dtype is torch.bfloat16 and not at.has_bf16_dot
 

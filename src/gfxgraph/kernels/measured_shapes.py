@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from gfxgraph.kernels import shapes
-from gfxgraph.kernels.shapes import INTERPRETER, AttentionTiling, LaunchTarget, LinearTiling, power_of_two
+from gfxgraph.kernels.shapes import INTERPRETER, Attention, Linear, Target, power_of_two
 
 AHEAD_NBYTES = 12 << 20
 """A weight of less is fetched ahead, for one row. In a step with larger ones that took more time than it saved."""
@@ -94,15 +94,13 @@ MEASURED: dict[tuple[int, bool], dict[tuple[int, int], tuple[bool, int, int, int
         (16384, 4096): (False, 128, 128, 1, 8, 3), (32768, 8192): (False, 128, 128, 1, 8, 3),
     },
 }  # fmt: skip
-"""By rows and whether it is a gate; by outputs and inputs: vector instructions or not, then as in `LinearTiling`.
+"""By rows and whether it is a gate; by outputs and inputs: vector instructions or not, then as in `Linear`.
 
 Those of two models' layers are what their steps were fastest with; the others were measured alone.
 """
 
 
-def linear(
-    m: int, n: int, k: int, target: LaunchTarget, *, is_pair: bool = False, is_half: bool = True
-) -> LinearTiling:
+def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
     """As `shapes.linear`."""
     if not _is_nvidia(target):
         return shapes.linear(m, n, k, target, is_pair=is_pair, is_half=is_half)
@@ -113,16 +111,16 @@ def linear(
     return fetching_ahead(how, n, k, is_pair=is_pair, is_half=is_half)
 
 
-def _nearest(m: int, n: int, k: int, is_pair: bool) -> LinearTiling:
+def _nearest(m: int, n: int, k: int, is_pair: bool) -> Linear:
     rows = next((rows for rows in ROWS if m <= rows), ROWS[-1])
     points = MEASURED[rows, is_pair]
     at = min(points, key=lambda at: abs(math.log(n / at[0])) + abs(math.log(k / at[1])))
     is_vector, block_n, block_k, splits, warps, stages = points[at]
     block_m = power_of_two(m) if is_vector else min(max(16, power_of_two(m)), shapes.MOST_ROWS)
-    return LinearTiling(is_vector, block_m, block_n, min(block_k, power_of_two(k)), splits, warps, stages)
+    return Linear(is_vector, block_m, block_n, min(block_k, power_of_two(k)), splits, warps, stages)
 
 
-def fetching_ahead(how: LinearTiling, n: int, k: int, *, is_pair: bool = False, is_half: bool = True) -> LinearTiling:
+def fetching_ahead(how: Linear, n: int, k: int, *, is_pair: bool = False, is_half: bool = True) -> Linear:
     """The same, its weights fetched ahead if they are less than `AHEAD_NBYTES`."""
     nbytes = n * k * (2 if is_half else 4) * (1 + is_pair)
     is_ahead = how.block_m == 1 and nbytes < AHEAD_NBYTES
@@ -130,8 +128,8 @@ def fetching_ahead(how: LinearTiling, n: int, k: int, *, is_pair: bool = False, 
 
 
 def attention(
-    batch: int, heads: int, shared: int, length: int, width: int, target: LaunchTarget, *, is_half: bool = True
-) -> AttentionTiling:
+    batch: int, heads: int, shared: int, length: int, width: int, target: Target, *, is_half: bool = True
+) -> Attention:
     """As `shapes.attention`."""
     usual = shapes.attention(batch, heads, shared, length, width, target, is_half=is_half)
     if not _is_nvidia(target):
@@ -155,5 +153,5 @@ def attention(
     return replace(usual, group=max(group, 16), block=block, splits=splits, num_warps=warps, is_dot=True)
 
 
-def _is_nvidia(target: LaunchTarget) -> bool:
+def _is_nvidia(target: Target) -> bool:
     return not target.name.startswith("gfx") and target.name != INTERPRETER

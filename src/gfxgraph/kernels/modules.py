@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from gfxgraph.kernels import choice, launching, norms, steps, structure, trial
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
-from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, Rotary
+from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, Rotary
 
-Facts = Norm | Mlp | Attention | Layer | Rotary | None
+Facts = Norm | Mlp | AttentionModules | Layer | Rotary | None
 CHOICES = ("measured", "all")
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""
@@ -371,7 +371,7 @@ def _rotary_way(facts: Rotary) -> Way:
     return way
 
 
-def _attention_way(facts: Attention) -> Way:
+def _attention_way(facts: AttentionModules) -> Way:
     def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
             return "other arguments"

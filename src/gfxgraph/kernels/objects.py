@@ -18,7 +18,7 @@ import torch
 from gfxgraph.driver import code_objects
 from gfxgraph.hardware.architectures import architecture
 from gfxgraph.kernels import attention, choice, gates, launching, layers, norms
-from gfxgraph.kernels.shapes import LaunchTarget, target_of
+from gfxgraph.kernels.shapes import Target, target_of
 
 TARGETS = {
     "gfx906": 60, "gfx90a": 104, "gfx942": 304, "gfx950": 256,
@@ -169,7 +169,7 @@ CASES = (
 )  # fmt: skip
 
 
-def launches(case: CompiledCase, dtype: torch.dtype, target: LaunchTarget) -> list[launching.Launch]:
+def launches(case: CompiledCase, dtype: torch.dtype, target: Target) -> list[launching.Launch]:
     """What an operation launches for a target."""
     with launching.recorded(target) as made:
         case.run(dtype)
@@ -191,7 +191,7 @@ class Built:
     arguments: tuple[tuple[str, object], ...]
 
 
-def built(launch: launching.Launch, target: LaunchTarget) -> Built:
+def built(launch: launching.Launch, target: Target) -> Built:
     """Compile one launch as it would be compiled on the target.
 
     Raises:
@@ -229,7 +229,7 @@ def built(launch: launching.Launch, target: LaunchTarget) -> Built:
     return Built(made.asm["hsaco"], made.metadata.name, made.metadata.shared, tuple(taken))
 
 
-def compiled(launch: launching.Launch, target: LaunchTarget) -> dict[str, Any]:
+def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
     """Compile one launch and read its code object.
 
     Returns:

@@ -26,7 +26,7 @@ INTERPRETER = "interpreter"
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchTarget:
+class Target:
     """What sizes depend on.
 
     Attributes:
@@ -49,15 +49,15 @@ class LaunchTarget:
         return self.name.startswith(("gfx10", "gfx11", "gfx12"))
 
 
-def target_of(arch: str, n_units: int = 64) -> LaunchTarget:
+def target_of(arch: str, n_units: int = 64) -> Target:
     """The target of a gfx name; for others (``sm_90``) 32 lanes and matrix instructions."""
     name = arch.split(":")[0]
     known = architecture(name)
     if known is None:
-        return LaunchTarget(name, n_units=n_units)
+        return Target(name, n_units=n_units)
     # Triton compiles RDNA for wave32 and GCN and CDNA for wave64; MFMA of gfx908 and later, WMMA of gfx11 and later.
     has_matrix = known.matrix not in ("none", "")
-    return LaunchTarget(name, known.wavefront, has_matrix, has_matrix and known.bf16 == "matrix", n_units)
+    return Target(name, known.wavefront, has_matrix, has_matrix and known.bf16 == "matrix", n_units)
 
 
 def power_of_two(n: int) -> int:
@@ -66,7 +66,7 @@ def power_of_two(n: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RowTiling:
+class Rows:
     """How rows are worked on, one workgroup a row: norms, softmax."""
 
     block: int
@@ -75,16 +75,16 @@ class RowTiling:
     num_warps: int
 
 
-def rows(n: int, target: LaunchTarget) -> RowTiling:
+def rows(n: int, target: Target) -> Rows:
     """For rows of ``n`` elements: eight elements a lane where there are enough, at most 512 lanes."""
     is_one = n <= LARGEST_ROW
     block = max(power_of_two(n) if is_one else PIECE, target.wavefront)
     lanes = min(512, max(target.wavefront, block // 8))
-    return RowTiling(block, is_one, lanes // target.wavefront)
+    return Rows(block, is_one, lanes // target.wavefront)
 
 
 @dataclass(frozen=True, slots=True)
-class LinearTiling:
+class Linear:
     """How a linear layer of few rows is worked on.
 
     Attributes:
@@ -105,9 +105,7 @@ class LinearTiling:
     ahead: int = 0
 
 
-def linear(
-    m: int, n: int, k: int, target: LaunchTarget, *, is_pair: bool = False, is_half: bool = True
-) -> LinearTiling:
+def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
     """For ``m`` rows, ``n`` outputs, ``k`` inputs.
 
     Weights are read once, so what matters is enough loads underway: 16 bytes a lane, every unit busy. Inputs are
@@ -121,7 +119,7 @@ def linear(
     if target.name == INTERPRETER:
         block_k = min(power_of_two(k), 64 if m > MOST_VECTOR_ROWS else 128)
         splits = _splits(n, k, 64, block_k, 2)
-        return LinearTiling(m <= MOST_VECTOR_ROWS, power_of_two(min(max(m, 1), MOST_ROWS)), 64, block_k, splits, 4)
+        return Linear(m <= MOST_VECTOR_ROWS, power_of_two(min(max(m, 1), MOST_ROWS)), 64, block_k, splits, 4)
     if m <= MOST_VECTOR_ROWS:
         warps = 4 if target.wavefront == 32 else 2
         block_m = power_of_two(m)
@@ -131,7 +129,7 @@ def linear(
             block_n = 2 if block_m < 4 else 1
         while block_n > 1 and -(-n // block_n) < wanted:
             block_n //= 2
-        return LinearTiling(True, block_m, block_n, block_k, _splits(n, k, block_n, block_k, wanted), warps)
+        return Linear(True, block_m, block_n, block_k, _splits(n, k, block_n, block_k, wanted), warps)
     block_m = 16 if m <= 16 else 32
     has_matrix = is_half and target.has_matrix
     block_n = 32 if is_pair or not has_matrix else 64
@@ -140,7 +138,7 @@ def linear(
     # Tiles without matrix instructions are held in registers: half as deep, two weights of fp32 a quarter.
     block_k = min(max(power_of_two(k), 16), 64 if has_matrix else 32 if is_half or not is_pair else 16)
     splits = _splits(n * -(-m // block_m), k, block_n, block_k * 4, wanted)
-    return LinearTiling(False, block_m, block_n, block_k, splits, 4)
+    return Linear(False, block_m, block_n, block_k, splits, 4)
 
 
 def _splits(n: int, k: int, block_n: int, block_k: int, wanted: int) -> int:
@@ -152,7 +150,7 @@ def _splits(n: int, k: int, block_n: int, block_k: int, wanted: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionTiling:
+class Attention:
     """How one query a head attends: workgroups for each shared head and each part of the keys."""
 
     group: int
@@ -164,8 +162,8 @@ class AttentionTiling:
 
 
 def attention(
-    batch: int, heads: int, shared: int, length: int, width: int, target: LaunchTarget, *, is_half: bool = True
-) -> AttentionTiling:
+    batch: int, heads: int, shared: int, length: int, width: int, target: Target, *, is_half: bool = True
+) -> Attention:
     """For a cache of ``length`` keys: heads that share keys are one workgroup's, which reads those once.
 
     Args:
@@ -181,9 +179,9 @@ def attention(
     splits = 1
     while splits < MOST_SPLITS and batch * shared * splits < wanted and splits * 2 * least <= length:
         splits *= 2
-    return AttentionTiling(max(group, 16) if is_dot else group, width, block, splits, 4 if is_dot else 8, is_dot)
+    return Attention(max(group, 16) if is_dot else group, width, block, splits, 4 if is_dot else 8, is_dot)
 
 
-def choice_block(target: LaunchTarget) -> tuple[int, int]:
+def choice_block(target: Target) -> tuple[int, int]:
     """Scores that one workgroup compares, and its number of warps."""
     return 2048, 256 // target.wavefront

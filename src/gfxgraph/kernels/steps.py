@@ -15,7 +15,7 @@ from gfxgraph.kernels.attention import decode_attention, rotary_attention, rotar
 from gfxgraph.kernels.layers import linear, linear_three
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import MOST_ROWS
-from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, has_hooks
+from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, has_hooks
 
 
 def why_not_rows(x: Tensor, weight: Tensor) -> str:
@@ -47,7 +47,7 @@ def why_not_step(attention: nn.Module, x: Tensor, given: dict[str, Any]) -> str:
 
 
 def attend(
-    facts: Attention, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
+    facts: AttentionModules, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
 ) -> Tensor:
     """[batch, 1, heads * width] of a step, before the output layer."""
     batch, cache = x.shape[0], given["past_key_values"]

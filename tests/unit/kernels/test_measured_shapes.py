@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from gfxgraph.kernels import measured_shapes, shapes
-from gfxgraph.kernels.shapes import LaunchTarget, LinearTiling
+from gfxgraph.kernels.shapes import Linear, Target
 
-H200, RTX = LaunchTarget("sm_90", n_units=132), LaunchTarget("sm_86", n_units=84)
+H200, RTX = Target("sm_90", n_units=132), Target("sm_86", n_units=84)
 
 
-def shared_nbytes(how: LinearTiling, is_pair: bool) -> int:
+def shared_nbytes(how: Linear, is_pair: bool) -> int:
     """What a tile's loads underway take."""
     return 0 if how.is_vector else 2 * how.block_k * how.num_stages * (how.block_n * (1 + is_pair) + how.block_m)
 

@@ -51,8 +51,8 @@ def _all(f: PyFile, ctx: Context) -> Iterator[Hit]:
         return
     amd = [DeviceWorld(a) for a in select("gfx942,gfx1100")]
     for test in f.nodes(ast.Assert):
-        if all(truth(guards.value(test.test, w)) is False for w in amd):
-            if truth(guards.value(test.test, NVIDIA)) is not False:
+        if all(truth(guards.conditions.value(test.test, w)) is False for w in amd):
+            if truth(guards.conditions.value(test.test, NVIDIA)) is not False:
                 yield hit(test, expr=f.source(test)[:90])
     for stop in f.nodes(ast.Raise):
         if guards.exclusion(stop, NVIDIA) is not None and all(guards.exclusion(stop, w) is None for w in amd):

@@ -133,3 +133,20 @@ def test_every_file_is_in_its_rooms_list(room):
     if room not in ONE_A_FILE:
         assert not there - named
     assert not {name for name in named if name.endswith(".py")} - there
+
+
+def test_unit_tests_are_named_after_what_they_test():
+    """``tests/unit`` has the package's folders; a file begins with a module's name, or the room's for all of it."""
+    unit = ROOT / "tests" / "unit"
+    mirrored = {"": SOURCE, "tools": ROOT / "tools", "tests": ROOT / "tests"}
+    whole = {"test_docstrings.py", "test_rooms.py", "typing/test_typing.py"}
+    strays = []
+    for path in sorted(unit.rglob("test_*.py")):
+        folder = path.parent.relative_to(unit).as_posix().strip(".")
+        place = mirrored.get(folder, SOURCE / folder)
+        there = [each.stem.lstrip("_") for each in place.rglob("*.py") if folder == "tests" or each.parent == place]
+        there += [each.name for each in (place, *place.glob("*/"))]
+        name = path.stem.removeprefix("test_")
+        if not any(name == each or name.startswith(f"{each}_") for each in there):
+            strays.append(path.relative_to(unit).as_posix())
+    assert set(strays) <= whole, strays

@@ -197,7 +197,7 @@ class RedZone:
     """A tensor with red zones around it, for kernels that are tested outside of graphs.
 
     Args:
-        size: of the tensor.
+        size: the tensor's, in elements of each dim.
         dtype: of its elements.
         device: where it lies.
         zone_nbytes: how many bytes on each side, rounded up to whole elements.
@@ -250,7 +250,7 @@ class RedZone:
         self._raw[self._raw.numel() - self._edge :].fill_(PATTERN)
 
     def whole(self) -> Tensor:
-        """The tensor with its zones, ``n_pad`` elements on each side, as one row."""
+        """The tensor with its zones, ``n_pad`` elements on each side, as one row of its dtype."""
         return self._raw.view(self._dtype)
 
     def overruns(self) -> list[tuple[int, int]]:

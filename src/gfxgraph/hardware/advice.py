@@ -133,6 +133,9 @@ def diagnose(label: str = "") -> AbstractContextManager[None]:
 
     Args:
         label: what the block does; the note begins with it.
+
+    Returns:
+        The context manager. The exception leaves the block unchanged but for the note.
     """
     # lazily: whoever explains one line needs none of it
     from gfxgraph.diagnostics import hooks

@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):
         frontier = self._find_reader()()
         if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last))
 
     def note_opaque_of_the_dead(self, graph: int) -> None:
         """Note what came since the last operation of a capture that has died: only its graph still tells.
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
         """
         fresh = self._last_nodes_of_the_dead(graph)
         if fresh:
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
 
     def disown_nodes_of_the_dead(self, graph: int) -> None:
         """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""

@@ -131,7 +131,6 @@ class Opaque:
     before_entry: int
     code: Any = None
     lasti: int = -1
-    first_node: int = 0
     last_node: int = 0
     names: tuple[str, ...] = ()
 

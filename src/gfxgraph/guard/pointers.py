@@ -74,13 +74,11 @@ class PointerGuard:
 
     Attributes:
         is_dirty: the next replay must look; set by finalizers, read by every replay.
-        n_pointers: pointers that were looked up.
         unchecked: nodes whose arguments are not known.
     """
 
     watches: list[Pointer] = field(default_factory=list)
     unchecked: list[tuple[int, SegmentNode]] = field(default_factory=list)
-    n_pointers: int = 0
     is_dirty: bool = False
     has_moved: bool = False
     """Memory may have been given back that no finalizer tells of."""
@@ -99,7 +97,6 @@ class PointerGuard:
                 self.unchecked.append((position, node))
             for pointer in node.pointers:
                 block = memory.block_at(pointer.address)
-                self.n_pointers += 1
                 if (block is not None and block.pool in own_pools) or pinned.holding(pointer.address, block):
                     continue
                 if known is None:

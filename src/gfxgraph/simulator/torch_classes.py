@@ -440,11 +440,6 @@ class SimCUDAGraphBase:
     def pools(self) -> list[PoolId]:
         return list(self._holdings.pools)
 
-    def _retain_pool(self, pool: Any) -> None:
-        pool_id = getattr(pool, "id", pool)
-        self.sim.allocator.retain_pool(pool_id)
-        self._holdings.pools.append(pool_id)
-
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
         if _TEMPLATE_LIVES_BETWEEN and self._graph is None:

@@ -1,27 +1,6 @@
 """Max_split_size_mb together with expandable_segments."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    argument,
-    ast,
-    entry_hit,
-    env_writes,
-    hit,
-    re,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX107",

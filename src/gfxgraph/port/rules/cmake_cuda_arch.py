@@ -1,20 +1,6 @@
 """CUDA architectures set in CMake."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    fix_entry,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX406",

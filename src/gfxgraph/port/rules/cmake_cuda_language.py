@@ -1,24 +1,6 @@
 """CMake knows only CUDA."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    LogicalLine,
-    PreprocessorBranch,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    fix_entry,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX405",

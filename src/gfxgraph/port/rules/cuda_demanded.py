@@ -1,21 +1,6 @@
 """A place that stops the program on every build but CUDA's."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    DeviceWorld,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    once_a_line,
-    select,
-    truth,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX126",

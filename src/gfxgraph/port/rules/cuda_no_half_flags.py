@@ -1,24 +1,6 @@
 """__CUDA_NO_HALF_* flags."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    fix_entry,
-    hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX408",

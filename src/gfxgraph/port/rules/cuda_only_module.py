@@ -1,22 +1,6 @@
 """A module of this project that runs on CUDA only is imported with no fallback."""
 
-from gfxgraph.port.rule_api import (
-    CUDA_ONLY,
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_guard,
-    optional_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX517",

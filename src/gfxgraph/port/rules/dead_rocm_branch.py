@@ -1,21 +1,6 @@
 """The ROCm branch comes after torch.cuda.is_available()."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    DeviceWorld,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    select,
-    truth,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX119",

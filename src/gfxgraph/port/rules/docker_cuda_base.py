@@ -1,20 +1,6 @@
 """CUDA base image."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    re,
-    replace,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX009",

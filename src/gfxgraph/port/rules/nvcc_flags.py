@@ -1,26 +1,6 @@
 """Compiler flags that only nvcc takes."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    fix_entry,
-    hit,
-    re,
-    replace,
-    torch_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX402",

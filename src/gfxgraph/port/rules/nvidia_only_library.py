@@ -1,20 +1,6 @@
 """Library without ROCm support under this name."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    import_hits,
-    optional_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX503",

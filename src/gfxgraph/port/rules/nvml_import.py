@@ -1,24 +1,6 @@
 """NVML is used without a guard."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_hits,
-    once_a_line,
-    optional_import,
-    re,
-    replace,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX113",

@@ -1,27 +1,6 @@
 """NVIDIA architectures in build flags."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    env_writes,
-    fix_entry,
-    hit,
-    once_a_line,
-    re,
-    replace,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX403",

@@ -1,23 +1,6 @@
 """32-bit mask in a *_sync intrinsic."""
 
-from gfxgraph.port.rule_api import (
-    SYNC_INTRINSICS,
-    Context,
-    CppFile,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    is_full_mask_32,
-    lanes,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX303",

@@ -1,27 +1,6 @@
 """Triton num_warps beyond the workgroup limit."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    WAVE64,
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    defaults,
-    hit,
-    int_of,
-    once_a_line,
-    re,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX318",

@@ -1,22 +1,6 @@
 """A string before `or` makes the test always true."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    Edit,
-    EditRefusal,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX106",

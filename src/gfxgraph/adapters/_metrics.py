@@ -87,7 +87,7 @@ class _Collector:
         return collect(self.folder)
 
     def describe(self) -> list[Any]:
-        return []  # asked at registration, when nobody has counted anything
+        return []  # called at registration, before anything was counted
 
 
 def _register(folder: str) -> None:

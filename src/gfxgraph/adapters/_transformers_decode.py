@@ -143,7 +143,7 @@ class Decoder:
 
     @property
     def model(self) -> Any:
-        """The model; whoever called its generate holds it."""
+        """The model; the caller of its generate holds it."""
         return self._model()
 
     # -- the two parts of a step --------------------------------------------------------------------

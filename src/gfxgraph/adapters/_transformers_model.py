@@ -52,7 +52,7 @@ class Accelerated:
 
     @property
     def model(self) -> Any:
-        """The model; whoever called its generate holds it."""
+        """The model; the caller of its generate holds it."""
         return self._model()
 
     def leave_alone(self, reason: str) -> None:

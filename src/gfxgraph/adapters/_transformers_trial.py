@@ -1,7 +1,7 @@
 """Whether decoding through graphs gives this transformers' own tokens: found out on tiny models, once a process.
 
 Problem: decoding stands on what transformers' caches, masks and processors mean, which no name tells. Idea: in a
-version that nobody has run the tests with, two models of one layer generate a few tokens in both ways before the
+version that was not tested, two models of one layer generate a few tokens in both ways before the
 first call is taken; where they differ, or anything is raised, all calls are left to transformers, with the reason.
 Versions that the tests have run with are asked for their names only, so that their first call costs no trial.
 """

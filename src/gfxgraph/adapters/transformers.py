@@ -59,7 +59,7 @@ class TransformersAdapter(Adapter):
 
     takes_all = False
     compile: bool | str = False
-    """For models that nobody accelerated by name."""
+    """For models that were not accelerated by name."""
 
     def wanted(self, settings: Config) -> bool:
         self.compile = settings.transformers is Transformers.COMPILE

@@ -2,7 +2,7 @@
 
 Entries were recorded below autograd and autocast, so they run there again. Inputs are looked up:
 made earlier in this run, held from outside, or lying at a fixed address that an earlier segment
-wrote. Results of this run live in fresh memory until somebody copies them out.
+wrote. Results of this run live in fresh memory until they are copied out.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class AtHome(Step):
 
     def run(self, program: Any) -> None:
         tensor = self._tensor()
-        if tensor is None:  # nobody can be told another value of it
+        if tensor is None:  # nothing can see another value of it
             return
         home = self._home
         if tensor.size() == home.size() and tensor.data_ptr() == home.data_ptr():

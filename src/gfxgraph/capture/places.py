@@ -70,7 +70,7 @@ def place() -> tuple[CodeType | None, int]:
 
 
 class SourcePlace:
-    """A place as ``place`` gives it, worded when somebody asks."""
+    """A place as ``place`` gives it, formatted on demand."""
 
     __slots__ = ("_where",)
 

@@ -72,7 +72,7 @@ class Program:
         graph_memory.update(self.addresses)
 
     def forget_memory(self, graph_memory: Counter[int]) -> None:
-        """The program is over: its memory is nobody's."""
+        """The program is over: its memory is no longer in use."""
         if not self.is_memory_noted:
             return
         self.is_memory_noted = False
@@ -151,7 +151,7 @@ class Program:
     def _by_tape(self, segment: SegmentStep) -> None:
         """Run the tape with the generators where the failed launch found them.
 
-        torch advances them before it launches, by an amount that it tells nobody: a run whose
+        torch advances them before it launches, by an amount that it does not expose: a run whose
         results are dropped measures it, the first time.
         """
         now = [generator.get_offset() for generator in self.generators]

@@ -3,7 +3,7 @@
 Problem: a graph is a list of nodes without names, and a capture that meets an operation which no
 graph can hold is lost. Idea: stand at torch's dispatcher while the capture runs. Each operation
 goes on the tape, with the graph node it made last and the Python line it came from; nodes that
-appear between two operations were launched by somebody else (Triton, an extension) and are noted
+appear between two operations were launched by other code (Triton, an extension) and are noted
 as opaque. Operations of the unsafe table never reach the driver: the session splits there.
 
 Invariants: no tensor made inside the capture is kept alive (that would change which memory is
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
         return fresh
 
     def disown_new_nodes(self) -> None:
-        """Know the nodes of an operation that was refused half-way as nobody's.
+        """Attribute the nodes of an operation that was refused half-way to no operation.
 
         Such an operation wrote only to temporary memory of its own, which went with it: what it left
         in the graph matters to no later node, and need not be asked about.
@@ -331,7 +331,7 @@ class Recorder(TorchDispatchMode):
         return _TO_RECORD, args, kwargs
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
-        """The arguments of somebody else's kernel as such kernels assume them to be."""
+        """The arguments of another library's kernel, as it assumes them to be."""
         with self:  # the copies belong to the capture
             return above.rooms.repaired(args, kwargs, info.mutates)
 

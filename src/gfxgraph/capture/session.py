@@ -478,7 +478,7 @@ class Session:
             try:
                 turns.synchronize_device(intercept.stock("device_synchronize"))
             except RuntimeError:
-                intercept.stock("stream_synchronize")(self.streams.own)  # somebody captures without us
+                intercept.stock("stream_synchronize")(self.streams.own)  # a capture outside gfxgraph
             self.rollback.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:

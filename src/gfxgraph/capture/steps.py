@@ -104,7 +104,7 @@ class SegmentStep(Step):
         self.mutated = mutated
         self.n_nodes = 0
         self.driver_nbytes: int | None = None
-        """Device memory that its graph exec took beside torch's; None where nobody measured."""
+        """Device memory that its graph exec took in addition to torch's; None if not measured."""
         self.rng_increments: list[int] | None = None
         """How far one run advances each generator of the program; None until it was measured."""
 

@@ -154,7 +154,7 @@ def _is_undefined(entry: Entry) -> bool:
 def _defined(
     program: Program, step: SegmentStep, live: list[TapeValue], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
 ) -> list[tuple[Tensor, Tensor]]:
-    """The pairs without what comes from memory that nobody wrote, which may hold anything in any run.
+    """The pairs without what comes from uninitialized memory, which may differ between runs.
 
     Such elements are found by running the tape with two fillings of fresh memory: they differ.
     """

@@ -8,7 +8,7 @@ thread, and what the other ranks are about: those that wait in the same replay, 
 Ranks that hang mostly captured different things, so graphs with collectives are compared before their first replay
 (``core/fingerprint.py``); a difference is named.
 
-Where nobody asked for it there is no watch: no thread, no event, no look at the store. Nothing is ended here.
+If it is off, there is nothing: no thread, no event, no look at the store. Nothing is ended here.
 
     GFXGRAPH_WATCH=60, gfxgraph run --watch    asked for
     replay_timeout_s of the defect table       on by default where hangs are known
@@ -161,7 +161,7 @@ class Deadline:
                 with turns.unnoticed():
                     if not intercept.stock("event_query")(done):
                         return
-            except (RuntimeError, DriverError) as error:  # a dead device: whoever works on it is told
+            except (RuntimeError, DriverError) as error:  # a dead device: its users get the error
                 process.log.debug("the watch could not ask the device: %s", error)
             with suppress(IndexError):
                 self._underway.popleft()

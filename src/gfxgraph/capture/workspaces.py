@@ -2,7 +2,7 @@
 
 Problem: torch keeps a workspace for each stream and handle, and a captured matrix product holds its address.
 Inductor's graph trees give all workspaces back round each of their captures, and ``torch.cuda.graph`` unmaps what
-is given back: a graph captured earlier then reads and writes memory that is gone, or that is somebody else's. Idea:
+is given back: a graph captured earlier then reads and writes memory that is gone, or that belongs to others. Idea:
 where workspaces are given back, the memory of those that graphs may point at is taken again at once, and held as
 long as there are graphs that were captured on its stream.
 

@@ -116,7 +116,7 @@ _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """What asks this process to end becomes an exception, so that what was found is kept."""
+    """Turn requests to terminate into an exception, so that the results so far are kept."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -127,7 +127,7 @@ def _stoppable() -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """For the moment that it takes to end all processes and write the report."""
+    """Ignore signals while all processes are ended and the report is written."""
     with _handling(signal.SIG_IGN):
         yield
 
@@ -167,7 +167,7 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
             return Text(f"{suite.n_ended}/{int(task.total)}" if task.total else "")
 
     class Bar(ProgressColumn):
-        """The same as a bar."""
+        """The same count as a bar."""
 
         def render(self, task: Task) -> ProgressBar:
             return ProgressBar(task.total, suite.n_ended, width=24, pulse=not task.total)
@@ -195,7 +195,7 @@ def _device(suite: Suite) -> str:
 
 
 def line(result: CaseResult, width: int, fact: str = "") -> Table:
-    """One case on one line; a case that did not pass says all."""
+    """One case on one line; a case that did not pass in full."""
     from rich.table import Table
     from rich.text import Text
 

@@ -155,7 +155,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
     n_waiting = 0
     while block := os.read(source, _BLOCK):
         if not quiet and not _write(sink, block):
-            quiet = True  # whoever read our output has gone; go on reading, the program may need it
+            quiet = True  # the reader of our output has gone; go on reading, the program may need it
         waiting.append(block)
         n_waiting += len(block)
         # Scanning waits for a large block while more is there, so that it costs little a line.
@@ -187,7 +187,7 @@ def _more_is_there(source: int) -> bool:
 
 
 def _write(sink: int, block: bytes) -> bool:
-    """Write all of ``block``; False where nobody reads any more."""
+    """Write all of ``block``; False if the reader is gone."""
     view = memoryview(block)
     try:
         while view:

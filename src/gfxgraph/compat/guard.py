@@ -124,7 +124,7 @@ def compute_sanitizer_cmd(argv: Sequence[str]) -> list[str] | None:
 
 
 class RedZone:
-    """A tensor with zones around it that nobody may write.
+    """A tensor with zones around it that must not be written.
 
     Args:
         shape: of the tensor.

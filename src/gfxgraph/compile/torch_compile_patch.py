@@ -67,7 +67,7 @@ def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapp
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
     if getattr(config, "cudagraph_policy", None) is not None:
-        wants_graphs = False  # somebody else's; they know what they do
+        wants_graphs = False  # an explicit choice, which stands
     safe = _safe_settings(state, asked, config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
@@ -99,7 +99,7 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
-        # A default may come from the environment, as images set it; another value is somebody's assignment.
+        # A default may come from the environment, as images set it; another value was assigned by the program.
         is_assigned = getattr(config, name) != config._config[name].default
         is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
         if not is_chosen and getattr(config, name) != value:

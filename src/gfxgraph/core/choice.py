@@ -39,7 +39,7 @@ class ChoiceRule:
     Args:
         alpha: chance that a decision is wrong, over all looks together.
         least_pairs: no decision before these.
-        most_pairs: then the better average wins.
+        most_pairs: after these, the better average wins.
         margin: a difference below this share is no difference.
         hysteresis: a later look overturns a decision only beyond this share.
     """
@@ -69,7 +69,7 @@ class Decision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Raises ValueError, KeyError or TypeError for what ``as_dict`` did not write."""
+        """Raises ValueError, KeyError or TypeError if ``as_dict`` did not write it."""
         floats = {name: float(data[name]) for name in ("speedup", "low", "high", "eager_us", "graph_us")}
         if not all(math.isfinite(number) for number in floats.values()):
             raise ValueError("a number in it is not finite")

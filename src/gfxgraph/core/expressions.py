@@ -2,7 +2,7 @@
 
 A replay does not run Python again. So each number that came from a read is known by the row that makes it:
 a read, or a function of earlier rows and constants. At a replay the reads give fresh values and the rest is
-computed from them when somebody asks, once.
+computed from them on demand, once.
 
 Invariant: a row's arguments stand before it.
 """

@@ -83,7 +83,7 @@ def nodes_named(finding: SanitizerError, nodes: Iterable[NodeInfo]) -> list[Node
 
 def _is_near(use: object, address: int) -> bool:
     begin = getattr(use, "address", 0)
-    # Just past a tensor is where an overrun lands; how far, nobody knows.
+    # Just past a tensor is where an overrun lands; how far is not known.
     return bool(begin) and begin - 4096 <= address < begin + getattr(use, "nbytes", 0) + 4096
 
 

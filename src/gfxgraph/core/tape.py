@@ -143,7 +143,7 @@ class Tape:
     """The operations of one segment, in order, and the opaque launches among them.
 
     While recording, ``rows`` takes bare tuples (an ``Entry``'s arguments): making objects costs as
-    much as everything else that recording does. ``entries`` makes them when somebody asks.
+    much as everything else that recording does. ``entries`` makes them on demand.
     """
 
     __slots__ = ("_entries", "aliases", "generators", "opaque", "rows", "segment")

@@ -48,7 +48,7 @@ def load(
 
 
 def _home() -> Path | None:
-    """The user's home; None where nobody knows it."""
+    """The user's home; None if it is not known."""
     try:
         return Path.home()
     except RuntimeError:

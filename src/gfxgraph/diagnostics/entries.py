@@ -20,7 +20,7 @@ LANGUAGES = ("en", "zh")
 class EntryText(NamedTuple):
     """An entry's words in one language.
 
-    ``seen`` replaces what, why and do where the condition was recognised in somebody else's
+    ``seen`` replaces what, why and do where the condition was recognised in a third party's
     output, so that the fields of our own exception are not known.
     """
 

@@ -188,7 +188,7 @@ def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
     needs = patterns.requirements(regex)
     if not needs:
         raise ValueError(f"{code}: no literal text in pattern {regex!r}")
-    # The rarest texts lead here; where other rare ones are missing in a whole block, nobody need come.
+    # The rarest texts lead here; where other rare ones are missing in a whole block, there is no search.
     rare = [texts for place, texts in enumerate(needs) if place == 0 or patterns.rarity(texts) >= _RARE]
     found_by = [] if kind in _ADDING else [sorted(set(map(patterns.sharpest, texts))) for texts in rare]
     return [code, kind, number, regex, [list(texts) for texts in needs], found_by]

@@ -79,7 +79,7 @@ class Arguments:
         longest = max(nbytes for _, _, nbytes in parts)
         self.grid = (min(MOST_BLOCKS, -(-longest // (16 * THREADS))), len(parts), 1)
         self.pointers = (c_void_p * 1)(addressof(self.words))
-        self.pointers.alive = self.words  # type: ignore[attr-defined]  # whoever keeps the launch keeps them
+        self.pointers.alive = self.words  # type: ignore[attr-defined]  # the launch keeps them alive
 
 
 class PreparedCopies:

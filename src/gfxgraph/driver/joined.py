@@ -39,7 +39,7 @@ class KernelCopyNode:
     """One launch of the copying kernel inside a graph.
 
     ``words`` are as `Arguments` has them; ``apply()`` makes them count from the next launch on and returns
-    a status, 0 or a refusal, after which nobody knows what the node copies.
+    a status, 0 or a refusal, after which it is undefined what the node copies.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class JoinedExec:
         if os.getpid() != self._pid or sys.is_finalizing():
             return  # a forked child has no context to destroy anything in; a process that ends takes all with it
         with relaxed(self._driver.table):
-            # What is refused here has nobody to tell: the runtime may be gone already.
+            # A refusal here cannot be reported: the runtime may be unloaded already.
             if graph_exec:
                 self._driver.table.raw("exec_destroy")(graph_exec)
             if graph:

@@ -85,7 +85,7 @@ Snapshot = Callable[[int, Sequence[TapeValue]], dict[TapeValue, Tensor]]
 
 
 class BisectProgress:
-    """Told what is about to run, so that a fault has a place; this one tells nobody."""
+    """Records what is about to run, so that a fault has a place; this one records nothing."""
 
     def at(self, stage: str, segment: int, position: int = -1, entry: Entry | None = None) -> None:
         """An operation runs eagerly ("eager") or as a node ("walk"), or a segment as a graph ("launch")."""

@@ -100,7 +100,7 @@ class Lines:
             return
         asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if asked is not None and asked() and not self._every_event:
-            return  # somebody else has it noted
+            return  # recorded by another call
         self._is_ours = True
         record = torch.cuda.memory._record_memory_history
         if self._every_event:

@@ -92,7 +92,7 @@ def objects_of(kinds: Collection[type]) -> list[Any]:
     """Every object of exactly these types, which are classes made by Python: others their objects do not refer to.
 
     Not from ``gc.get_objects()``: that list holds tuples that other threads are still making, and making one ends
-    in a SystemError while somebody else has it. What refers to a type is found as fast.
+    in a SystemError while another reference exists. What refers to a type is found as fast.
     """
     return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
 

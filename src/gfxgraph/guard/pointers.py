@@ -178,7 +178,7 @@ class PointerGuard:
                 watch.is_gone = watch.pool == DEFAULT_POOL and not block.is_live
 
     def memory_may_be_gone(self) -> None:
-        """Somebody gave memory back in bulk: look at the next replay."""
+        """Memory was freed in bulk: look at the next replay."""
         if self.watches:
             self.has_moved = self.is_dirty = True
 
@@ -188,7 +188,7 @@ def _mark_when_gone(guard: PointerGuard, watch: Pointer) -> Any:
 
     def died(dead: object) -> None:
         alive = guard_ref()
-        # Not the first: a tensor that only stands for somebody else's memory may go before its owner.
+        # Not the first: a tensor that only aliases another's memory may go before its owner.
         if any(reference() is not None for reference in watch.references if reference is not dead):
             return
         watch.is_gone = True

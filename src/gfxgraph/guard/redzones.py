@@ -39,7 +39,7 @@ PATTERN = 0xA5
 
 @dataclass(slots=True)
 class Zone:
-    """Bytes that nobody may write, on one side of an allocation."""
+    """Bytes that must not be written, on one side of an allocation."""
 
     owner: Allocation
     address: int

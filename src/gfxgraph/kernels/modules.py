@@ -1,4 +1,4 @@
-"""`apply`: our kernels in the modules of a model, where they are near its own numbers and faster on this device.
+"""`apply`: our kernels in the modules of a model, where they match its own results and are faster on this device.
 
 A module keeps its weights, its name and its place; its class becomes a subclass with another ``forward``, which
 answers steps of one token (norms: any call) and hands everything else to the class's own. `Applied.undo` puts the
@@ -50,11 +50,11 @@ class Applied:
 
     @property
     def model(self) -> Any:
-        """The model; None where it is gone, which this does not prevent."""
+        """The model; None once it has been freed (this holds it weakly)."""
         return self._model()
 
     def undo(self) -> None:
-        """Put every module's own class back. Doing it again changes nothing."""
+        """Put every module's own class back. Idempotent."""
         while self._classes:
             held, made, before = self._classes.pop()
             module = held()
@@ -162,7 +162,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
 
 
 def _rotated_width(model: nn.Module) -> int:
-    """Of a head, how much is turned; 0 where nothing says so."""
+    """How many elements of a head are rotated; 0 if not known."""
     for module in model.modules():
         frequencies = getattr(module, "inv_freq", None)
         if isinstance(frequencies, Tensor):
@@ -319,14 +319,14 @@ Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _joined(made: Any) -> Tensor:
-    """What is compared of a result: a tensor, or of several the first and those of its shape."""
+    """The part of a result that is compared: a tensor, or of several the first and those of its shape."""
     if not isinstance(made, tuple):
         return made  # type: ignore[no-any-return]
     return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The argument, where it is one tensor and nothing else."""
+    """The argument, if it is a single tensor."""
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 
 

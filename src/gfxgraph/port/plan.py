@@ -65,7 +65,7 @@ _BY_HAND: tuple[tuple[str, Pair], ...] = (
 _ALWAYS: tuple[Pair, ...] = (
     ("Run the port on a machine with the GPU: nothing here proves speed or numerics", "在有该 GPU 的机器上运行：此处无法证明速度与数值"),
     ("Tune tile sizes, warps and stages for the architecture", "针对架构调优 tile、warp 与 stage"),
-    ("Judge tolerances with somebody who knows the model", "由了解模型的人判断容差"),
+    ("Judge tolerances with someone who knows the model", "由了解模型的人判断容差"),
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def process_for_callables() -> Any:
     with lock:
         if undo:
             return process.current()
-        # lazily: whoever calls this has torch; importing gfxgraph.process must not
+        # lazily: callers have torch loaded; importing gfxgraph.process must not load it
         import torch
 
         if not torch.cuda.is_available():

@@ -21,7 +21,7 @@ class Contexts(threading.local):
         To ask a stream whether it is done would do, too, but ends a capture of another thread.
         """
         if device_index not in self.devices:
-            # lazily: whoever is here has torch
+            # lazily: callers have torch loaded
             import torch
 
             torch.zeros(1, device=f"cuda:{device_index}")

@@ -22,7 +22,7 @@ log = logging.getLogger("gfxgraph")
 
 
 class OngoingRecording(Protocol):
-    """What takes a capture's operations down, as whoever hands it one sees it."""
+    """What records a capture's operations, as its callers see it."""
 
     paused: bool
     is_wary: bool
@@ -82,7 +82,7 @@ class Process:
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
     hang_watch: Any = None
-    """Reports captures and replays that do not end (capture/watch.py); None where nobody asked for it."""
+    """Reports captures and replays that do not end (capture/watch.py); None if it is off."""
     why_not_joined: str = ""
     """Why they may not, where that is so."""
     contexts: Contexts = field(default_factory=Contexts)
@@ -93,7 +93,7 @@ class Process:
     watch: LaunchCounter | None = None
     """Where it is there, each replay tells it, and none takes the fast path."""
     coverage: Callable[[], Samples] | None = None
-    """What coverage tells Prometheus; None where nobody counts."""
+    """Coverage's metrics for Prometheus; None if it is off."""
     first_look: Any = None
     """Device memory at the first report of it, for what has grown since (reporting/memory.py)."""
     graph_memory: Counter[int] = field(default_factory=Counter)

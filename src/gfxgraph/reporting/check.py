@@ -56,7 +56,7 @@ class UncapturedPlace:
         return asdict(self)
 
     def text(self) -> str:
-        """As a compiler would say it, with the path from here where the file lies below."""
+        """In a compiler's format, with a relative path if the file lies below the working directory."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
         where = self.where.removeprefix(f"{Path.cwd()}/")
         lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
@@ -147,7 +147,7 @@ def _module(name: str) -> Any:
 
 
 def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any]:
-    """The values of ``expressions``, in which ``torch`` is known; as many as the function must be given.
+    """The values of ``expressions``, in which ``torch`` is known; as many as the function requires.
 
     Raises:
         CannotCheck: one is no expression, or there are too few.
@@ -267,7 +267,7 @@ def _place(where: str) -> tuple[str, int]:
 
 
 def _with_place(finding: UncapturedPlace, fn: Callable[..., object]) -> UncapturedPlace:
-    """A finding that no line is known of stands where the function is defined: code scanning takes none without."""
+    """Give a finding without a line the function's own: code scanning requires one."""
     code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
     if finding.file or code is None:
         return finding
@@ -295,7 +295,7 @@ _EFFECTS = {
 
 
 def _is_for_us(frame: FrameType | None) -> bool:
-    """Whether the standard library works for gfxgraph there: it reads the source of a line, say."""
+    """Whether the standard library was called by gfxgraph, to read a source line for instance."""
     while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gfxgraph"

@@ -30,7 +30,7 @@ class Coverage:
     """What was seen. ``str()`` of it is one line; ``table()`` names the lines that ran eagerly.
 
     Args:
-        graph_launches: nodes that replays launched while somebody watched.
+        graph_launches: nodes that replays launched while coverage was on.
         eager_launches: launches outside graphs in the same time.
         n_replays: replays in that time; of the graph that was replayed most, ``n_steps``.
         seconds: wall time that was watched, of ``elapsed`` in all.
@@ -53,7 +53,7 @@ class Coverage:
     n_windows: int = 0
     is_exact: bool = True
     n_elsewhere: int = 0
-    """Replays by threads that nobody watches."""
+    """Replays on threads that coverage does not watch."""
     lines: list[EagerLine] = field(default_factory=list)
     downgrades: list[str] = field(default_factory=list)
     """Fallbacks and engines' graphs that became eager, with how often."""

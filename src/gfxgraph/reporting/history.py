@@ -206,5 +206,5 @@ def stop() -> None:
 
 
 def current() -> History | None:
-    """This process's history; None where nobody asked for one."""
+    """This process's history; None unless one was requested."""
     return _current

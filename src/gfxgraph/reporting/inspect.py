@@ -40,7 +40,7 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
     captured = [(label, graph) for label, graph in found if getattr(graph, "_program", None) is not None]
     read = timed if times else read_capture
     captures = [read(graph, label, names) for label, graph in captured]
-    if obj is None:  # a set's order is nobody's
+    if obj is None:  # a set has no order
         captures.sort(key=lambda capture: (capture.where, capture.name))
     driver = state.driver if state is not None else None
     runtime = f"{driver.name} {'.'.join(map(str, driver.version))}" if driver is not None else ""

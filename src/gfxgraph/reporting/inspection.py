@@ -88,7 +88,7 @@ class InspectedStep:
         why: why the host does it, or why the tape runs.
         rewrite: what to write instead, so that a graph could hold it.
         guards: questions asked of a value that was read, at each replay.
-        driver_nbytes: device memory that instantiating the segment took beside torch's; None where nobody measured.
+        driver_nbytes: device memory that instantiating the segment took in addition to torch's; None if not measured.
     """
 
     kind: str

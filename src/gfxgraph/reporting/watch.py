@@ -90,7 +90,7 @@ class EagerLaunches(TorchDispatchMode):
         """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
         self.n_elsewhere = 0
-        self.cell = [0.0, 0.0]  # before the first launch time is nobody's
+        self.cell = [0.0, 0.0]  # time before the first launch is not attributed
         self.last = 0.0
         self.own_s = self.watched_s = 0.0
         self.n_seen = 0
@@ -98,13 +98,13 @@ class EagerLaunches(TorchDispatchMode):
         self.n_windows = 0
         self.opened = 0.0
         self.validates = False
-        """That replay is compared with eager: what is launched for it is nobody's loss."""
+        """That replay is compared with eager: its launches do not count as eager."""
         self.inside: Any = None
         """The graph that is being replayed: what is launched meanwhile stands in for it."""
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
         self.gone = Captured()
-        """Of graphs that were destroyed since somebody watches."""
+        """Of graphs that were destroyed since counting began."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -199,7 +199,7 @@ class EagerLaunches(TorchDispatchMode):
             self._give(began, cell)
             n = self.launches.of(info, args, kwargs) if self.launches is not None else None
             cell[0 if n is None else 2] += n or 1
-            self.last += _clock() - ended  # what was done to find that out is nobody's
+            self.last += _clock() - ended  # the time that finding out took is not attributed
         self.own_s += _clock() - ended
         return out
 

@@ -37,7 +37,7 @@ class SimDriver:
         self._device = sim.device
         self.version: tuple[int, ...] = sim.profile.version
         self.missing: frozenset[str] = frozenset()
-        # Graphs and graph execs made here, which nobody else holds, until they are destroyed.
+        # Keeps graphs and graph execs made here alive until they are destroyed.
         self._made: dict[int, Graph | GraphExec] = {}
 
     def capture_info(self, stream: int) -> CaptureInfo:

@@ -115,7 +115,7 @@ class Graph:
         """An order in which the nodes may run.
 
         For a built graph the least expected one: whatever was added last runs as soon as its edges
-        let it, so that an edge nobody drew shows as a wrong result.
+        let it, so that a missing edge shows as a wrong result.
         """
         if not self.is_built:
             return tuple(self.nodes)

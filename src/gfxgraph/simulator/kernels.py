@@ -461,7 +461,7 @@ def _run(node: RecordedNode, generator: torch.Generator | None) -> None:
 
 
 def poison(twin: Tensor) -> None:
-    """Fill with what nobody takes for a result: NaN, or the extreme integer."""
+    """Fill with a value that cannot pass for a result: NaN, or the extreme integer."""
     dtype = twin.dtype
     if dtype.is_floating_point or dtype.is_complex:
         if dtype.itemsize == 1:

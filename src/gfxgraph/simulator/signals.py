@@ -1,7 +1,7 @@
 """Signals that land while the simulator works are handled when it has returned, as in torch's C++.
 
 Problem: Python runs a signal's handler between any two of its instructions. torch's allocator is C++ and is never
-left half-way; the simulator's is Python, and a KeyboardInterrupt inside it left blocks that belonged to nobody. Idea:
+left half-way; the simulator's is Python, and a KeyboardInterrupt inside it leaked blocks. Idea:
 handlers look where they struck. Inside the simulator they trace the frame that called it, and are run there at its
 next instruction.
 

@@ -311,7 +311,7 @@ def cudart_module(sim: Simulator) -> Any:
 
 
 def nvtx_module() -> Any:
-    """Stands in for torch._C._nvtx: ranges nobody looks at."""
+    """Stands in for torch._C._nvtx: ranges that are ignored."""
 
     def nothing(*args: Any, **kwargs: Any) -> int:
         return 0

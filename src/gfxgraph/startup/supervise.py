@@ -161,7 +161,7 @@ class _Supervisor:
         while True:
             try:
                 data = os.read(self.source, 1 << 16)
-            except OSError:  # how a terminal's master says that nobody is on the other side
+            except OSError:  # how a terminal's master reports that the other side is closed
                 return
             if not data:
                 return
@@ -232,7 +232,7 @@ class _Supervisor:
         return ""
 
 
-# Signals that a fault may end in; and those that somebody sent on purpose.
+# Signals that a fault may end in; and those that are sent on purpose.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -181,7 +181,7 @@ def _build_targets(site: Site) -> list[CheckResult]:
 
 
 def own_settings(site: Site) -> list[CheckResult]:
-    """Values of our own variables that were refused, and names that nobody reads."""
+    """Values of our own variables that were refused, and names that are not settings."""
     unread = [
         CheckResult(
             "settings",

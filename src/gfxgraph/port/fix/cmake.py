@@ -1,4 +1,4 @@
-"""Edits of CMake files: what is CUDA's goes under ``if(NOT USE_HIP)``, beside it what HIP has in its place.
+"""Edits of CMake files: CUDA's commands go under ``if(NOT USE_HIP)``, HIP's in the else branch.
 
 The old command stays as it was, so that with ``USE_HIP`` off the build is the same (``gate.check_cmake``).
 """
@@ -61,7 +61,7 @@ def _deeper(rows: list[str]) -> list[str]:
 
 
 def _instead(entry: LogicalLine) -> list[str]:
-    """HIP's commands in the place of one."""
+    """HIP's replacement for one command."""
     keyword, words = entry.keyword.lower(), entry.text.split()
     if keyword == "project":
         return [f"project({re.sub(r'(?<![A-Za-z])CUDA(?![A-Za-z])', 'HIP', entry.text)})"]

@@ -212,7 +212,7 @@ class PyGuards:
         return None
 
     def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
-        """A class default that the object's making replaces in this world is not what runs there."""
+        """A class default that the constructor replaces in this world does not run there."""
         targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
         names = {t.id for t in targets if isinstance(t, ast.Name)}
         for method in cls.body if names else ():
@@ -232,7 +232,7 @@ class PyGuards:
         return None
 
     def _call_sites(self, function: Function, world: DeviceWorld) -> ast.AST | None:
-        """A function used only where this world cannot get is excluded with its callers."""
+        """A function whose callers are all excluded in this world is excluded with them."""
         if self._uses is None:
             self._uses = {}
             for node in self.file.nodes(ast.Name, ast.Attribute):

@@ -35,14 +35,14 @@ class CachePosition:
 
 
 class FixedLayer(StaticLayer):  # type: ignore[misc]
-    """A layer that attends to everything."""
+    """A layer of full attention."""
 
     def __init__(self, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(max_cache_len)
         self.place = place
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Store keys and values; return all there are."""
+        """Store keys and values; return the whole cache."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
         self.keys.index_copy_(2, self.place.position, key_states)
@@ -55,7 +55,7 @@ class FixedLayer(StaticLayer):  # type: ignore[misc]
 
 
 class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
-    """A layer that attends to a sliding window."""
+    """A layer of sliding-window attention."""
 
     def __init__(self, max_cache_len: int, sliding_window: int, place: CachePosition) -> None:
         super().__init__(max_cache_len, sliding_window)
@@ -74,7 +74,7 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Width and start of the mask; in a step the window is all there is."""
+        """Width and start of the mask; in a step, the window's."""
         if not self.place.is_decoding:
             return super().get_mask_sizes(query_length)  # type: ignore[no-any-return]
         return self.max_cache_len, 0
@@ -111,7 +111,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         return max((layer.max_cache_len for layer in self.layers if layer.is_sliding), default=0)
 
     def reset(self) -> None:
-        """Empty it; what it held is overwritten, so that nothing of it can come through a mask."""
+        """Clear the cache by overwriting, so that no stale value can leak through a mask."""
         self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
         held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         lengths = [layer.cumulative_length for layer in self.layers]
@@ -145,7 +145,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
 
 
 def why_not(config: Any) -> str:
-    """Why a model of this configuration has no fixed cache; "" where it has one."""
+    """Why a model of this configuration gets no fixed cache; "" if it gets one."""
     try:
         layers = StaticCache(config=config, max_cache_len=1).layers
     except (KeyError, AttributeError, TypeError, ValueError) as error:

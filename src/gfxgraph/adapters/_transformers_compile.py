@@ -94,7 +94,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
 
 
 def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool, mode: Any) -> str:
-    """Give ``twin`` a compiled step; returns why not, where it must not have one."""
+    """Give ``twin`` a compiled step; returns the reason if it cannot have one."""
     _read_some_prompt(twin, model, extras, has_positions)
     compiled = compiled_step(model, exact=mode != "any")
     greedy = TokenChoice((), False, None, None, False, (), (), ())
@@ -161,7 +161,7 @@ def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
 
 
 def known_settings() -> dict[str, Any]:
-    """`EXACT`, without what this torch's Inductor does not have."""
+    """`EXACT`, limited to the settings of this torch's Inductor."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
@@ -220,7 +220,7 @@ def _define_ops() -> None:
 
 
 def keep_own_kernels(module: Any) -> int:
-    """Have a captured module's reductions and exponentials stay torch's own; returns how many there are."""
+    """Keep a captured module's reductions and exponentials torch's own; returns their number."""
     _define_ops()
     n = 0
     for node in list(module.graph.nodes):
@@ -239,7 +239,7 @@ def keep_own_kernels(module: Any) -> int:
 
 
 def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """The operation that stands for a node, with its arguments; None where the node stays."""
+    """The operation that replaces a node, with its arguments; None to keep the node."""
     ops = torch.ops.gfxgraph
     if node.op == "call_method":
         name = node.target

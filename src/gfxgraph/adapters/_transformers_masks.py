@@ -27,7 +27,7 @@ _REPLACED = threading.RLock()  # a model may call another one's generate
 
 @contextmanager
 def none_made(config: Any) -> Iterator[None]:
-    """Inside, models called from this thread make no masks: none is needed, as was found out outside.
+    """Models called from this thread inside make no masks: the caller has checked that none is needed.
 
     Args:
         config: the model's text configuration.

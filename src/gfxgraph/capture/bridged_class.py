@@ -10,7 +10,7 @@ from gfxgraph.capture.torchs_graph import launch_of
 
 
 class TwoEnds(BridgedGraph):
-    """What torch 2.14 adds: a capture can be ended in two halves."""
+    """torch 2.14's API for ending a capture in two halves."""
 
     def capture_end_pre(self) -> None:
         """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
@@ -41,13 +41,13 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         replay = countdown.replay(launch)
 
     class GuardedCUDAGraph(BridgedCUDAGraph):
-        """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
+        """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
         replay = countdown.guarded_replay(launch)
 
     class OlderCUDAGraph(BridgedCUDAGraph):
-        """What a graph becomes by ``capture``: its replay takes the keywords of gfxgraph 1.x, and their time."""
+        """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
 
         __slots__ = ()
 

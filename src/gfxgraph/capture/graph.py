@@ -55,7 +55,7 @@ _asked: ContextVar[OnUnsafe | None] = ContextVar("on_unsafe", default=None)
 
 @contextmanager
 def graphs_made(on_unsafe: OnUnsafe) -> Iterator[None]:
-    """Give graphs that this thread makes inside the block another default policy than the process's."""
+    """Override the process's default policy for graphs that this thread makes inside the block."""
     token = _asked.set(on_unsafe)
     try:
         yield
@@ -332,7 +332,7 @@ class BridgedGraph(_TorchsGraph):
             self._replay_failed(error)
 
     def _retire(self) -> None:
-        """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
+        """Retire a graph that replays wrongly: from now on its tape runs, counted as a fallback each time."""
         self._state.counters.add("retired")
         assert self._program is not None
         for segment in self._program.segments:
@@ -419,7 +419,7 @@ class BridgedGraph(_TorchsGraph):
         return self._ask("pool()", super().pool)
 
     def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
-        """torch's answer; its refusal to give one before a capture, with what it means."""
+        """torch's answer; before a capture, torch's error with an explanation."""
         try:
             return answer()
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Which line of the user's program is running: frames of torch and of this package are never it."""
+"""Which line of the user's program is running: frames of torch and of this package are skipped."""
 
 from __future__ import annotations
 

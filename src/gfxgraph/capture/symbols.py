@@ -139,7 +139,7 @@ for _name, _func in _FUNCTIONS.items():
 
 
 def symbolic(item: Any, is_refused: Callable[[], bool]) -> Any:
-    """Arguments with each tracked number as torch's symbolic scalar; complex ones leave sight."""
+    """Arguments with each tracked number as torch's symbolic scalar; complex ones escape tracking."""
     kind = type(item)
     if kind is TrackedNumber:
         if isinstance(item, float):
@@ -169,7 +169,7 @@ def _is_or_holds(item: Any) -> bool:
 
 
 def numbers_of(item: Any, leave: bool) -> Any:
-    """Arguments with each symbolic scalar as the tracked number that it is.
+    """Arguments with each symbolic scalar replaced by its tracked number.
 
     Args:
         leave: as its plain value, which is pinned.

@@ -1,4 +1,4 @@
-"""The watch: captures and replays that do not come to an end are reported, with all that is known of them.
+"""The watchdog: reports captures and replays that do not end, with all that is known of them.
 
 Problem: a hang says nothing. Idea: a thread of ours looks, a few times in each limit, at the captures underway
 (turns.py knows them) and at an event behind each replay. What is older than the limit is reported once: where the
@@ -47,7 +47,7 @@ MOST_FRAMES = 12
 
 @dataclass(eq=False, slots=True)
 class Replaying:
-    """A replay that has begun and is not known to be done."""
+    """A replay that has begun and has not been seen to end."""
 
     where: str
     number: int
@@ -79,7 +79,7 @@ class Deadline:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop watching."""
         self._is_over.set()
 
     # -- what is watched ------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Deadline:
                 self._underway.popleft()
 
     def whereabouts(self) -> str:
-        """What this rank is about, in one line."""
+        """What this rank is doing, in one line."""
         if self._underway:
             return f"waits in {self._underway[0].describe()}"
         for turn in turns.underway():
@@ -227,7 +227,7 @@ def _line(frame: Any) -> str:
 
 
 def start(state: process.Process) -> Any:
-    """Watch this process where the settings or the defect table ask for it; gives what stops it, if so."""
+    """Watch this process if the settings or the defect table say so; returns what stops it, if started."""
     asked = state.settings.watch
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:

@@ -32,7 +32,7 @@ _is_standing = False
 
 
 def has_policy() -> bool:
-    """True where this torch has an official place for graphs of others."""
+    """True if this torch has an official hook for other graph implementations."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
@@ -76,7 +76,7 @@ def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs
 
 
 def stand() -> None:
-    """Put in place what is needed besides the policy. It changes nothing for compilations that are not ours."""
+    """Install what is needed besides the policy. Compilations that are not ours are unaffected."""
     global _is_standing
     with _lock:
         if _is_standing:
@@ -171,7 +171,7 @@ def policy(wanted: Wanted) -> Any:
 def _for_partitions(
     graph: Any, static: Sequence[int], wanted: Wanted, known: dict[str, Any]
 ) -> list[Callable[[Any], Region]]:
-    """For each partition what makes it a region, with the whole's knowledge brought down to it."""
+    """For each partition the arguments of its region, derived from the whole graph's."""
     # lazily: Inductor takes seconds to import
     from torch._inductor.cudagraph_utils import CudagraphMetadata, get_partition_cudagraph_metadata
     from torch.utils._ordered_set import OrderedSet

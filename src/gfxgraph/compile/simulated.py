@@ -35,7 +35,7 @@ def settings() -> dict[str, Any]:
 
 @contextmanager
 def device() -> Iterator[None]:
-    """Have Inductor compile for the simulator, where that is on."""
+    """Make Inductor compile for the simulator, if that is on."""
     if is_on():
         _stand()
     yield

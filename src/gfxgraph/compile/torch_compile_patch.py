@@ -25,7 +25,7 @@ from gfxgraph.process.process import Process, log
 
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:
-    """Stand before ``torch.compile``'s Inductor where that is wanted; returns what steps aside again."""
+    """Patch ``torch.compile``'s Inductor backend if wanted; returns what undoes it."""
     ways = state.settings.compile
     if ways is CompileWays.OFF:
         return None

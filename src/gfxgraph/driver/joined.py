@@ -57,7 +57,7 @@ class KernelCopyNode:
         self.apply: Callable[[], int]
 
     def belongs_to(self, driver: RuntimeDriver, graph_exec: int) -> None:
-        """From now on ``apply`` is about this exec."""
+        """Bind ``apply`` to this exec."""
         call = driver.table.undeclared("exec_kernel_params")
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
 

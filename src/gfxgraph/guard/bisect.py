@@ -307,7 +307,7 @@ def _attempts(position: int, kind: FaultKind) -> Iterator[tuple[int, bool]]:
 
 
 def _setups(kind: FaultKind) -> Iterator[list[str]]:
-    """Lines below the imports: torch alone first, ourselves where only that shows the fault."""
+    """Lines below the imports: torch alone first, gfxgraph if only that shows the fault."""
     state = process.require()
     if state.platform == "simulator":
         profile = state.settings.simulate
@@ -324,7 +324,7 @@ def _setups(kind: FaultKind) -> Iterator[list[str]]:
 
 
 class _Taken(Exception):
-    """The values are there; the rest of the tape need not run."""
+    """All values were collected; the rest of the tape need not run."""
 
 
 class _TooLarge(Exception):
@@ -384,7 +384,7 @@ def _shows(text: str, kind: FaultKind) -> bool:
 
 
 def _plain_environment() -> dict[str, str]:
-    """This process's environment without what switches us on."""
+    """This process's environment without the variables that enable gfxgraph."""
     return config.environment_without({"GFXGRAPH", "GFXGRAPH_GUARD", "GFXGRAPH_FLIGHT", "GFXGRAPH_SIMULATE"})
 
 

@@ -49,5 +49,5 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
 
 
 def fill() -> None:
-    """Answer ``graph.explain()`` from now on."""
+    """Install the implementation of ``graph.explain()``."""
     above.rooms.inspect = inspect

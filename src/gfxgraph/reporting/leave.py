@@ -104,7 +104,7 @@ def _captures(found: Inspection, gone: list[InspectedCapture], n_left_out: int) 
 
 
 def write(folder: str, with_nodes: bool = True) -> None:
-    """Replace this process's file, whole."""
+    """Replace this process's file atomically."""
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
     files.new_folder(target.parent)
     files.write(target, json.dumps(process_report(with_nodes), default=str))

@@ -1,4 +1,4 @@
-"""When coverage looks: windows opened from another thread, so rarely that all of it stays below 1 % of the time."""
+"""Coverage's sampling: windows opened from another thread, so rarely that it all stays below 1 % of the time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST_PAUSE_S = 0.5
 
 
 class Windowed(Protocol):
-    """What is opened and closed, in the main thread (watch.py)."""
+    """What the sampler opens and closes in the main thread (watch.py)."""
 
     @property
     def cost_s(self) -> float: ...

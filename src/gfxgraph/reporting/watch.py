@@ -68,7 +68,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class EagerLaunches(TorchDispatchMode):
-    """Counts one thread's eager launches while it stands on that thread's stack of dispatch modes."""
+    """Counts one thread's eager launches while it is on that thread's stack of dispatch modes."""
 
     supports_higher_order_operators = True
 
@@ -113,7 +113,7 @@ class EagerLaunches(TorchDispatchMode):
     # -- windows ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to count; in the thread that is watched."""
+        """Begin to count; call it in the watched thread."""
         state = process.current()
         if not self.paused or state is None:
             return
@@ -136,7 +136,7 @@ class EagerLaunches(TorchDispatchMode):
         enter_mode(self)
 
     def close(self) -> None:
-        """Stop counting; in the same thread."""
+        """Stop counting; call it in the same thread."""
         if self.paused:
             return
         now = _clock()
@@ -155,7 +155,7 @@ class EagerLaunches(TorchDispatchMode):
                 graph._choose_path()
 
     def forget(self) -> None:
-        """Be told of graphs no longer."""
+        """Unregister from graphs."""
         if self.gone.add in above.leaving:
             above.leaving.remove(self.gone.add)
 
@@ -347,7 +347,7 @@ def _launches(info: OpInfo, out: Any, args: Any) -> bool:
 
 
 class _PassOn(TorchDispatchMode):
-    """Does nothing but stand on the stack."""
+    """A mode that only passes calls on, to measure what a mode costs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -389,7 +389,7 @@ def start(is_exact: bool) -> EagerLaunches:
 
 
 def stop() -> None:
-    """Watch no longer; in the thread that was watched."""
+    """Stop watching; call it in the watched thread."""
     global _watching, _sampler
     if _sampler is not None:
         _sampler.stop()
@@ -403,7 +403,7 @@ def stop() -> None:
 
 
 def watching() -> EagerLaunches | None:
-    """Who watches this process; None where coverage is off."""
+    """This process's counter; None if coverage is off."""
     return _watching
 
 

@@ -35,7 +35,7 @@ _NO_USERS = 'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{plac
 
 
 class OutOfDeviceMemory(Exception):
-    """No segment fits any more; installation.py words it as torch does."""
+    """Out of memory; installation.py turns it into torch's error."""
 
     def __init__(self, requested: int) -> None:
         super().__init__(requested)
@@ -360,7 +360,7 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
-        """Count a user of a pool, a new one where the id is.
+        """Add a user to a pool, creating the pool for a new id.
 
         Raises:
             RuntimeError: the pool is still there and its users are all gone, as torch asserts.

@@ -48,7 +48,7 @@ STATUS_FOUND = 1
 
 
 class BisectRun:
-    """Where the result goes, and what was found."""
+    """The result and the file it goes to."""
 
     def __init__(self, result: Path, target: Path) -> None:
         self.result = result
@@ -81,7 +81,7 @@ class NotedProgress(BisectProgress):
         self._note("outside", segment, -1, node.kernel or str(node.kind), node.where)
 
     def idle(self) -> None:
-        """Nothing of ours is running."""
+        """Clear the note: nothing of ours is running."""
         os.ftruncate(self._file, 0)
 
     def _note(self, stage: str, segment: int, position: int, op: str, where: str) -> None:
@@ -167,7 +167,7 @@ class WatchedSession(Session):
 
 
 class Replays:
-    """Stands where replays are validated.
+    """Replaces the validation of replays.
 
     Args:
         again: where an earlier run faulted; empty in the first.

@@ -48,7 +48,7 @@ _TAIL_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """What one process left behind."""
+    """The flight record that one process left behind."""
 
     folder: Path
     page: Page
@@ -66,7 +66,7 @@ class ProcessRecord:
         return [Allocation(**row) for row in _read_json(self.folder / flight.MEMORY_FILE) or []]
 
     def own_words(self) -> str:
-        """What the process itself said of its fault."""
+        """The process's own text about its fault."""
         return str((_read_json(self.folder / flight.FAULT_FILE) or {}).get("text", ""))
 
     def is_stuck(self, now_ns: int, limit_s: float) -> bool:

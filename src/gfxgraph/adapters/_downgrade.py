@@ -29,7 +29,7 @@ class Downgraded:
         self.fn = fn
         self._kept: list[Any] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         made = self.fn(*args, **kwargs)
         tensors = list(tensors_of(made))
         if [(t.shape, t.dtype) for t in self._kept] != [(t.shape, t.dtype) for t in tensors]:

@@ -104,7 +104,7 @@ def _add_to_collection(folder: str) -> None:
         return
 
     @functools.wraps(original)
-    def with_ours(self: Any) -> Any:
+    def with_ours(self: object) -> Any:
         return [*original(self), *collect(folder)]
 
     with_ours._gfxgraph = True  # type: ignore[attr-defined]

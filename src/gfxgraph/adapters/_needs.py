@@ -32,7 +32,7 @@ class NeededName:
     keeps: str = ""
 
 
-def missing(part: Any, needs: Iterable[NeededName]) -> list[str]:
+def missing(part: object, needs: Iterable[NeededName]) -> list[str]:
     """What a module lacks of what is needed, each in words; empty where it has everything."""
     return [lacking for need in needs for lacking in _lacking(part, need)]
 

@@ -41,7 +41,9 @@ class FixedLayer(StaticLayer):  # type: ignore[misc]
         super().__init__(max_cache_len)
         self.place = place
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Store keys and values; return the whole cache."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
@@ -61,7 +63,9 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         super().__init__(max_cache_len, sliding_window)
         self.place = place
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Store keys and values; return those in the window."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
@@ -89,7 +93,7 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
 class FixedCache(StaticCache):  # type: ignore[misc]
     """A static cache over one `CachePosition`."""
 
-    def __init__(self, config: Any, max_cache_len: int, place: CachePosition) -> None:
+    def __init__(self, config: object, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(config=config, max_cache_len=max_cache_len)
         self.place = place
         self.layers: list[Any] = [self._fixed(layer, config, place) for layer in self.layers]
@@ -122,7 +126,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
             if layer.is_sliding:
                 layer.cumulative_length_int = 0
 
-    def handed_out(self, config: Any, as_static: bool) -> Any:
+    def handed_out(self, config: object, as_static: bool) -> Any:
         """A copy for the caller to keep: of the kind that transformers would have returned."""
         n_cached = self.place.n_cached
         if not as_static:
@@ -144,7 +148,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         return copy
 
 
-def why_not(config: Any) -> str:
+def why_not(config: object) -> str:
     """Why a model of this configuration gets no fixed cache; "" if it gets one."""
     try:
         layers = StaticCache(config=config, max_cache_len=1).layers

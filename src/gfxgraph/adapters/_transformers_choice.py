@@ -93,7 +93,7 @@ def _fits(processor: Any) -> bool:
     return type(processor) in _SCORES_ONLY or type(processor) in _LENGTH_ONLY
 
 
-def _ignores_by_row(processor: Any) -> bool:
+def _ignores_by_row(processor: object) -> bool:
     """True for a repetition penalty that has one number a row; where they lie is the decoder's, so any will do."""
     return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 

@@ -57,7 +57,7 @@ _compiling = threading.Lock()
 """One at a time: Inductor's settings and torch's stance on recompiling are the process's."""
 
 
-def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callable[[Decoder, str], None]) -> Any:
+def start(decoder: Decoder, make: Callable[[], Decoder], mode: object, done: Callable[[Decoder, str], None]) -> Any:
     """Compile a decoder's step in a thread.
 
     Args:
@@ -93,7 +93,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
     return thread
 
 
-def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool, mode: Any) -> str:
+def _compile(twin: Decoder, model: object, extras: dict[str, Any], has_positions: bool, mode: object) -> str:
     """Give ``twin`` a compiled step; returns the reason if it cannot have one."""
     _read_some_prompt(twin, model, extras, has_positions)
     compiled = compiled_step(model, exact=mode != "any")
@@ -138,7 +138,7 @@ def _written(decoder: Decoder) -> list[Tensor]:
 def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
     """The model's call, compiled for the shapes that it is first called with."""
 
-    def step(**inputs: Any) -> Any:
+    def step(**inputs: object) -> Any:
         return model(**inputs, return_dict=True).logits
 
     # A code object of its own: torch counts compilations, and gives up, by code object.
@@ -152,7 +152,7 @@ def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
     return torch.compile(own, dynamic=False, backend=_exact_backend)
 
 
-def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
+def _exact_backend(module: object, example_inputs: list[Any]) -> Any:
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 

@@ -148,7 +148,7 @@ class Decoder:
 
     # -- the two parts of a step --------------------------------------------------------------------
 
-    def model_step(self, **inputs: Any) -> Tensor:
+    def model_step(self, **inputs: object) -> Tensor:
         """Scores by the model's own kernels."""
         scores: Tensor = self.model(**inputs, return_dict=True).logits
         return scores

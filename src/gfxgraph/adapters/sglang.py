@@ -91,7 +91,9 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
     """``capture_one`` of a backend: a shape whose capture fails is left out, and runs eagerly."""
 
     @functools.wraps(original)
-    def capture_one(self: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+    def capture_one(
+        self: Any, shape_key: object, forward_fn: Callable[[], Any], *args: object, **kwargs: object
+    ) -> None:
         announce("sglang")
         error: RuntimeError | None = None
         n_done = 0
@@ -133,7 +135,7 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
     """``__call__`` of a compiled piece, with a way on after a capture that failed."""
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: Any) -> Any:
+    def __call__(self: Any, *args: object) -> Any:
         eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
         if shape in eager:
@@ -184,7 +186,7 @@ def _counting(original: Callable[..., object]) -> Callable[..., object]:
     """``execute`` of the eager runner: where coverage is counted, each batch with why SGLang gave it no graph."""
 
     @functools.wraps(original)
-    def execute(self: object, forward_batch: Any, *args: object, **kwargs: object) -> object:
+    def execute(self: object, forward_batch: object, *args: object, **kwargs: object) -> object:
         state = process.current()
         if state is not None and state.coverage is not None and (why := _why_eager(self, forward_batch)):
             ran_without_graph("SGLang", type(self).__name__, why)

@@ -64,7 +64,7 @@ class VllmAdapter(Adapter):
 
 
 def _surviving(
-    original: Callable[..., Any], contexts: Any, entries_name: str, graph_name: str, clean: Callable[[], None]
+    original: Callable[..., Any], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
 ) -> Callable[..., Any]:
     """``__call__`` of a wrapper, with a way on after a capture that failed.
 
@@ -75,7 +75,7 @@ def _surviving(
     """
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Any, *args: object, **kwargs: object) -> Any:
         key = _key(self, contexts, args, kwargs)
         if key is None:
             _note_mode(self, contexts)
@@ -135,7 +135,7 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
     return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
 
 
-def _note_mode(wrapper: Any, contexts: Any) -> None:
+def _note_mode(wrapper: object, contexts: Any) -> None:
     """Where coverage is counted: vLLM itself chose to run a step without its graph."""
     state = process.current()
     if state is None or state.coverage is None or not contexts.is_forward_context_available():

@@ -62,7 +62,7 @@ class CommandRefused(click.ClickException):
         super().__init__(error.code)
         self.error = error
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: object = None) -> None:
         click.echo(str(self.error), err=True)
 
 

@@ -37,7 +37,7 @@ class TracedFunction:
         self.why_not = ""
         self.is_known = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         before, n_breaks = getattr(_running, "traced", None), _n_breaks()
         _running.traced = self
         try:
@@ -59,7 +59,7 @@ class WholeCalls:
         self._traced = TracedFunction(compiled)
         self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT, assume_pure=True))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._traced.why_not:
             return self._compiled(*args, **kwargs)
         return self.graphed(*args, **kwargs)
@@ -120,7 +120,7 @@ def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callabl
     stock = torch.compile
 
     @functools.wraps(stock)
-    def compile(model: Any = None, **kwargs: Any) -> Any:
+    def compile(model: object = None, **kwargs: object) -> Any:
         made = stock(model, **kwargs)
         if model is None or not is_asked(kwargs) or isinstance(made, WholeCalls):
             return made

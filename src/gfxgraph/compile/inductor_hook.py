@@ -59,7 +59,9 @@ def patches(wanted: Wanted) -> dict[str, Any]:
     return found
 
 
-def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]) -> Any:
+def compile_with(
+    wanted: Wanted, compile_fx: Callable[..., Any], gm: object, inputs: object, config: dict[str, Any]
+) -> Any:
     """Inductor's compilation of ``gm``, what it makes handed over to us, now and when the backward is compiled."""
     config = {**config, **patches(wanted)}
     if has_policy():
@@ -67,7 +69,7 @@ def compile_with(wanted: Wanted, compile_fx: Callable[..., Any], gm: Any, inputs
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx_inner
 
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def inner(*args: object, **kwargs: object) -> Any:
         with marked(wanted):
             return compile_fx_inner(*args, **kwargs)
 
@@ -86,7 +88,7 @@ def stand() -> None:
 
         handle = output_code.maybe_handle_backward_generation
 
-        def without_a_tree(graph: Any, boxed_forward_device_index: Any) -> Any:
+        def without_a_tree(graph: object, boxed_forward_device_index: object) -> Any:
             if _is_ours():
                 return None
             return handle(graph, boxed_forward_device_index)
@@ -95,7 +97,7 @@ def stand() -> None:
         if not has_policy():
             stock = compile_fx.cudagraphify
 
-            def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
+            def cudagraphify(model: object, static_input_idxs: Sequence[int] = (), **known: object) -> Any:
                 wanted = getattr(_mine, "wanted", None)
                 if wanted is None:
                     return stock(model, static_input_idxs, **known)
@@ -103,7 +105,7 @@ def stand() -> None:
 
             by_parts = output_code.cudagraph_partition_post_compile
 
-            def counting(inputs: Any, graph: Any, *rest: Any, **named: Any) -> Any:
+            def counting(inputs: object, graph: Any, *rest: object, **named: object) -> Any:
                 _mine.n_parts = len(graph.partition_maps or ())
                 try:
                     return by_parts(inputs, graph, *rest, **named)
@@ -147,12 +149,12 @@ def policy(wanted: Wanted) -> Any:
     class GfxGraphPolicy(CUDAGraphPolicy):  # type: ignore[misc]
         is_gfxgraph = True
 
-        def should_wrap(self, compiled_graph: Any) -> bool:
+        def should_wrap(self, compiled_graph: object) -> bool:
             _mine.graph = compiled_graph  # cudagraphify is not told of which
             return True
 
         def cudagraphify(
-            self, model: Any, example_inputs: Any, static_input_idxs: Sequence[int], **known: Any
+            self, model: object, example_inputs: object, static_input_idxs: Sequence[int], **known: object
         ) -> Any:
             graph = getattr(_mine, "graph", None)
             _mine.graph = None
@@ -162,7 +164,7 @@ def policy(wanted: Wanted) -> Any:
                 graph.recursively_apply_fns(_for_partitions(graph, static_input_idxs, wanted, known))
             return model
 
-        def __deepcopy__(self, memo: Any) -> Any:
+        def __deepcopy__(self, memo: object) -> Any:
             return self
 
     return GfxGraphPolicy()

@@ -34,10 +34,10 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
     compile_stock, make_stock = inductor.__call__, others.__init__
 
-    def compile_ours(self: Any, model_: Any, inputs_: Any) -> Any:
+    def compile_ours(self: object, model_: object, inputs_: object) -> Any:
         return _compile(state, ways, compile_stock, self, model_, inputs_)
 
-    def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
+    def make(self: object, backend: object, *args: object, **kwargs: object) -> None:
         if backend == "gfxgraph":  # also where the package is used without being installed
             register()
         make_stock(self, backend, *args, **kwargs)
@@ -57,7 +57,9 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     return undo
 
 
-def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any) -> Any:
+def _compile(
+    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object
+) -> Any:
     """What ``torch.compile`` with Inductor does with a traced graph."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config

@@ -92,7 +92,7 @@ class RuntimeDriver(ABC):
 
         return frontier
 
-    def _capture_info(self, stream: int, first: Any, count: Any) -> CaptureInfo:
+    def _capture_info(self, stream: int, first: object, count: object) -> CaptureInfo:
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
         answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
         if answer != SUCCESS:

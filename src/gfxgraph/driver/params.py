@@ -130,7 +130,7 @@ class PreparedLaunch:
         apply: gives it to the runtime.
     """
 
-    def __init__(self, raw: Any, params: KernelParams, launch_end: int, apply: Callable[[Any], None]) -> None:
+    def __init__(self, raw: object, params: KernelParams, launch_end: int, apply: Callable[[Any], None]) -> None:
         self._raw = raw
         self._alive = write(raw, params, launch_end)
         self._is_packed = params.packed is not None

@@ -80,7 +80,7 @@ class Table:
         pointer.restype = self._functions[name].restype  # type: ignore[attr-defined]
         return pointer  # type: ignore[no-any-return]
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         """Call a function and raise unless it succeeds.
 
         Raises:

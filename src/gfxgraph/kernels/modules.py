@@ -289,7 +289,7 @@ class _Work:
     def _swap(self, module: nn.Module, kind: str, way: Way) -> None:
         before, skipped = type(module), self.done.skipped
 
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(self: object, *args: object, **kwargs: object) -> Any:
             made = way(self, args, kwargs)
             if isinstance(made, str):
                 skipped[f"{kind}: {made}"] += 1
@@ -308,7 +308,7 @@ class _ProbeCache:
     def __init__(self, held: Tensor) -> None:
         self.keys, self.values = held.unbind(0)
 
-    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
         return torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2)
 
 

@@ -64,7 +64,7 @@ def _norm_backward(n: int, is_rms: bool) -> Callable[[torch.dtype], Any]:
     return run
 
 
-def _linear(m: int, k: int, n: int, **fused: Any) -> Callable[[torch.dtype], Any]:
+def _linear(m: int, k: int, n: int, **fused: object) -> Callable[[torch.dtype], Any]:
     def run(dtype: torch.dtype) -> Any:
         x, w = _made(m, k, dtype=dtype), _made(n, k, dtype=dtype)
         up = w if fused.get("gate") else None

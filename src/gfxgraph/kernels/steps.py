@@ -101,7 +101,7 @@ class TokenSlot(NamedTuple):
     is_counted: bool
 
 
-def place_in(cache: Any, index: int) -> TokenSlot | None:
+def place_in(cache: object, index: int) -> TokenSlot | None:
     """Where this token goes in a cache of fixed length; None for another, which updates itself."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
@@ -122,7 +122,7 @@ def place_in(cache: Any, index: int) -> TokenSlot | None:
     return None
 
 
-def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: Any) -> Tensor:
+def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: object) -> Tensor:
     """A gated MLP, with the norm before and the sum after."""
     inner = linear(
         x, module.gate_proj.weight, activation=facts.activation, up=module.up_proj.weight, norm_weight=weight,

@@ -33,14 +33,14 @@ def is_enabled() -> bool:
     return bool(undo)
 
 
-def replace(owner: Any, name: str, new: Any) -> None:
+def replace(owner: object, name: str, new: object) -> None:
     """Patch an attribute with ``new`` until the bridge is switched off."""
     old = getattr(owner, name)
     setattr(owner, name, new)
     undo.append(lambda: setattr(owner, name, old))
 
 
-def make_process(settings: Config, platform: str, base: Any, driver: GraphDriver | None) -> process.Process:
+def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:
     """The state that captures need; nothing is patched."""
     decisions = _decisions(platform, settings)
     state = process.Process(settings=settings, platform=platform, driver=driver, base=base)

@@ -88,7 +88,7 @@ def _sample(tensor: Any) -> Any:
     return flat[::step][:_SAMPLE].float().cpu()
 
 
-def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: Any, seed: int) -> tuple[Any, ...]:
+def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed: int) -> tuple[Any, ...]:
     # lazily: devices are chosen before torch is loaded
     import torch
 
@@ -99,7 +99,7 @@ def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: Any, seed: i
     return (torch.randn(*shape, generator=generator, dtype=torch.float32).to(dtype),)
 
 
-def _build(target: GoldenTarget, dtype: Any, device: str, seed: int) -> Any:
+def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
     # lazily: devices are chosen before torch is loaded
     import torch
 
@@ -129,7 +129,7 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
         for name, module in model.named_modules():
             if name and not list(module.children()):
 
-                def hook(_m: Any, _a: Any, out: Any, name: str = name) -> None:
+                def hook(_m: object, _a: object, out: object, name: str = name) -> None:
                     found = _tensors(out)
                     if found and found[0].is_floating_point():
                         layers.append((name, _sample(found[0])))
@@ -197,7 +197,7 @@ def _compare_training(ours: dict[str, Any], theirs: dict[str, Any] | None, allow
 
 
 def _run_case(
-    model: Any, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
+    model: object, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
 ) -> tuple[list[Any], list[tuple[str, Any]]]:
     """Run one recorded shape.
 
@@ -258,7 +258,7 @@ def machine(device: str) -> dict[str, str]:
     }
 
 
-def loaded_from(model: Any) -> dict[str, str]:
+def loaded_from(model: object) -> dict[str, str]:
     """The files that are really in use: the model's own, and the packages that replace kernels."""
     found = {}
     kind = type(model) if not inspect.isfunction(model) else model
@@ -370,7 +370,7 @@ def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: fl
     return "after the last layer" if len(ours) == len(theirs) else "a different number of layers ran"
 
 
-def _stability(model: Any, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
+def _stability(model: object, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
     """Run again and again; the same input must give the same bits, and never NaN."""
     # lazily: devices are chosen before torch is loaded
     import torch

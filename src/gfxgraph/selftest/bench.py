@@ -67,7 +67,7 @@ def case(
     may_fall_back: bool = False,
     is_hidden: bool = False,
     is_alone: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> Callable[[Callable[[Bench], None]], Case]:
     """Make a function a case; hidden ones are helpers that other cases start."""
 
@@ -115,7 +115,7 @@ class Bench:
             body()
         torch.cuda.current_stream().wait_stream(side)
 
-    def capture(self, body: Body, graph: Any = None, **kw: Any) -> tuple[Any, Any]:
+    def capture(self, body: Body, graph: object = None, **kw: object) -> tuple[Any, Any]:
         """(graph, what ``body`` returned), without a warm-up."""
         graph = torch.cuda.CUDAGraph() if graph is None else graph
         with torch.cuda.graph(graph, **kw):
@@ -132,7 +132,7 @@ class Bench:
         times: int = 3,
         rtol: float = 0.0,
         graph: Any = None,
-        **kw: Any,
+        **kw: object,
     ) -> tuple[Any, Any]:
         """Capture ``body``; show that capturing changed nothing and that each replay does what eager does.
 
@@ -165,7 +165,7 @@ class Bench:
             same([torch.cuda.get_rng_state()], [wanted_rng], f"the generator's state after replay {n}")
         return graph, made
 
-    def still_usable(self, pool: Any = None) -> None:
+    def still_usable(self, pool: object = None) -> None:
         """The process is as before a failure: streams, random numbers, a capture into the same pool, a replay."""
         expect(torch.cuda.current_stream() == torch.cuda.default_stream(), "the capture's stream was left current")
         expect(not torch.cuda.is_current_stream_capturing(), "the stream is still capturing")

@@ -78,7 +78,7 @@ class Simulator:
             os.abort()
         return codes.torch_error(refused.code, self.profile.platform)
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: object) -> Any:
         """Call into the runtime as torch does, turning a code into an exception."""
         try:
             return function(*args)

@@ -99,7 +99,7 @@ class SimGenerator(torch._C.Generator):
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", 0)
 
-    def guard(self, forbid: Any) -> None:
+    def guard(self, forbid: object) -> None:
         """Use ``forbid(what)`` to refuse changes of state during a capture."""
         self._forbid = forbid
 
@@ -175,7 +175,7 @@ class _GeneratorMeta(type):
 class GeneratorName(metaclass=_GeneratorMeta):
     """Stands in for ``torch.Generator``: the real class, except for a CUDA device."""
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type == "cuda":
             return SimGenerator(device)
         return torch._C.Generator(device)

@@ -88,7 +88,7 @@ def _impl(library: torch.library.Library, name: str, function: Kernel, key: str)
 
 
 def _entry(name: str) -> Kernel:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> Any:
         kernels = _installed
         if kernels is None:
             raise NotImplementedError(f"aten::{name} on a simulated card that is no longer installed")
@@ -143,7 +143,7 @@ class Kernels:
 
     def _view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
 
         return kernel
@@ -153,7 +153,7 @@ class Kernels:
         syncs = self._sync_test(schema.name)
         how = op_table.SYNCING.get(schema.name, "memcpy_with_stream")
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> Any:
             if syncs is not None and syncs(args):
                 self.sim.host_read(how)
                 return self.compute(schema, args, kwargs)

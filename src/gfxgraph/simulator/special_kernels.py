@@ -70,7 +70,7 @@ def _empty(sim: Simulator) -> Callable[..., Tensor]:
     def empty(
         size: Sequence[int],
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: object = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
@@ -104,7 +104,7 @@ def _empty_strided(sim: Simulator) -> Callable[..., Tensor]:
         size: Sequence[int],
         stride: Sequence[int],
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: object = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
     ) -> Tensor:
@@ -146,7 +146,7 @@ def _copy(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
-    def _to_copy(self: Tensor, **kwargs: Any) -> Tensor:
+    def _to_copy(self: Tensor, **kwargs: object) -> Tensor:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
             return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
@@ -242,7 +242,7 @@ def _set_storage(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _set_storage_offset(
-    self: Tensor, source: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
+    self: Tensor, source: object, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
 ) -> Tensor:
     steps = list(stride) if stride or not size else _strides(size, None)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(

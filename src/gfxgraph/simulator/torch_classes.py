@@ -75,7 +75,7 @@ class SimStreamBase(torch.Stream):
         made = torch.Stream.__new__(cls, stream_id=stream.id, device_index=0, device_type=CUDA_DEVICE_TYPE)
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property
@@ -124,14 +124,14 @@ class SimEventBase(torch.Event):
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
-        **_: Any,
+        **_: object,
     ) -> SimEventBase:
         made = torch.Event.__new__(cls, torch.device("cuda", 0))
         made._timing = enable_timing
         made._event = SimulatedEvent()
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self._event: SimulatedEvent
         self._timing: bool
 
@@ -173,12 +173,12 @@ class SimEventBase(torch.Event):
 class SimMemPoolBase:
     sim: ClassVar[Simulator]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> SimMemPoolBase:
+    def __new__(cls, *args: object, **kwargs: object) -> SimMemPoolBase:
         return object.__new__(cls)
 
     def __init__(
         self,
-        allocator: Any = None,
+        allocator: object = None,
         is_user_created: bool = True,
         use_on_oom: bool = False,
         no_split: bool = False,
@@ -265,7 +265,7 @@ class SimCUDAGraphBase:
     # Not held, as C++ has only their addresses: a graph may be dropped in the middle of its capture.
     _capturing: ClassVar[list[weakref.ref[SimCUDAGraphBase]]] = []
 
-    def __new__(cls, keep_graph: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, keep_graph: bool = False, *args: object, **kwargs: object) -> Any:
         made = object.__new__(cls)
         made._reset_state(bool(keep_graph))
         return made
@@ -381,7 +381,7 @@ class SimCUDAGraphBase:
             self._states[state] = state.intragraph_offset
             state.capturing, state.intragraph_offset = False, 0
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # as Python says of C++ classes
 
     def instantiate(self) -> None:
@@ -475,7 +475,7 @@ class SimCUDAGraphBase:
         if _TEMPLATE_LIVES_BETWEEN:
             self._keep_graph = True
 
-    def debug_dump(self, debug_path: str, **_: Any) -> None:
+    def debug_dump(self, debug_path: str, **_: object) -> None:
         if not self._debug_mode:
             warnings.warn(
                 "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()",
@@ -491,7 +491,7 @@ class SimCUDAGraphBase:
             files.write(Path(debug_path), "\n".join([*lines, "}", ""]))
 
     @staticmethod
-    def generator_of(generator: Any) -> Any:
+    def generator_of(generator: object) -> Any:
         """The device generator behind a copy that the dispatcher made; torch's own need no such help."""
         return SimGenerator.of(generator) or generator
 

@@ -115,11 +115,11 @@ class WatchedSession(Session):
         self.at = func, args, kwargs
         return super().unsafe_op(row, func, args, kwargs)
 
-    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+    def op_failed(self, info: object, func: object, args: object, kwargs: object, error: RuntimeError) -> Any:
         self.at = func, args, kwargs
         return super().op_failed(info, func, args, kwargs, error)
 
-    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+    def abort(self, error: BaseException | None, dying: object = None) -> None:
         recorder, tape, at = self.recorder, self.recorder.tape, self.at
         is_first = self.error is None
         externals = dict(recorder.externals)

@@ -54,7 +54,7 @@ from gfxgraph.port.archs import select
 from gfxgraph.port.audit import audit
 from gfxgraph.port.guards.cpp import Macros, excluding_arm
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import DeviceWorld
+from gfxgraph.port.guards.worlds import DeviceKind
 from gfxgraph.port.model import Finding
 from gfxgraph.port.project import Project, kind_of
 from gfxgraph.port.readers.directives import arms_of, blank_comments, scan
@@ -161,7 +161,7 @@ def hidden_cpp(text: str, edited: frozenset[int] = frozenset()) -> set[int]:
     """Lines of a C++ file that no AMD build reaches, by its preprocessor."""
     code = blank_comments(text)
     arms = arms_of(scan(code), code.count("\n") + 1)
-    world = DeviceWorld(select("gfx90a")[0])
+    world = DeviceKind(select("gfx90a")[0])
     found: set[int] = set()
     for arm in arms:
         if not edited.isdisjoint({arm.line, *(a.line for a in arm.earlier)}):

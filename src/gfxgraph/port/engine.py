@@ -13,7 +13,7 @@ from gfxgraph.port.files import printable
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceWorld
+from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
@@ -253,7 +253,7 @@ def _audit_python(
         dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
         own = [name for name in dotted if context.project.module_path(result.path, name) is not None]
         if own:  # of the repository's own modules
-            excluded = all(guards.exclusion(node, DeviceWorld(arch)) is not None for arch in archs)
+            excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
             result.imports += [(name, excluded) for name in own]
 
 

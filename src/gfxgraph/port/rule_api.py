@@ -30,7 +30,7 @@ from gfxgraph.port.env import Env
 from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.cmake import fix_entry
 from gfxgraph.port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceWorld, truth
+from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.cpp import CppCall, CppFile
@@ -75,7 +75,7 @@ from gfxgraph.port.rules._common import (
 )
 
 __all__ = [
-    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "Context", "CppCall", "CppFile", "DeviceWorld", "EXCHANGE", "Edit",
+    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "Context", "CppCall", "CppFile", "DeviceKind", "EXCHANGE", "Edit",
     "EditRefusal", "Effort", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
     "LogicalLine", "NOT_FNUZ_FP8", "NVIDIA", "PreprocessorBranch", "Project", "PyFile", "ROCM", "RequirementFile",
     "Rule", "SYNC_INTRINSICS", "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64",

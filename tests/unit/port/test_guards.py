@@ -6,7 +6,7 @@ import pytest
 
 from gfxgraph.port.archs import select
 from gfxgraph.port.guards.names import judge
-from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceWorld
+from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind
 from tests.unit.port.conftest import Run, codes
 
 GATE = "torch.cuda.get_device_capability() >= (9, 0)"
@@ -183,5 +183,5 @@ def test_shell_and_cmake_branches(run: Run) -> None:
 )
 def test_names(name: str, rdna2: object, cdna3: object, nvidia: object) -> None:
     """A name is judged by its words."""
-    worlds = (DeviceWorld(select("gfx1030")[0]), DeviceWorld(select("gfx942")[0]), NVIDIA)
+    worlds = (DeviceKind(select("gfx1030")[0]), DeviceKind(select("gfx942")[0]), NVIDIA)
     assert tuple(judge(name, w) for w in worlds) == (rdna2, cdna3, nvidia)

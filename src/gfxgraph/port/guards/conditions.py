@@ -10,7 +10,7 @@ import ast
 from typing import Protocol
 
 from gfxgraph.port.guards.names import AMD_WORDS, arch_matches, judge, words
-from gfxgraph.port.guards.worlds import SOME, UNKNOWN, DeviceWorld, Value, all_of, any_of, negate, truth
+from gfxgraph.port.guards.worlds import SOME, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
 from gfxgraph.port.readers.python import Function, PyFile, text_of
 
 _AMD_TEXTS = frozenset({"rocm", "hip", "amd", "amdgpu", "HIP", "ROCM", "AMD", "ROCm", "Hip"})
@@ -31,7 +31,7 @@ class Modules(Protocol):
 class Reach(Protocol):
     """Which lines of a file can run; ``python.PyGuards`` is one."""
 
-    def exclusion(self, node: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def exclusion(self, node: ast.AST, world: DeviceKind) -> ast.AST | None:
         """The guard that keeps a node from running in a world; None when it may run."""
 
     def conditions_in(self, other: PyFile) -> Conditions:
@@ -52,14 +52,14 @@ class Conditions:
         self.modules = modules
         self._reach = reach
         self._vendor_subjects: set[str] | None = None
-        self._evaluating: set[tuple[int, DeviceWorld]] = set()
+        self._evaluating: set[tuple[int, DeviceKind]] = set()
 
     @property
     def is_evaluating(self) -> bool:
         """Whether a name is being evaluated just now: an answer may then lack what is being asked."""
         return bool(self._evaluating)
 
-    def value(self, node: ast.AST | None, world: DeviceWorld, depth: int = 0) -> Value:
+    def value(self, node: ast.AST | None, world: DeviceKind, depth: int = 0) -> Value:
         """Evaluate an expression in a world."""
         if node is None or depth > _MAX_DEPTH:
             return UNKNOWN
@@ -87,7 +87,7 @@ class Conditions:
                 return self.value(node.value, world, depth)
         return UNKNOWN
 
-    def _either(self, node: ast.BoolOp, world: DeviceWorld, depth: int) -> Value:
+    def _either(self, node: ast.BoolOp, world: DeviceKind, depth: int) -> Value:
         # ``os.getenv("CUDA_VERSION") or torch.version.cuda`` is a vendor test with an override: the
         # override is taken as unset.
         values = [self.value(v, world, depth) for v in node.values]
@@ -103,7 +103,7 @@ class Conditions:
             return True
         return isinstance(node, ast.Subscript) and self.file.dotted(node.value) == "os.environ"
 
-    def _name(self, node: ast.Name | ast.Attribute, world: DeviceWorld, depth: int) -> Value:
+    def _name(self, node: ast.Name | ast.Attribute, world: DeviceKind, depth: int) -> Value:
         dotted = self.file.dotted(node)
         if dotted.endswith("version.hip"):
             return SOME if world.is_amd else None
@@ -134,7 +134,7 @@ class Conditions:
                 return not world.is_amd
         return judged
 
-    def _variable(self, node: ast.Name, world: DeviceWorld, depth: int) -> Value:
+    def _variable(self, node: ast.Name, world: DeviceKind, depth: int) -> Value:
         """A name's value from what it is bound to here, or in the file it is imported from."""
         bound = self.file.lookup(node.id, node) if self.file.parent(node) is not None else []
         if len(bound) == 1:
@@ -152,26 +152,26 @@ class Conditions:
                 return values[0]
         return self._elsewhere(node.id, world, depth)
 
-    def _definition(self, bound: ast.AST, world: DeviceWorld, depth: int) -> Value:
+    def _definition(self, bound: ast.AST, world: DeviceKind, depth: int) -> Value:
         if isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):
             return self.value(bound, world, depth + 1)
         if isinstance(bound, Function):
             return self._body(bound.body, world, depth + 1)
         return UNKNOWN
 
-    def _elsewhere(self, name: str, world: DeviceWorld, depth: int) -> Value:
+    def _elsewhere(self, name: str, world: DeviceKind, depth: int) -> Value:
         """Follow an imported name to the file that defines it."""
         full = self.file.imports.get(name)
         if full is None or self.modules is None or depth > _MAX_DEPTH:
             return UNKNOWN
         key = (name, world, depth)
-        known: dict[tuple[str, DeviceWorld, int], Value] = self.file.guard_values
+        known: dict[tuple[str, DeviceKind, int], Value] = self.file.guard_values
         if key not in known:
             known[key] = UNKNOWN  # what a cycle of imports sees
             known[key] = self._followed(full, world, depth)
         return known[key]
 
-    def _followed(self, full: str, world: DeviceWorld, depth: int) -> Value:
+    def _followed(self, full: str, world: DeviceKind, depth: int) -> Value:
         assert self.modules is not None
         found = self.modules.module(self.file.path, full)
         if found is None or not found[1] or found[0] is self.file:
@@ -186,7 +186,7 @@ class Conditions:
             return inner._elsewhere(rest, world, depth + 1)
         return UNKNOWN
 
-    def _compare(self, left: ast.AST, op: ast.cmpop, right: ast.AST, world: DeviceWorld, depth: int) -> Value:
+    def _compare(self, left: ast.AST, op: ast.cmpop, right: ast.AST, world: DeviceKind, depth: int) -> Value:
         if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
             wanted = isinstance(op, ast.Is | ast.Eq)
             for a, b in ((left, right), (right, left)):
@@ -207,7 +207,7 @@ class Conditions:
             return UNKNOWN if inside is None else inside == isinstance(op, ast.In)
         return UNKNOWN
 
-    def equals(self, node: ast.AST, word: str, world: DeviceWorld, depth: int) -> bool | None:
+    def equals(self, node: ast.AST, word: str, world: DeviceKind, depth: int) -> bool | None:
         """Whether an expression equals a word that names a vendor or an architecture."""
         if word in _AMD_TEXTS:
             return world.is_amd
@@ -239,7 +239,7 @@ class Conditions:
                             self._vendor_subjects.add(self.file.dotted(side) or self.file.source(side))
         return self._vendor_subjects
 
-    def _contains(self, item: ast.AST, holder: ast.AST, world: DeviceWorld, depth: int) -> bool | None:
+    def _contains(self, item: ast.AST, holder: ast.AST, world: DeviceKind, depth: int) -> bool | None:
         word = text_of(item)
         if word is not None:
             if word.startswith("gfx"):
@@ -267,7 +267,7 @@ class Conditions:
             return [t for t in texts if t is not None] if all(t is not None for t in texts) else None
         return None
 
-    def _call(self, call: ast.Call, world: DeviceWorld, depth: int) -> Value:
+    def _call(self, call: ast.Call, world: DeviceKind, depth: int) -> Value:
         name = self.file.dotted(call.func)
         if name == "hasattr" and len(call.args) == 2 and text_of(call.args[1]) == "hip":
             return True if world.is_amd else UNKNOWN
@@ -302,7 +302,7 @@ class Conditions:
     def _knows_hip(self) -> bool:
         return any(set(words(n.id)) & AMD_WORDS for n in self.file.nodes(ast.Name))
 
-    def _quantified(self, node: ast.AST, world: DeviceWorld, depth: int, *, any_: bool) -> Value:
+    def _quantified(self, node: ast.AST, world: DeviceKind, depth: int, *, any_: bool) -> Value:
         """``any(a in name for a in ("gfx942", "gfx950"))``."""
         if isinstance(node, ast.List | ast.Tuple):
             values = [self.value(e, world, depth) for e in node.elts]
@@ -313,7 +313,7 @@ class Conditions:
                 return world.arch is not None and any(arch_matches(m, world.arch) for m in members)
         return UNKNOWN
 
-    def _body(self, body: list[ast.stmt], world: DeviceWorld, depth: int) -> Value:
+    def _body(self, body: list[ast.stmt], world: DeviceKind, depth: int) -> Value:
         """What a small helper returns: the first return that is reached for certain."""
         for statement in body:
             match statement:

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
-from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceWorld, Value, all_of, any_of, negate, truth
+from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
 from gfxgraph.port.readers.directives import Arm, Directive, Expr, names_in
 
 _NOT_ON_AMD = frozenset(
@@ -37,7 +37,7 @@ class Macros:
     known: dict[str, tuple[bool, bool]] = field(default_factory=dict)
 
 
-def judge_macro(name: str, world: DeviceWorld, macros: Macros) -> Value:
+def judge_macro(name: str, world: DeviceKind, macros: Macros) -> Value:
     """Whether a macro is defined in a world."""
     if name in _NOT_ON_AMD:
         return False if world.is_amd else UNKNOWN
@@ -68,7 +68,7 @@ def judge_macro(name: str, world: DeviceWorld, macros: Macros) -> Value:
     return UNKNOWN
 
 
-def evaluate(expr: Expr | None, world: DeviceWorld, macros: Macros) -> Value:
+def evaluate(expr: Expr | None, world: DeviceKind, macros: Macros) -> Value:
     """Evaluate an ``#if`` condition in a world."""
     if expr is None:
         return True
@@ -92,7 +92,7 @@ def evaluate(expr: Expr | None, world: DeviceWorld, macros: Macros) -> Value:
     return UNKNOWN
 
 
-def _number(expr: Expr, world: DeviceWorld, macros: Macros) -> int | None:
+def _number(expr: Expr, world: DeviceKind, macros: Macros) -> int | None:
     match expr:
         case ("num", int(n)):
             return n
@@ -101,7 +101,7 @@ def _number(expr: Expr, world: DeviceWorld, macros: Macros) -> int | None:
     return None
 
 
-def _compare(op: str, left: Expr, right: Expr, world: DeviceWorld, macros: Macros) -> Value:
+def _compare(op: str, left: Expr, right: Expr, world: DeviceKind, macros: Macros) -> Value:
     a, b = _number(left, world, macros), _number(right, world, macros)
     if a is None or b is None:
         return UNKNOWN
@@ -113,7 +113,7 @@ def _is_cuda_only(expr: Expr | None) -> bool:
     return bool(names) and all(set(words(n)) & (CUDA_WORDS | NVIDIA_WORDS | {"cudnn", "nccl"}) for n in names)
 
 
-def arm_outcome(arm: Arm, world: DeviceWorld, macros: Macros) -> bool | None:
+def arm_outcome(arm: Arm, world: DeviceKind, macros: Macros) -> bool | None:
     """Whether one arm is taken, looking at its own chain only."""
     own = truth(evaluate(arm.condition, world, macros))
     earlier = [truth(evaluate(a.condition, world, macros)) for a in arm.earlier]
@@ -137,7 +137,7 @@ def _negated(expr: Expr) -> bool:
     return bool(expr) and expr[0] == "not"
 
 
-def excluding_arm(arm: Arm | None, world: DeviceWorld, macros: Macros) -> Arm | None:
+def excluding_arm(arm: Arm | None, world: DeviceKind, macros: Macros) -> Arm | None:
     """The outermost arm on the way to a line that this world does not take."""
     if arm is None:
         return None
@@ -151,7 +151,7 @@ def only_amd(arm: Arm | None, macros: Macros) -> bool:
     """Whether a line is in an arm that NVIDIA never takes and AMD may."""
     if arm is None or excluding_arm(arm, NVIDIA, macros) is None:
         return False
-    return any(excluding_arm(arm, DeviceWorld(a), macros) is None for a in _samples())
+    return any(excluding_arm(arm, DeviceKind(a), macros) is None for a in _samples())
 
 
 @lru_cache(maxsize=1)
@@ -180,7 +180,7 @@ def close_over(files: Iterable[tuple[list[Directive], Mapping[int, Arm | None]]]
         for name, arms in guarded.items():
             others = arms
             on_amd = any(
-                excluding_arm(a, DeviceWorld(s), macros) is None
+                excluding_arm(a, DeviceKind(s), macros) is None
                 for a in others
                 for s in (_samples()[0], _samples()[3])
             )
@@ -200,7 +200,7 @@ def reaching(arm: Arm | None, archs: tuple[Arch, ...], macros: Macros) -> tuple[
     reached: list[Arch] = []
     reason = ""
     for arch in archs:
-        out = excluding_arm(arm, DeviceWorld(arch), macros)
+        out = excluding_arm(arm, DeviceKind(arch), macros)
         if out is None:
             reached.append(arch)
         elif not reason:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import Arch
-from gfxgraph.port.guards.worlds import UNKNOWN, DeviceWorld, Value
+from gfxgraph.port.guards.worlds import UNKNOWN, DeviceKind, Value
 
 AMD_WORDS = frozenset(
     {"rocm", "hip", "amd", "amdgpu", "hcc", "hipcc", "amdgcn", "rocmpytorch", "rocm5", "rocm6", "rocm7"}
@@ -83,7 +83,7 @@ def arch_word(word: str, arch: Arch) -> bool | None:
     return None
 
 
-def judge(name: str, world: DeviceWorld, *, vendor_cuda: bool = False) -> Value:
+def judge(name: str, world: DeviceKind, *, vendor_cuda: bool = False) -> Value:
     """Evaluate a name used as a condition.
 
     Args:

@@ -12,7 +12,7 @@ import ast
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.conditions import Conditions, Modules
 from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.guards.worlds import DeviceWorld, truth
+from gfxgraph.port.guards.worlds import DeviceKind, truth
 from gfxgraph.port.readers.python import Function, PyFile, text_of
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
@@ -30,17 +30,17 @@ class PyGuards:
         self.file = file
         self.modules = modules
         self.conditions = Conditions(file, modules, self)
-        self._stop_cache: dict[tuple[int, DeviceWorld], bool] = {}
+        self._stop_cache: dict[tuple[int, DeviceKind], bool] = {}
         self._may_cache: dict[int, bool] = {}
-        self._exclusions: dict[tuple[int, DeviceWorld], ast.AST | None] = {}
+        self._exclusions: dict[tuple[int, DeviceKind], ast.AST | None] = {}
         self._uses: dict[str, list[ast.Name | ast.Attribute]] | None = None
-        self._call_reach: dict[tuple[int, DeviceWorld], ast.AST | None] = {}
-        self._busy: set[tuple[int, DeviceWorld]] = set()
+        self._call_reach: dict[tuple[int, DeviceKind], ast.AST | None] = {}
+        self._busy: set[tuple[int, DeviceKind]] = set()
 
-    def exclusion(self, node: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def exclusion(self, node: ast.AST, world: DeviceKind) -> ast.AST | None:
         """The guard that keeps a node from running in a world; None when it may run."""
         child: ast.AST = node
-        passed: list[tuple[int, DeviceWorld]] = []
+        passed: list[tuple[int, DeviceKind]] = []
         found: ast.AST | None = None
         for up in self.file.ancestors(node):
             if isinstance(child, ast.stmt):
@@ -59,7 +59,7 @@ class PyGuards:
             self._exclusions.update(dict.fromkeys(passed, found))
         return found
 
-    def _excluded_in(self, up: ast.AST, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def _excluded_in(self, up: ast.AST, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         found: ast.AST | None = None
         match up:
             case ast.If() | ast.IfExp() | ast.While():
@@ -77,7 +77,7 @@ class PyGuards:
                 found = self._not_called(up, child, world)
         return found if found is not None else self._earlier_exit(up, child, world)
 
-    def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         """The test that keeps a branch from being taken."""
         body: list[ast.AST] = [*up.body] if isinstance(up.body, list) else [up.body]
         orelse: list[ast.AST] = [*up.orelse] if isinstance(up.orelse, list) else [up.orelse]
@@ -88,7 +88,7 @@ class PyGuards:
         return None
 
     def _not_called(
-        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: DeviceWorld
+        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: DeviceKind
     ) -> ast.AST | None:
         """What keeps a function, or a class, from being used: a decorator that skips it, or all of its callers."""
         for decorator in up.decorator_list:
@@ -96,7 +96,7 @@ class PyGuards:
                 return decorator
         return self._call_sites(up, world) if isinstance(up, Function) else self._post_init(up, child, world)
 
-    def _earlier_exit(self, up: ast.AST, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def _earlier_exit(self, up: ast.AST, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         if not isinstance(child, ast.stmt):
             return None
         for name in ("body", "orelse", "finalbody"):
@@ -109,7 +109,7 @@ class PyGuards:
                         return statement
         return None
 
-    def _stops(self, statement: ast.stmt, world: DeviceWorld) -> bool:
+    def _stops(self, statement: ast.stmt, world: DeviceKind) -> bool:
         """Whether control never gets past a statement in this world, because of a guard in it."""
         if not self._may_stop(statement):
             return False
@@ -139,7 +139,7 @@ class PyGuards:
             self._may_cache[id(statement)] = known
         return known
 
-    def _stops_uncached(self, statement: ast.stmt, world: DeviceWorld) -> bool:
+    def _stops_uncached(self, statement: ast.stmt, world: DeviceKind) -> bool:
         match statement:
             case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
                 return True
@@ -164,15 +164,15 @@ class PyGuards:
                 return any(self._skips(i, world) for i in items)
         return False
 
-    def _exits_when(self, call: ast.Call, name: str, world: DeviceWorld) -> bool:
+    def _exits_when(self, call: ast.Call, name: str, world: DeviceKind) -> bool:
         """``skip_if_rocm()`` and the like, called as a statement."""
         parts = words(name.rpartition(".")[2])
         return world.is_amd and "skip" in parts and bool(set(parts) & AMD_WORDS)
 
-    def _block_stops(self, block: list[ast.stmt], world: DeviceWorld) -> bool:
+    def _block_stops(self, block: list[ast.stmt], world: DeviceKind) -> bool:
         return any(self._stops(s, world) for s in block)
 
-    def _skips(self, decorator: ast.AST, world: DeviceWorld) -> bool:
+    def _skips(self, decorator: ast.AST, world: DeviceKind) -> bool:
         """Whether a decorator or mark skips what it stands on."""
         call = decorator if isinstance(decorator, ast.Call) else None
         name = self.file.dotted(call.func if call else decorator)
@@ -197,7 +197,7 @@ class PyGuards:
                 return world.is_amd
         return False
 
-    def _case(self, case: ast.match_case, world: DeviceWorld) -> ast.AST | None:
+    def _case(self, case: ast.match_case, world: DeviceKind) -> ast.AST | None:
         match = self.file.parent(case)
         if not isinstance(match, ast.Match):
             return None
@@ -211,7 +211,7 @@ class PyGuards:
                 return case.pattern
         return None
 
-    def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: DeviceWorld) -> ast.AST | None:
+    def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         """A class default that the constructor replaces in this world does not run there."""
         targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
         names = {t.id for t in targets if isinstance(t, ast.Name)}
@@ -231,7 +231,7 @@ class PyGuards:
                         return test
         return None
 
-    def _call_sites(self, function: Function, world: DeviceWorld) -> ast.AST | None:
+    def _call_sites(self, function: Function, world: DeviceKind) -> ast.AST | None:
         """A function whose callers are all excluded in this world is excluded with them."""
         if self._uses is None:
             self._uses = {}
@@ -279,7 +279,7 @@ class PyGuards:
         reached: list[Arch] = []
         reason = ""
         for arch in archs:
-            guard = self.exclusion(node, DeviceWorld(arch))
+            guard = self.exclusion(node, DeviceKind(arch))
             if guard is None:
                 reached.append(arch)
             elif not reason:
@@ -292,7 +292,7 @@ class PyGuards:
         return f"line {getattr(guard, 'lineno', 0)}: {text[:100]}"
 
 
-def _text_condition(text: str, guards: PyGuards, world: DeviceWorld) -> bool:
+def _text_condition(text: str, guards: PyGuards, world: DeviceKind) -> bool:
     try:
         node = ast.parse(text, mode="eval").body
     except SyntaxError:

@@ -25,7 +25,7 @@ Value = bool | str | None | Mark
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWorld:
+class DeviceKind:
     """One kind of device: an AMD architecture, or NVIDIA (``arch`` is None)."""
 
     arch: Arch | None
@@ -38,7 +38,7 @@ class DeviceWorld:
         return self.arch is not None
 
 
-NVIDIA = DeviceWorld(None)
+NVIDIA = DeviceKind(None)
 
 
 def truth(value: Value) -> bool | None:

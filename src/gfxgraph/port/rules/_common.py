@@ -10,7 +10,7 @@ from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
 from gfxgraph.port.fix.edits import Edit, EditRefusal
 from gfxgraph.port.guards.cpp import Macros, judge_macro
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceWorld, truth
+from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.readers.cpp import CppCall, CppFile
 from gfxgraph.port.readers.directives import Arm, names_in
@@ -316,7 +316,7 @@ def is_thread_index(file: CppFile, node: Node | None, depth: int = 4) -> bool:
 
 def mentions_amd(arm: Arm, macros: Macros) -> bool:
     """Whether a condition, its chain or anything round it already tells AMD apart."""
-    amd, nvidia = DeviceWorld(table()[0]), NVIDIA
+    amd, nvidia = DeviceKind(table()[0]), NVIDIA
     for step in arm.lineage():
         for one in (step, *step.earlier, *step.later):
             for name in names_in(one.condition):

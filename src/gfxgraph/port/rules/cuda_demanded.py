@@ -34,7 +34,7 @@ def _all(f: PyFile, ctx: Context) -> Iterator[Hit]:
     guards = ctx.guards
     if guards is None:
         return
-    amd = [DeviceWorld(a) for a in select("gfx942,gfx1100")]
+    amd = [DeviceKind(a) for a in select("gfx942,gfx1100")]
     for test in f.nodes(ast.Assert):
         if all(truth(guards.conditions.value(test.test, w)) is False for w in amd):
             if truth(guards.conditions.value(test.test, NVIDIA)) is not False:

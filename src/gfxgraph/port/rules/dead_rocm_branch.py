@@ -32,7 +32,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     guards = ctx.guards
     if guards is None:
         return
-    amd = DeviceWorld(select("gfx1030")[0])
+    amd = DeviceKind(select("gfx1030")[0])
     for node in f.nodes(ast.If):
         if not (isinstance(node.test, ast.Call) and f.call_name(node.test) == "torch.cuda.is_available"):
             continue

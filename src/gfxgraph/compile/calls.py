@@ -26,7 +26,7 @@ CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
 _running = threading.local()
 
 
-class TracedFunction:
+class CompiledCallable:
     """The compiled function, and what is found out about it while Dynamo traces it."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
@@ -56,7 +56,7 @@ class WholeCalls:
     def __init__(self, compiled: Callable[..., Any]) -> None:
         functools.update_wrapper(self, compiled, updated=())
         self._compiled = compiled
-        self._traced = TracedFunction(compiled)
+        self._traced = CompiledCallable(compiled)
         self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT, assume_pure=True))
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
@@ -92,7 +92,7 @@ def _n_breaks() -> int:
 
 def note_what_is_traced() -> None:
     """Called while Inductor compiles what Dynamo has just traced: does the function change anything in Python?"""
-    traced: TracedFunction | None = getattr(_running, "traced", None)
+    traced: CompiledCallable | None = getattr(_running, "traced", None)
     if traced is None or traced.why_not:
         return
     # lazily: Dynamo takes seconds to import
